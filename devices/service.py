@@ -28,16 +28,17 @@ from devices.update_sender import CannotMaskError, UpdateSender, shared_metrics
 from edgefl.algorithms import DONE, PERSONALIZE
 from edgefl.client.runner import ClientRunner
 from edgefl.data.sources import DataSource
-from edgefl.errors import ConfigError, DataError, ExportError, LinkError, PlanError, WireError
+from edgefl.errors import ConfigError, DataError, DivergedError, ExportError, LinkError, PlanError, WireError
 from edgefl.plan.spec import Plan, decode_plan
 from edgefl.security.enrolment import Enrolment
+from edgefl.server.divergence import FederationDivergedError, divergence_at_end
 from edgefl.storage.device_directory import DeviceFiles
 from edgefl.system.host import peak_rss_mb
 from edgefl.transport.link import KEEPALIVE_S
 from edgefl.types import Weights
 from edgefl.verdict import device_lines, judge
 from edgefl.wire.masked import CODEC
-from edgefl.wire.messages import REFUSES, STOPPED, State, Task
+from edgefl.wire.messages import DIVERGED, REFUSES, STOPPED, State, Task
 from edgefl.wire.tensors import decode_part, encode_models, size_limit
 from edgefl.wire.topics import check_client_id, check_federation
 
@@ -50,6 +51,10 @@ SHOWN_REASON = 300
 
 class TaskRefusedError(Exception):
     """A task whose models this device cannot train on."""
+
+
+class TaskDivergedError(TaskRefusedError):
+    """A task with which the loss is no finite number."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +180,8 @@ class Device:
                 except Superseded:
                     self._note(f"round {task.round}: left, it is over")
                 except TaskRefusedError as error:
-                    self._refuse_task(task, str(error))
+                    diverged = DIVERGED if isinstance(error, TaskDivergedError) else ""
+                    self._refuse_task(task, str(error), diverged)
                 except CannotMaskError as error:
                     self._wait_for_package(str(error))
                 except (PlanError, ConfigError) as error:
@@ -186,6 +192,9 @@ class Device:
             )
             if state and state.phase == DONE and is_ours and not session.order.pause:
                 return self._end(state.session)
+            took_part = state and state.session in (seen, session.task.session if session.task else "")
+            if state and took_part and (divergence := divergence_at_end(state)):
+                raise FederationDivergedError(divergence)
             if state and state.phase not in (DONE, STOPPED) and state.session != seen:
                 seen = state.session
                 place = f", round {state.round}" if 0 < state.round <= state.rounds else ""
@@ -213,8 +222,14 @@ class Device:
         self._note(f"{reason}. This device tries another task in {self._retry_s:g} s")
         self._pause_for_a_while(f"masked rounds: {reason}")
 
-    def _refuse_task(self, task: Task, reason: str) -> None:
-        """Leave this task, and take up no other for a while: the next model may be a good one."""
+    def _refuse_task(self, task: Task, reason: str, kind: str) -> None:
+        """Leave this task, and take up no other for a while: the next model may be a good one.
+
+        Args:
+            task: the task.
+            reason: why, for the owner and the aggregator.
+            kind: `DIVERGED`, or empty.
+        """
         self._answered = self._session.tasks_heard
         self._failed_task = reason
         self._note(
@@ -222,7 +237,7 @@ class Device:
             f"{self._retry_s:g} s. If every round does so, look at the aggregator's log and start it with an "
             "earlier state or --fresh"
         )
-        self._pause_for_a_while(f"round {task.round}: {reason}")
+        self._pause_for_a_while(f"{kind}round {task.round}: {reason}")
 
     def _pause_for_a_while(self, what: str) -> None:
         self._availability.refuse(f"{REFUSES}{what}"[:SHOWN_REASON], self._retry_s)
@@ -316,6 +331,8 @@ class Device:
                     if task.phase == PERSONALIZE
                     else self._train(task, runner, models)
                 )
+            except DivergedError as error:
+                raise TaskDivergedError(str(error)) from error
             except (
                 DataError,
                 WireError,

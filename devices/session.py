@@ -11,6 +11,7 @@ from devices.identity import IdTakenError, older_aggregator, taken, yields_to
 from devices.order import TaskOrder, check_masked
 from edgefl.errors import WireError
 from edgefl.security.trust import Trust
+from edgefl.server.divergence import divergence_at_end
 from edgefl.transport.link import Connected, Link, Message
 from edgefl.wire import version1
 from edgefl.wire.chunks import CHUNK_BYTES, Assembler, check_chunk_bytes
@@ -200,7 +201,8 @@ class Session:
             and new.session == task.session
             and 0 <= new.round - task.round <= (within if new.phase == task.phase else 0)
         )
-        ended = self.state is not None and self.state.session == task.session and self.state.phase == "done"
+        state = self.state if self.state and self.state.session == task.session else None
+        ended = state is not None and (state.phase == "done" or divergence_at_end(state) is not None)
         return same and not ended
 
     def fetch(self, is_wanted: Callable[[], bool], limits: dict[str, int]) -> dict[str, bytes]:

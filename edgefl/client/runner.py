@@ -121,4 +121,4 @@ def errors_that_name(item: WorkItem, step: str) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        raise DataError(f"{item.client_id}, {step}: {error}") from error
+        raise type(error)(f"{item.client_id}, {step}: {error}") from error

@@ -141,7 +141,8 @@ def head(tree: Tree, width: int, limit: int = 0) -> list[str]:
     limit: at most so many devices in the table of the verdict.
     """
     others = [_counts(tree["devices"]), _figures(tree, width), _traffic(tree, width), _clusters(tree)]
-    lines = [_standing(tree, width), *_verdict(tree, width, limit), *filter(None, others)]
+    reason = textwrap.wrap(words.printable(tree["stopped_because"]), width)
+    lines = [_standing(tree, width), *reason, *_verdict(tree, width, limit), *filter(None, others)]
     return [words.cut(each, width) for each in lines]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from edgefl.errors import WireError
 from edgefl.monitor.device_activity import Standing, standing, typical_seconds
 from edgefl.monitor.device_view import DeviceView, said
+from edgefl.server.divergence import divergence_at_end, explain_divergence
 from edgefl.system.files import finite
 from edgefl.verdict import DeviceFigures, as_dict
 from edgefl.wire.messages import Begin, Clusters, Metrics, Receipt, State, Status, Summary, Task, Verdict
@@ -200,6 +201,7 @@ def snapshot(view: View, now_s: float) -> dict[str, Any]:
     """
     state = view.state
     placed = view.clusterings[-1].assignment if view.clusterings else {}
+    divergence = divergence_at_end(state) if state else None
     typical_s = typical_seconds(view.devices.values(), state)
     judged = frozenset(row[0] for row in view.verdict.rows) if view.verdict else frozenset()
     return {
@@ -215,6 +217,7 @@ def snapshot(view: View, now_s: float) -> dict[str, Any]:
         "round_started_ts": view.round_started,
         "ts": now_s,
         "broken": view.broken,
+        "stopped_because": explain_divergence(divergence) if divergence else "",
         "verdict": as_dict(read_verdict(view.verdict)) if view.verdict and state else None,
         "history": [_row(each) for each in view.history],
         "devices": [

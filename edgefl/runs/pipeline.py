@@ -170,4 +170,5 @@ def play(
         keep_result=count,
         evaluate_every=evaluate_every,
         note=progress.skipped if progress else lambda _: None,
+        losses=[] if start else [record["loss"] for record in run.records()],
     )

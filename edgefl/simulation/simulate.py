@@ -4,7 +4,7 @@ MQTT.
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from edgefl.privacy.mechanism import draw_cohort
 from edgefl.privacy.noise import key_of_seed
 from edgefl.rng import rng_for
 from edgefl.security.secagg.summing import extra_traffic
+from edgefl.server.divergence import FederationDivergedError, find_divergence
 from edgefl.server.plausible import left_out
 from edgefl.server.spread import spread_of
 from edgefl.server.stack import server_stack
@@ -114,6 +115,7 @@ def simulate(
     noise_key: bytes | None = None,
     evaluate_every: int = 0,
     note: Callable[[str], None] = lambda _: None,
+    losses: Sequence[float | None] = (),
 ) -> Simulation:
     """Run the rounds of a federation and the personalization of all clients.
 
@@ -140,8 +142,10 @@ def simulate(
         evaluate_every: evaluate every client and the server's models after this many rounds and after the
             last one, see `diagnostics`; 0 never evaluates.
         note: receives a line about each skipped round, see `plausible`.
+        losses: mean training loss of each round before `start`, None or NaN for a round without one.
 
     Raises:
+        FederationDivergedError: training diverged, see `divergence`.
         ConfigError: there is no client, the mode is async, or the algorithm cannot be masked or made private.
         DataError: a client cannot train. Names client and round.
         EdgeflError: a process was killed.
@@ -166,6 +170,7 @@ def simulate(
     states = {} if states is None else states
     traffic = Traffic(codec=config.codec) if traffic is None else traffic
     federation = Federation(plan, config.seed, shards, test)
+    known = list(losses)
     with _engine(federation, processes, learner, open_engine) as engine:
         while state.round <= config.rounds and state.phase not in (PERSONALIZE, DONE):
             watch = Watch(plan, state)
@@ -180,6 +185,11 @@ def simulate(
                     measured["models"] = models_on_test(plan, learner, state, *test)
             if progress:
                 progress(state, replace(record, measured=measured, likeness=watch.likeness(state)))
+            known.append(record.loss)
+            if not config.privacy.is_on and (
+                found := find_divergence(known, plan.spec.num_classes, record.accuracy_mean)
+            ):
+                raise FederationDivergedError(found)
         state = replace(state, phase=PERSONALIZE)
         results = _personalize_all(engine, algorithm, config, state, states, sorted(shards), keep_result)
     return Simulation(replace(state, phase=DONE), results)

@@ -23,6 +23,8 @@ REFUSES = "refuses "
 """How the `paused` of a device begins that refuses the plan or the tasks of this federation. It does not come
 back by itself.
 """
+DIVERGED = "diverged: "
+"""Follows `REFUSES` where the device refuses a task because its loss is no finite number."""
 Outcome = Literal["ok", "wait", "missing", "rejected"]
 
 

@@ -9,10 +9,11 @@ from edgefl.config import FederationConfig
 from edgefl.errors import LinkError, WireError
 from edgefl.security.trust import Trust
 from edgefl.server import rounds
+from edgefl.server.divergence import Divergence, FederationDivergedError
 from edgefl.server.rounds import Round
 from edgefl.transport.link import Connected, Link, Message
 from edgefl.wire.chunks import CHUNK_BYTES
-from edgefl.wire.messages import STOPPED, Begin, Receipt, State, Status, Want
+from edgefl.wire.messages import DIVERGED, REFUSES, STOPPED, Begin, Receipt, State, Status, Want
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import Address, Topics, parse_topic
 from edgefl.wire.version1 import is_version1
@@ -79,6 +80,7 @@ class Exchange:
         self._settle_by = 0.0
         self._open_to_all = False
         self._is_sample = False
+        self._diverged: set[str] = set()
         self.state = state
         self.presence = Presence()
         self._older = older
@@ -118,7 +120,8 @@ class Exchange:
         `open_to_all`: who comes takes part. `is_sample`: nobody else does, and a round whose clients were all
         revoked is returned without a cohort.
 
-        Raises RoundError when quorum is missed for good.
+        Raises RoundError when quorum is missed for good, FederationDivergedError when it is missed because
+        training diverged on the devices.
         """
         self.round = round
         self._tasks = tasks
@@ -126,12 +129,14 @@ class Exchange:
         self._open_to_all = open_to_all
         self._is_sample = is_sample
         self._unsettled.clear()
+        self._diverged.clear()
         self._leave_out_revoked()
         self._send_tasks(rounds.missing(self.round))
         tasks_out()
         while (self.round.cohort or not is_sample) and not rounds.is_closed(
             self.round, now := time.monotonic()
         ):
+            self._check_divergence()
             if rounds.is_overdue(self.round, now):
                 waiting = rounds.missing(self.round)
                 come_back = self.presence.paused().keys() - self.presence.refusing().keys()
@@ -150,6 +155,15 @@ class Exchange:
         closed = self.round
         self.round = None
         return closed
+
+    def _check_divergence(self) -> None:
+        """Raise FederationDivergedError when too many clients diverged for the round's quorum."""
+        assert self.round is not None
+        lost = self._diverged & set(rounds.missing(self.round))
+        if lost and len(self.round.cohort) - len(lost) < self.round.needed:
+            raise FederationDivergedError(
+                Divergence(self.round.number, clients=len(lost), cohort=len(self.round.cohort))
+            )
 
     def _note_drops(self) -> None:
         if new := self._link.dropped - self._noted_drops:
@@ -299,6 +313,8 @@ class Exchange:
             self._client_lines(status.client_id, line, time.monotonic())
         if self.round is None:
             return
+        if status.paused.startswith(f"{REFUSES}{DIVERGED}round {self.round.number}:"):
+            self._diverged.add(status.client_id)
         if word == "offline" or self.presence.is_resting(status.client_id):
             self.round = rounds.offline(self.round, status.client_id, time.monotonic())
             self._send(self._uploads.close(status.client_id, time.monotonic()))

@@ -29,6 +29,7 @@ from edgefl.security.enrolment import load_enrolment, tls_context
 from edgefl.security.secagg.masking import LEAST_CLIENTS
 from edgefl.security.trust import Enrolments, Trust
 from edgefl.server import rounds
+from edgefl.server.divergence import FederationDivergedError, divergence_settings, find_divergence
 from edgefl.server.plausible import left_out
 from edgefl.server.stack import server_stack
 from edgefl.server.staleness import check_rounds
@@ -116,6 +117,7 @@ class Aggregator:
         self._topics = Topics(config.name)
         self._gathered = False
         self._left_out: frozenset[str] = frozenset()
+        self._accuracy: float | None = None
         self._saving = Saving(lambda: self._journal.sync())
         self._clusters = ToldClusters(config, plan.spec, out)
 
@@ -142,6 +144,7 @@ class Aggregator:
             context = tls_context(self._own) if self._own else None
             self._link = SharedLink(broker, name, will=will, keepalive_s=KEEPALIVE_S, context=context)
             leading = False
+            stop: dict[str, float] = {}
             try:
                 check_alone(self._link, self._topics, self._session, take_over)
                 if self._started.done:
@@ -178,13 +181,16 @@ class Aggregator:
                 result = self._lead(load_state(self._out) if self._resumed else None)
                 leading = False
                 return result
+            except FederationDivergedError as error:
+                stop = divergence_settings(error.divergence)
+                raise
             finally:
                 if leading:
                     self._exchange.blobs.keep_only(set())
                     self._older.clear()
-                    self._link.publish(
-                        self._topics.state, self._trust.encode(self._state(STOPPED, 0, 0)), retain=True
-                    )
+                    stopped = self._state(STOPPED, 0, 0)
+                    stopped = replace(stopped, settings={**stopped.settings, **stop})
+                    self._link.publish(self._topics.state, self._trust.encode(stopped), retain=True)
                 self._link.close()
 
     def _state(self, phase: str, round: int, cohort_size: int) -> State:
@@ -425,6 +431,7 @@ class Aggregator:
         )
         summary = summarize(closed, opened.phase, begins, dropped, up, down, seconds)
         self._journal.close_round(opened, summary.loss if math.isfinite(summary.loss) else None, dropped)
+        self._accuracy = summary.accuracy_mean
         self._closed(summary)
         if not self._config.privacy.is_on:  # losses have no noise, and who is missing was drawn
             keep_round(summary, begins, self._out)
@@ -442,6 +449,7 @@ class Aggregator:
             )
             return draw(state, self._exchange.presence.available(self._held()))
 
+        self._accuracy = None
         self._play(state, cohort, open_to_all=self._config.mode == "async")
         after = self._algorithm.aggregate(state, self._clusters.noting(self._spool.updates()))
         self._clusters.tell(self._link, self._topics, self._session, state.round, after)
@@ -451,4 +459,15 @@ class Aggregator:
         self._saving.begin(after, self._out, self._spool.clear)
         if self._config.privacy.is_on:
             self._note(accountant.told(self._config, after.round - 1))
+        else:
+            self._check_divergence()
         return after
+
+    def _check_divergence(self) -> None:
+        """Raise FederationDivergedError when training diverged. The state of the round is saved before."""
+        if self._accuracy is None:  # the round was closed before a restart
+            return
+        found = find_divergence(self._journal.losses(PERSONALIZE), self._spec.num_classes, self._accuracy)
+        if found:
+            self._saving.wait()
+            raise FederationDivergedError(found)

@@ -91,6 +91,11 @@ function joining(state) {
 }
 
 function stopped(state) {
+  if (state.stopped_because) {
+    setText($("stopped-note"), `The federation was stopped: ${state.stopped_because}.`);
+    $("stopped-steps").replaceChildren();
+    return;
+  }
   const devices = Object.values(state.devices ?? {}).filter((device) => device.state !== "offline").length;
   setText($("stopped-note"), `It left before the end. ${plural(devices, "device")} ${devices === 1 ? "waits" : "wait"} for it. Start it again with the same options, and it goes on where it was:`);
   if ($("stopped-steps").childElementCount) return;

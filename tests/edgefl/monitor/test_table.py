@@ -54,6 +54,7 @@ def tree(*devices, **more):
         "round_started_ts": 978.0,
         "ts": 1000.0,
         "broken": 0,
+        "stopped_because": "",
         "verdict": None,
         "needed": None,
         "experts": [],

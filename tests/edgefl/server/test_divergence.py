@@ -1,0 +1,115 @@
+"""When training diverged: worked by hand, the curves of real runs, and what honest training never does."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgefl.server.divergence import (
+    Divergence,
+    FederationDivergedError,
+    divergence_at_end,
+    divergence_settings,
+    explain_divergence,
+    find_divergence,
+)
+from edgefl.wire.messages import STOPPED, State
+
+# 10 classes: a model that guesses has ln 10 = 2.30, the limit is 5 x 2.30 = 11.5
+FLAT = [73.8, 74.1, 73.5, 73.9]
+RISING = [2.3, 2.9, 14.0, 40.0, 210.0]
+
+
+@pytest.mark.parametrize("losses", [FLAT, RISING, [1.2, 0.8, 12.0, 12.0, 12.0], [None, 20.0, 21.0, 22.0]])
+def test_a_loss_that_stays_far_above_guessing_and_does_not_fall_is_divergence(losses):
+    found = find_divergence(losses, 10)
+    assert found is not None
+    assert (found.round, found.loss) == (len(losses), losses[-1])
+    assert found.guess_loss == pytest.approx(2.302585)
+    assert find_divergence(losses[:-1], 10) is None  # three rounds in a row, and not the first
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [2.3, 1.9, 1.2],
+        [73.8],
+        [73.8, 74.1, 73.5],  # only two rounds after the first
+        [2.3, 40.0, 40.0, 11.0, 40.0, 40.0],  # not in a row
+        [2.3, 40.0, 40.0, None, 40.0, 40.0],
+        [math.nan] * 9,  # an algorithm that trains nothing in a round, or masked updates
+        [2.3, 3.0, 4.0, 6.0, 9.0, 11.5],  # up to five times guessing
+        # measured: a linear model, learning_rate 100, accuracy 95%
+        [125.147, 125.069, 60.026, 61.479, 33.426, 49.202, 31.395, 32.226],
+        # measured: clustered with learning_rate 100, accuracy 97%
+        [661.209, 300.5, 27.545, 196.269, 23.3, 26.255, 28.899, 20.518],
+        # measured: FedMix on two classes a client; its loss has a term for the gate
+        [3.304, 6.176, 3.709, 3.064, 2.915, 2.259, 1.583, 1.156],
+    ],
+)
+def test_what_falls_recovers_or_stays_near_guessing_is_none(losses):
+    for count in range(len(losses) + 1):
+        assert find_divergence(losses[:count], 10) is None
+
+
+def test_an_accuracy_well_above_guessing_counts_more_than_the_loss():
+    # a quarter of the way from .1 to 1
+    assert find_divergence(FLAT, 10, accuracy=0.33) is None
+    assert find_divergence(FLAT, 10, accuracy=0.32) is not None
+    assert find_divergence(FLAT, 10, accuracy=math.nan) is not None
+    assert find_divergence(FLAT, 2, accuracy=0.6) is not None
+
+
+@given(
+    losses=st.lists(st.floats(0, 11.5), max_size=30),
+    spikes=st.lists(st.tuples(st.integers(0, 29), st.floats(0, 1e30)), max_size=2),
+)
+def test_two_wild_rounds_never_stop_a_federation(losses, spikes):
+    for index, loss in spikes:
+        if index < len(losses):
+            losses[index] = loss
+    assert find_divergence(losses, 10) is None
+
+
+@given(first=st.floats(0.01, 1e6), falls=st.lists(st.floats(0.01, 0.899), min_size=1, max_size=30))
+def test_a_loss_below_nine_tenths_of_the_first_never_stops_a_federation(first, falls):
+    assert find_divergence([first, *(first * fall for fall in falls)], 10) is None
+
+
+def state_of(phase: str, **settings: float) -> State:
+    return State("kitchen", "s", phase, 0, 20, 0, 120.0, "p", 1.0, settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("divergence", "sentence"),
+    [
+        (
+            Divergence(9, 73.8, 75.21, math.log(10)),
+            "training diverged in round 9: the mean loss is 73.8, it was 75.21 in round 1, and a model that "
+            "guesses has 2.3; lower learning_rate of [algorithm]",
+        ),
+        (
+            Divergence(1, clients=2, cohort=3),
+            "training diverged in round 1: 2 of 3 clients have a loss that is no finite number; lower",
+        ),
+    ],
+)
+def test_the_reason_travels_as_numbers_of_the_last_state(divergence, sentence):
+    settings = divergence_settings(divergence)
+    assert all(math.isfinite(value) for value in settings.values())
+    found = divergence_at_end(state_of(STOPPED, min_clients=2.0, **settings))
+    assert found is not None
+    assert explain_divergence(found).startswith(sentence)
+    assert explain_divergence(found) == str(FederationDivergedError(divergence))
+    assert divergence_at_end(state_of(STOPPED, min_clients=2.0)) is None
+    assert divergence_at_end(state_of("federate", **settings)) is None
+
+
+@given(values=st.lists(st.floats(), min_size=6, max_size=6))
+def test_any_numbers_from_the_network_have_a_sentence(values):
+    names = ("round", "loss", "first_loss", "guess_loss", "clients", "cohort")
+    settings = {f"diverged_{name}": value for name, value in zip(names, values, strict=True)}
+    found = divergence_at_end(state_of(STOPPED, **settings))
+    assert found is not None
+    assert len(explain_divergence(found)) < 400
