@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from edgefl.algorithms import resolved_options
+from edgefl.algorithms.registry import entry
 from edgefl.config import FederationConfig
 from edgefl.errors import PlanError
 from edgefl.plan.spec import INITIAL_FILE, Plan, PlanSpec, load_plan
@@ -39,12 +40,18 @@ def build_in_child(config_path: Path, directory: Path) -> None:
 
 
 def differing_options(spec: PlanSpec, config: FederationConfig) -> list[str]:
-    """Return a line for each option of which plan and configuration have other values. The plan's counts."""
+    """Return a line for each option of which plan and configuration have other values. The plan's counts.
+
+    An option counts that the configuration sets, or that follows from it.
+    """
+    defaults = entry(config.algorithm).defaults
     return [
         f"the plan has {key} = {spec.options[key]!r}, the configuration {value!r}; the plan counts. To use "
         "the configuration's, build the plan with `edgefl plan build --config`"
         for key, value in resolved_options(config).items()
-        if key in spec.options and spec.options[key] != value
+        if key in spec.options
+        and spec.options[key] != value
+        and (key in config.options or value != defaults[key])
     ]
 
 

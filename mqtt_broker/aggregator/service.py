@@ -29,7 +29,12 @@ from edgefl.security.enrolment import load_enrolment, tls_context
 from edgefl.security.secagg.masking import LEAST_CLIENTS
 from edgefl.security.trust import Enrolments, Trust
 from edgefl.server import rounds
-from edgefl.server.divergence import FederationDivergedError, divergence_settings, find_divergence
+from edgefl.server.divergence import (
+    Divergence,
+    FederationDivergedError,
+    divergence_settings,
+    find_divergence,
+)
 from edgefl.server.plausible import left_out
 from edgefl.server.stack import server_stack
 from edgefl.server.staleness import check_rounds
@@ -182,7 +187,7 @@ class Aggregator:
                 leading = False
                 return result
             except FederationDivergedError as error:
-                stop = divergence_settings(error.divergence)
+                stop = divergence_settings(self._shown(error.divergence))
                 raise
             finally:
                 if leading:
@@ -211,6 +216,13 @@ class Aggregator:
                 "own_experts": float(count_own_experts(self._spec)),
             },
         )
+
+    def _shown(self, divergence: Divergence) -> Divergence:
+        """Return what everybody may read of a divergence: with `[privacy]` not the size of the sample."""
+        if not (self._config.privacy.is_on and divergence.cohort):
+            return divergence
+        size = expected_cohort(self._config)
+        return replace(divergence, cohort=size, clients=min(divergence.clients, size))
 
     def _lead(self, state: ServerState | None) -> dict[str, Any]:
         config = self._config

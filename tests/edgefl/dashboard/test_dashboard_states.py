@@ -1,5 +1,8 @@
 """The page before, during and after a federation: real processes, a real broker, a phone and a desktop."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 playwright = pytest.importorskip("playwright.sync_api", reason="no playwright; pip install playwright")
@@ -164,6 +167,24 @@ def test_a_device_that_vanished_stays_red_beside_those_that_finished(
     expect(page.locator("#cards li[data-state=finished]")).to_have_count(2)
     check_page(page, 1024)
     visitor.picture(page, "finished-one-lost")
+
+
+def test_a_federation_that_diverged_says_why(broker, federate, toys, dashboard, visitor):
+    federation = federate(broker.url, rounds=5, min_clients=2, options={"learning_rate": 100.0})
+    _, url = dashboard(broker.url, "--federation", federation.name)
+    page = visitor.visit(url)
+    expect(page.locator("#waiting")).to_contain_text("Nothing heard of")
+    aggregator = federation.aggregator()
+    for i in range(2):
+        shard = toys.shard(i, 30)
+        federation.device(f"pi-{i}", replace(shard, x_train=shard.x_train * np.float32(1e20)))
+    assert aggregator.end() == 1, aggregator.said
+    expect(page.locator("#stopped-title")).to_be_visible()
+    expect(page.locator("#stopped-note")).to_contain_text(
+        "The federation was stopped: training diverged in round 1: 2 of 2 clients"
+    )
+    check_page(page, 1024)
+    visitor.picture(page, "diverged")
 
 
 def test_a_stopped_aggregator_says_how_to_go_on(broker, federate, toys, dashboard, visitor):

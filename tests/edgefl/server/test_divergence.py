@@ -2,10 +2,14 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgefl.algorithms import full_options
+from edgefl.config import FederationConfig, PrivacyConfig
+from edgefl.plan.spec import Plan
 from edgefl.server.divergence import (
     Divergence,
     FederationDivergedError,
@@ -14,7 +18,10 @@ from edgefl.server.divergence import (
     explain_divergence,
     find_divergence,
 )
+from edgefl.simulation.simulate import simulate
+from edgefl.types import Shard
 from edgefl.wire.messages import STOPPED, State
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 # 10 classes: a model that guesses has ln 10 = 2.30, the limit is 5 x 2.30 = 11.5
 FLAT = [73.8, 74.1, 73.5, 73.9]
@@ -113,3 +120,37 @@ def test_any_numbers_from_the_network_have_a_sentence(values):
     found = divergence_at_end(state_of(STOPPED, **settings))
     assert found is not None
     assert len(explain_divergence(found)) < 400
+
+
+def simulate_noise(rounds, **settings):
+    """Simulate two clients whose labels cannot be learnt, at a learning rate of 10; return the losses."""
+    options = {**full_options("fedavg", {"learning_rate": 10.0})}
+    plan = Plan(softmax_spec("fedavg", inputs=2, features=2, classes=3, options=options), b"", b"")
+    x = np.full((60, 2), 0.1, np.float32)
+    shards = {
+        f"pi-{i}": Shard(x, np.random.default_rng(i).integers(0, 3, 60), x, np.zeros(60, np.int64), 3)
+        for i in range(2)
+    }
+    zeros = {spec.name: np.zeros(spec.shape, np.float32) for spec in plan.spec.weights}
+    losses = []
+    config = FederationConfig(rounds=rounds, options=options, **settings)
+    simulate(
+        plan,
+        {**zeros, "trunk/kernel": np.eye(2, dtype=np.float32)},
+        shards,
+        config,
+        learner=SoftmaxLearner(plan.spec),
+        progress=lambda state, record: losses.append(record.loss),
+    )
+    return losses
+
+
+def test_the_simulator_stops_a_federation_that_diverged():
+    with pytest.raises(FederationDivergedError, match="the mean loss is"):
+        simulate_noise(30)
+
+
+def test_with_privacy_the_loss_stops_nothing():
+    private = PrivacyConfig(clip=1000.0, noise_multiplier=1e-6, population=2, delta=0.1)
+    losses = simulate_noise(8, privacy=private)
+    assert find_divergence(losses, 3) is not None  # without noise it would have been stopped

@@ -1,0 +1,122 @@
+"""A federation that diverges ends with the reason, at the aggregator and on devices, and can begin anew."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgefl.errors import EdgeflError
+from edgefl.server.divergence import FederationDivergedError
+from edgefl.simulation.simulate import simulate
+from tests.support.numpy_learner.softmax import SoftmaxLearner
+
+RATE = {"learning_rate": 100.0}
+
+
+def noise(toys, seed):
+    """Return a shard of equal samples with labels that nothing can be learnt from. At a learning rate of 10
+    the mean loss is about 46 in each round; a model that guesses has ln 3 = 1.1.
+    """
+    shard = toys.shard(seed, 60)
+    rng = np.random.default_rng(seed)
+    return replace(
+        shard,
+        x_train=np.full_like(shard.x_train, 0.1),
+        y_train=rng.integers(0, 3, 60).astype(shard.y_train.dtype),
+    )
+
+
+def huge(toys, seed):
+    """Return a shard whose loss is no finite number after a step of learning rate 100."""
+    shard = toys.shard(seed, 30)
+    return replace(shard, x_train=shard.x_train * np.float32(1e20), x_test=shard.x_test * np.float32(1e20))
+
+
+def test_a_loss_that_stays_high_ends_the_federation_with_the_reason(federate, mosquitto_url, toys, listen):
+    federation = federate(mosquitto_url, rounds=30, min_clients=2, options={"learning_rate": 10.0})
+    heard = listen(federation)
+    shards = {f"pi-{i}": noise(toys, i) for i in range(2)}
+    aggregator = federation.aggregator()
+    devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
+    assert aggregator.end() == 1, aggregator.said
+    last = aggregator.said.splitlines()[-1]
+    assert last.startswith("edgefl: training diverged in round ")
+    assert "lower learning_rate of [algorithm]" in last
+    assert [device.end() for device in devices] == [1, 1]
+    for device in devices:
+        assert device.said.splitlines()[-1] == last
+    assert (federation.out / "server_state.safetensors").exists()
+    assert not (federation.out / "result.json").exists()
+    state = json.loads(heard.until_phase("stopped")[-1].payload)
+    assert state["settings"]["diverged_round"] >= 4
+
+    monitor = federation.start(
+        "monitor", "--broker", mosquitto_url, "--federation", federation.name, "--once"
+    )
+    assert monitor.end() == 0, monitor.said
+    assert " ".join(last.removeprefix("edgefl: ").split()) in " ".join(monitor.out.split())
+
+    simulated_round = round_of_divergence(federation, toys, shards)
+    assert state["settings"]["diverged_round"] == simulated_round
+
+    federation.upgrade(learning_rate=0.1)
+    again = federation.aggregator()
+    assert again.end() == 1
+    assert "begin anew with --fresh" in again.said
+    aggregator = federation.aggregator("--fresh")
+    devices = [federation.device(f"pi-{i}", toys.shard(i)) for i in range(2)]
+    assert aggregator.end() == 0, aggregator.said
+    assert [device.end() for device in devices] == [0, 0]
+
+
+def round_of_divergence(federation, toys, shards):
+    """Return the round in which the simulator stops the same federation."""
+    from edgefl.config import FederationConfig
+
+    config = FederationConfig(rounds=30, min_clients=2)
+    with pytest.raises(FederationDivergedError) as caught:
+        simulate(
+            federation.plan, toys.weights(), shards, config, learner=SoftmaxLearner(federation.plan.spec)
+        )
+    return caught.value.divergence.round
+
+
+def test_clients_without_a_finite_loss_end_the_federation_before_the_deadline(federate, mosquitto_url, toys):
+    federation = federate(mosquitto_url, rounds=5, min_clients=2, deadline_s=600.0, options=RATE)
+    aggregator = federation.aggregator()
+    devices = [federation.device(f"pi-{i}", huge(toys, i)) for i in range(2)]
+    assert aggregator.end() == 1, aggregator.said
+    last = aggregator.said.splitlines()[-1]
+    assert last.startswith(
+        "edgefl: training diverged in round 1: 2 of 2 clients have a loss that is no finite number; lower "
+        "learning_rate of [algorithm]"
+    )
+    assert [device.end() for device in devices] == [1, 1]
+    for device in devices:
+        assert device.said.splitlines()[-1] == last
+
+
+def test_one_client_without_a_finite_loss_stops_nobody(federate, mosquitto_url, toys):
+    federation = federate(mosquitto_url, rounds=3, min_clients=3, options={"learning_rate": 0.1})
+    aggregator = federation.aggregator()
+    devices = [federation.device(f"pi-{i}", toys.shard(i)) for i in range(2)]
+    lost = federation.device("pi-2", huge(toys, 2))
+    assert aggregator.end() == 0, aggregator.said
+    assert [device.end() for device in devices] == [0, 0]
+    assert lost.end() == 1
+    assert {row["id"] for row in federation.result()["clients"]} == {"pi-0", "pi-1"}
+
+
+def test_the_simulator_names_the_client_whose_loss_is_no_finite_number(toys):
+    plan = toys.plan(**RATE)
+    from edgefl.config import FederationConfig
+
+    with pytest.raises(EdgeflError, match=r"pi-0, round 1: train: the loss is .*lower the learning rate"):
+        simulate(
+            plan,
+            toys.weights(),
+            {"pi-0": huge(toys, 0)},
+            FederationConfig(rounds=3),
+            learner=SoftmaxLearner(plan.spec),
+        )
