@@ -12,6 +12,7 @@ from typing import Any
 from edgefl.algorithms import make_algorithm, resolved_options
 from edgefl.algorithms.options import expected_clients
 from edgefl.algorithms.robust import least_for_krum
+from edgefl.algorithms.server_optimizer import RATES
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.privacy.mechanism import check_privacy
@@ -25,6 +26,8 @@ LARGE_ADAPTIVE_RATE = 1.0
 """A rate of Adam, AdamW or Yogi that moves every weight by about 1 in each step."""
 FEW_PASSES = 3
 """Fewer passes over a client's samples than this leave a model near its first weights."""
+SHORT_DISTANCE = 0.1
+"""How far Adam must be able to move a weight at the server; first weights are about as large."""
 Options = Mapping[str, Any]
 
 
@@ -64,6 +67,7 @@ def check_config(config: FederationConfig, clients: int | None = None) -> tuple[
     problems = [
         *_training_problems(config, options),
         *_rate_problems(options),
+        *_server_rate_problems(config, options),
         *_phase_problems(config, options),
         *_expert_problems(config, options, known),
         *_mean_problems(config, options, known),
@@ -88,6 +92,18 @@ def _training_problems(config: FederationConfig, options: Options) -> Iterator[P
             False,
             f"rounds x epochs is {config.rounds * epochs}, expected {FEW_PASSES} or more: each client passes "
             "that often over its samples, and its model stays near its first weights; raise rounds",
+        )
+
+
+def _server_rate_problems(config: FederationConfig, options: Options) -> Iterator[Problem]:
+    name = options.get("server_optimizer", "none")
+    rate = options.get("server_learning_rate", 0.0) or RATES[name]
+    if name in ("adam", "yogi") and rate * config.rounds < SHORT_DISTANCE:
+        yield Problem(
+            False,
+            f"[algorithm] server_learning_rate x rounds is {rate * config.rounds:.3g}, expected "
+            f'{SHORT_DISTANCE:g} or more: server_optimizer = "{name}" moves a weight by about its rate in a '
+            f"round, and models stay near their first weights; try {0.3 / config.rounds:.2g}",
         )
 
 

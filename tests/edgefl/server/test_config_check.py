@@ -73,6 +73,12 @@ def test_what_cannot_work_is_refused(config, message):
         (config_of("ditto", personal_learning_rate=10, penalty=0), None, "personal_learning_rate is 10"),
         (config_of("aem", gate_learning_rate=1), None, "gate_learning_rate is 1, expected below 1"),
         (config_of("fedavg", server_optimizer="adam", server_learning_rate=1), None, "expected below 1"),
+        (
+            config_of("fedavg", server_optimizer="adam"),
+            None,
+            "server_learning_rate x rounds is 0.02",
+        ),
+        (config_of("fedmix", server_learning_rate=0.001), None, "stay near their first weights; try 0.015"),
         (config_of("fedavg", rounds=2, epochs=1), None, "rounds x epochs is 2, expected 3 or more"),
         (config_of("aem", num_experts=6), None, "num_experts is 6, expected at most 4, the least number"),
         (config_of("aem", num_experts=6), 5, "num_experts is 6, expected at most 5, the number of clients"),
@@ -95,6 +101,7 @@ def test_what_hardly_works_gets_one_warning(config, clients, message):
         (config_of("fedavg", learning_rate=9.9), None),
         (config_of("fedavg", server_learning_rate=1), None),  # the plain mean
         (config_of("fedap", pretrain_rounds=18), None),
+        (config_of("fedavg", rounds=100, server_optimizer="yogi"), None),
         (config_of("fedap", rounds=1, clustering=False, epochs=3), None),
         (config_of("clustered", rounds=2), None),
         (config_of("aem", num_experts=4), 4),
