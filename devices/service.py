@@ -237,7 +237,7 @@ class Device:
             f"{self._retry_s:g} s. If every round does so, look at the aggregator's log and start it with an "
             "earlier state or --fresh"
         )
-        self._pause_for_a_while(f"{kind}round {task.round}: {reason}")
+        self._pause_for_a_while(f"round {task.round}: {kind}{reason}")
 
     def _pause_for_a_while(self, what: str) -> None:
         self._availability.refuse(f"{REFUSES}{what}"[:SHOWN_REASON], self._retry_s)

@@ -24,7 +24,7 @@ REFUSES = "refuses "
 back by itself.
 """
 DIVERGED = "diverged: "
-"""Follows `REFUSES` where the device refuses a task because its loss is no finite number."""
+"""Follows `REFUSES` and the round where the device refuses a task because its loss is no finite number."""
 Outcome = Literal["ok", "wait", "missing", "rejected"]
 
 

@@ -313,7 +313,7 @@ class Exchange:
             self._client_lines(status.client_id, line, time.monotonic())
         if self.round is None:
             return
-        if status.paused.startswith(f"{REFUSES}{DIVERGED}round {self.round.number}:"):
+        if status.paused.startswith(f"{REFUSES}round {self.round.number}: {DIVERGED}"):
             self._diverged.add(status.client_id)
         if word == "offline" or self.presence.is_resting(status.client_id):
             self.round = rounds.offline(self.round, status.client_id, time.monotonic())
