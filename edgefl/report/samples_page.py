@@ -188,7 +188,7 @@ def _ranges(inspection: Inspection) -> str:
                 ["", str(channel), *_range_cells(values, low, high)]
                 for channel, values in enumerate(device.channels)
             ]
-    head = ("device", "channel", "", "lowest to highest", "mean", "standard deviation")
+    head = ("device", "channel", "range", "lowest to highest", "mean", "standard deviation")
     return _table(head, rows, 2)
 
 
