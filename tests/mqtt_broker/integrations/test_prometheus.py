@@ -129,7 +129,16 @@ def test_a_running_aggregator_answers_with_what_it_did(federate, mosquitto_url, 
     assert (told["edgefl_rounds",], told["edgefl_cohort_size",], told["edgefl_devices_online",]) == (2, 3, 3)
     assert told["edgefl_phase", "federate"] == 1
     states = {key[1]: value for key, value in told.items() if key[0] == "edgefl_devices"}
-    assert states.keys() == {"rejected", "silent", "offline", "paused", "training", "sent", "idle"}
+    assert states.keys() == {
+        "rejected",
+        "silent",
+        "offline",
+        "paused",
+        "training",
+        "sent",
+        "idle",
+        "finished",
+    }
     assert sum(states.values()) == 3
     doll.close_hard()
     assert aggregator.end() == 0, aggregator.said

@@ -109,7 +109,7 @@ def test_lines_and_a_snapshot_of_a_federation(mosquitto_url, federate, toys, sta
     assert (tree["broken"], tree["round"], [row["round"] for row in tree["history"]]) == (0, 4, [1, 2, 3, 4])
     told = {row["id"]: row for row in result["clients"]}
     for device in tree["devices"]:
-        assert device["state"] == "offline"
+        assert device["state"] == "finished"
         assert device["accuracy_shipped"] == told[device["id"]]["accuracy_shipped"]
         assert device["gate"] == pytest.approx([told[device["id"]][f"gate_{k}"] for k in range(2)])
         assert [number for number, _ in device["trace"]] == [1, 2, 3]
