@@ -25,7 +25,7 @@ def test_the_terminal_view_follows_a_federation_and_sees_a_killed_device_go(
     aggregator = federation.aggregator()
     aggregator.wait_for("plan")
     view = terminal("monitor", "--broker", mosquitto_url, "--federation", federation.name)
-    view.wait_for(f"{federation.name}: waiting for devices", "no device heard yet")
+    view.wait_for(f"{federation.name}: waiting for 3 of 3 devices", "no device heard yet")
     devices = {name: federation.device(name, toys.shard(i)) for i, name in enumerate(("one", "two", "three"))}
     view.wait_for("3 devices: ", "one ", "two ", "three ", " of 5000, federate, ", "loss ")
     before = len(view.drawn)
