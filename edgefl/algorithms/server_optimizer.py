@@ -69,9 +69,10 @@ def rate_for_rounds(name: str, distance: float, rounds: int) -> float:
         rounds: number of steps.
 
     Returns:
-        The rate, at least the optimizer's default.
+        The rate, at least the optimizer's default and at most 1: the server skips a round in which a model of
+        zeros moves further than 1 a weight, see `edgefl.server.plausible`.
     """
-    return max(RATES[name], distance / rounds) if name in ("adam", "yogi") else RATES[name]
+    return min(max(RATES[name], distance / rounds), 1.0) if name in ("adam", "yogi") else RATES[name]
 
 
 def step(

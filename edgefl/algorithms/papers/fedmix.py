@@ -116,7 +116,7 @@ class FedMixOptions:
         server_learning_rate: step size of the server optimizer; 0: for adam and yogi .3 / rounds, at least
             .001, else 1
         phi_learning_rate: step size of the server optimizer on phi; 0: for adam and yogi 4 / rounds, at
-            least server_learning_rate, else server_learning_rate
+            most 1 and at least server_learning_rate, else server_learning_rate
         objective: bound, or likelihood for equation 3 itself, a mixture of experts without q(z|y): p(s|k)
             is then of the client's mean gate, and there is neither prune nor condition = "side"
         prune: eta, 0 to 1; 0 keeps all experts

@@ -41,6 +41,7 @@ def test_fedap_trains_in_clusters_in_a_federation_of_three_rounds_or_more(rounds
     ("rounds", "options", "rate", "phi_rate"),
     [
         (20, {}, 0.015, 0.2),  # .3 / 20 and 4 / 20
+        (3, {}, 0.1, 1.0),  # 4 / 3 is more than a round may move a weight
         (2000, {}, 0.001, 0.002),
         (100_000, {}, 0.001, 0.001),
         (20, {"server_learning_rate": 0.5}, 0.5, 0.5),
