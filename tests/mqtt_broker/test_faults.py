@@ -213,7 +213,7 @@ def test_a_device_with_one_class_takes_part(federate, mosquitto_url, toys):
     assert "round 2/2 federate: 2 updates" in aggregator.said
     rows = {row["id"]: row for row in federation.result()["clients"]}
     assert rows["pi-2"]["accuracy_mixture"] == 1
-    assert rows["pi-2"]["accuracy_local"] == 1
+    assert rows["pi-2"]["accuracy_shipped"] == 1
 
 
 def test_a_device_whose_training_diverges_stops_nobody_else(federate, mosquitto_url, toys):
