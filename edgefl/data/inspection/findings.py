@@ -105,7 +105,7 @@ def device_findings(device: ReadableSamples, found: DeviceSamples) -> list[Findi
         label = found.class_counts[0][0]
         warn(
             "one-class",
-            f"all {count} samples are of class {label}, expected two classes or more; a model that always "
+            f"all {count} samples are of class {label}; the device can take part, but a model that always "
             f"answers {label} is right on all of them",
         )
     if device.y is not None and count >= FEW_SAMPLES and 2 * len(found.class_counts) > count:
