@@ -67,6 +67,7 @@ def check_config(config: FederationConfig, clients: int | None = None) -> tuple[
     problems = [
         *_training_problems(config, options),
         *_rate_problems(options),
+        *_personal_rate_problems(config),
         *_server_rate_problems(config, options),
         *_phase_problems(config, options),
         *_expert_problems(config, options, known),
@@ -92,6 +93,16 @@ def _training_problems(config: FederationConfig, options: Options) -> Iterator[P
             False,
             f"rounds x epochs is {config.rounds * epochs}, expected {FEW_PASSES} or more: each client passes "
             "that often over its samples, and its model stays near its first weights; raise rounds",
+        )
+
+
+def _personal_rate_problems(config: FederationConfig) -> Iterator[Problem]:
+    rate = config.personalization.learning_rate
+    if rate >= LARGE_ADAPTIVE_RATE:
+        yield Problem(
+            False,
+            f"[personalization] learning_rate is {rate:g}, expected below {LARGE_ADAPTIVE_RATE:g}: Adam "
+            "moves every weight by about that much in each step; try 0.001",
         )
 
 

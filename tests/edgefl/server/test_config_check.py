@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from edgefl.algorithms import REGISTRY
-from edgefl.config import FederationConfig, PrivacyConfig
+from edgefl.config import FederationConfig, PersonalizationConfig, PrivacyConfig
 from edgefl.errors import ConfigError
 from edgefl.server.config_check import check_config
 
@@ -79,6 +79,11 @@ def test_what_cannot_work_is_refused(config, message):
             "server_learning_rate x rounds is 0.02",
         ),
         (config_of("fedmix", server_learning_rate=0.001), None, "stay near their first weights; try 0.015"),
+        (
+            replace(config_of("fedavg"), personalization=PersonalizationConfig(learning_rate=1.0)),
+            None,
+            "[personalization] learning_rate is 1, expected below 1",
+        ),
         (config_of("fedavg", rounds=2, epochs=1), None, "rounds x epochs is 2, expected 3 or more"),
         (config_of("aem", num_experts=6), None, "num_experts is 6, expected at most 4, the least number"),
         (config_of("aem", num_experts=6), 5, "num_experts is 6, expected at most 5, the number of clients"),
