@@ -242,6 +242,30 @@ def _halve(
     return right, astride
 
 
+def divide_only_groups(labels: Labels, group: Labels, count: int = 5) -> Labels:
+    """Return groups in which each class has several groups, where it has several rows.
+
+    The only group of a class is cut into `count` blocks of consecutive rows. Without this, no validation
+    sample of the class could be held out while others of the class are trained on.
+
+    Args:
+        labels: int64[n].
+        group: int64[n].
+        count: number of blocks.
+    """
+    members = [np.unique(group[labels == label]) for label in np.unique(labels)]
+    only = {int(names[0]) for names in members if len(names) == 1}
+    if not only:
+        return group
+    parts = np.unique(group, return_inverse=True)[1].astype(np.int64) * count
+    for name in only:
+        rows = np.flatnonzero(group == name)
+        for label in np.unique(labels[rows]):  # each block has a share of each class
+            own = rows[labels[rows] == label]
+            parts[own] += np.arange(len(own)) * count // len(own)
+    return parts
+
+
 def blocks_in_time(labels: Labels, count: int = 10) -> Labels:
     """Return a group for each row, int64[n]: each class is cut into `count` blocks of consecutive rows."""
     group = np.zeros(len(labels), np.int64)

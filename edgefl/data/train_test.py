@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.data.holdout import held_out_count, hold_out
-from edgefl.data.recordings import Recordings, blocks_in_time, cut, find_recordings, join
+from edgefl.data.recordings import Recordings, blocks_in_time, cut, divide_only_groups, find_recordings, join
 from edgefl.data.split import BY_GROUP, BY_RECORDING, BY_WINDOW, IN_TIME
 from edgefl.errors import DataError
 from edgefl.types import Array, Labels
@@ -72,7 +72,7 @@ def divide(
         return _by_recording(labels, recordings, share, rng)
     found = find_recordings(x)
     if group is not None:
-        return _by_group(labels, group if found is None else join(group, found.group), share, rng)
+        return _by_group(labels, group, found, share, rng)
     if found is not None and found.joined_share() >= JOINED_SHARE:
         return _by_recording(labels, found, share, rng)
     return _in_time(labels, found, share)
@@ -116,7 +116,10 @@ def divide_each(owner: Labels, divide_rows: Callable[[Labels], TrainTest]) -> Tr
     return TrainTest(rule, rows[order], np.sort(np.concatenate(test)), np.concatenate(group)[order])
 
 
-def _by_group(labels: Labels, group: Labels, share: float, rng: np.random.Generator) -> TrainTest:
+def _by_group(
+    labels: Labels, group: Labels, found: Recordings | None, share: float, rng: np.random.Generator
+) -> TrainTest:
+    group = group if found is None else join(group, found.group)
     train, test = hold_out(labels, group, share, rng)
     if not np.isin(labels[test], labels[train]).any():
         raise DataError(
@@ -124,7 +127,8 @@ def _by_group(labels: Labels, group: Labels, share: float, rng: np.random.Genera
             "them, expected a class in two groups or more: one is held out to measure on; record more, leave "
             "`group` out, or give x_test and y_test"
         )
-    return TrainTest(BY_GROUP, train, test, group[train])
+    parts = divide_only_groups(labels[train], group[train])
+    return TrainTest(BY_GROUP, train, test, parts if found is None else join(parts, found.group[train]))
 
 
 def _by_recording(

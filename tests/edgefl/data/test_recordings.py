@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.data.recordings import Recordings, blocks_in_time, cut, find_recordings, join
+from edgefl.data.recordings import Recordings, blocks_in_time, cut, divide_only_groups, find_recordings, join
 
 
 def signal(rows, seed=0, channels=3):
@@ -99,6 +99,15 @@ def test_three_recordings_of_a_class_are_not_cut():
 def test_two_windows_that_overlap_cannot_be_cut():
     rows, pieces = cut(np.zeros(2, np.int64), Recordings(np.zeros(2, np.int64), np.array([0, 4]), 8))
     assert rows.tolist() == [0, 1] and pieces.group.tolist() == [0, 0]
+
+
+def test_the_only_group_of_a_class_is_divided_by_hand():
+    """Group 8 is the only one of class 1, and has class 0 too; class 0 is in group 4 as well, which stays."""
+    labels = np.array([0, 0, 1, 1, 0, 0, 1, 1])
+    group = np.array([4, 4, 8, 8, 8, 8, 8, 8])
+    assert divide_only_groups(labels, group, 2).tolist() == [0, 0, 2, 2, 2, 3, 3, 3]
+    whole = np.array([4, 4, 8, 8, 4, 4, 9, 9])
+    assert len(set(divide_only_groups(labels, whole, 2)[[2, 3, 6, 7]])) == 2
 
 
 def test_blocks_in_time_by_hand():

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgefl.data.holdout import hold_out
 from edgefl.data.recordings import Recordings
 from edgefl.data.train_test import divide, divide_each
 from edgefl.errors import DataError
@@ -75,6 +76,20 @@ def test_groups_that_share_windows_are_one():
         own = divided(x, np.zeros(20), seed=seed, group=group)
         assert own.rule == "group"
         assert {0, 1} <= set(group[own.train]) and set(group[own.test]) < {2, 3}
+
+
+def test_the_last_group_of_a_class_can_be_validated():
+    """Each class has two groups of ten: one is held out, the other one is divided for validation only."""
+    labels = np.repeat([0, 1], 20)
+    group = np.repeat([0, 1, 2, 3], 10)
+    x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    own = divided(x, labels, group=group)
+    assert len(set(group[own.train])) == len(set(group[own.test])) == 2
+    kept, held = hold_out(labels[own.train], own.group, 0.2, rng_for(1, 0))
+    assert set(labels[own.train][kept]) == set(labels[own.train][held]) == {0, 1}
+    # Windows that overlap stay together, so that nothing can be held out of this recording.
+    x = np.concatenate([windows(10, 8, seed) for seed in range(4)])
+    assert len(set(divided(x, labels, group=group).group)) == 2
 
 
 def test_recordings_of_a_source_count_where_readings_are_silent():
