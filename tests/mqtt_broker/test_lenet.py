@@ -191,6 +191,11 @@ def test_each_device_ends_with_its_own_model_and_tells_what_it_measured(ran):
         assert row["tflite_bytes"] == (directory / row["id"] / "model" / "model.tflite").stat().st_size
         assert row["bytes_up"] > 2 * 4 * 61_706
         assert row["peak_rss_mb"] < 100
+    verdict = result["verdict"]
+    assert verdict["better"] + verdict["as_good"] + verdict["worse"] == len(result["clients"])
+    for row, client in zip(verdict["rows"], result["clients"], strict=True):
+        assert (row["local"], row["shipped"]) == (client["accuracy_local"], client["accuracy_shipped"])
+        assert row["int8"] == client["accuracy_shipped_int8"]
 
 
 def test_every_topic_and_every_tensor_name_is_public(ran, plan):
