@@ -54,8 +54,11 @@ def standing(
     """
     status = device.status
     if state is not None and state.phase == "done":
-        has_result = device.has_result or device.client_id in judged
-        return Standing("finished") if has_result else _without_result(device, state)
+        if device.client_id in judged:
+            return Standing("finished")
+        if device.has_result:
+            return Standing("finished", "its model came too late for the verdict" if judged else "")
+        return _without_result(device, state)
     if status and not status.online:
         return Standing("offline", "offline")
     if status and status.paused and not status.draining:

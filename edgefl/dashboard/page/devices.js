@@ -71,7 +71,8 @@ function pairs(device, row, state) {
 
 function card(device, row, state) {
   const seen = el("span", { class: "seen" });
-  const error = device.last_error ? String(device.last_error) : "";
+  // A device that finished has nothing to mend: what went wrong is in its reason
+  const error = device.last_error && device.state !== "finished" ? String(device.last_error) : "";
   const node = el("li", { class: "card", "data-id": device.id, "data-state": device.state },
     el("div", { class: "card-head" }, el("h3", {}, device.id), sign(device.state)),
     device.why && device.why !== device.state ? el("p", { class: "why" }, device.why) : null,

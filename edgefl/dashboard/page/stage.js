@@ -23,6 +23,8 @@ export function title(state) {
 
 const plural = (n, one) => `${count(n)} ${one}${n === 1 ? "" : "s"}`;
 
+const someOf = (ids) => `${ids.slice(0, 4).join(", ")}${ids.length > 4 ? ` and ${ids.length - 4} more` : ""}`;
+
 // The first of a list of brokers, and the name of its host.
 function brokerOf(state) {
   const url = String(state.broker?.url ?? "").split(",")[0];
@@ -127,7 +129,9 @@ function result(state) {
   const note = [`${plural(state.rounds ?? 0, "round")}.`];
   if (measured) note.push(`${plural(measured, "device")} took away a model of ${measured === 1 ? "its" : "their"} own.`);
   else note.push("This page began to listen after the end, and the broker keeps no figures; edgefl report shows the result.");
-  if (lost.length) note.push(`${lost.slice(0, 4).join(", ")}${lost.length > 4 ? ` and ${lost.length - 4} more` : ""} left before the end.`);
+  const late = devices.filter((device) => device.state === "finished" && device.why).map((device) => device.id);
+  if (late.length) note.push(`${someOf(late)} finished too late for the verdict.`);
+  if (lost.length) note.push(`${someOf(lost)} left before the end.`);
   setText($("result-note"), note.join(" "));
   setText($("result-sentence"), found.sentence);
   $("result-sentence").hidden = !found.sentence;

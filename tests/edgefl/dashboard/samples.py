@@ -100,6 +100,7 @@ def sample(devices=8, rounds=12, groups=3, seed=1):
         "phase": "federate",
         "round": rounds + 1,
         "rounds": rounds + 8,
+        "experts": ["expert 0", "expert 1", "local"],
         "cohort_size": min(devices, 10),
         "deadline_s": 60.0,
         "round_started_ts": NOW - 21.0,

@@ -69,6 +69,8 @@ def test_what_is_measured_stands_on_the_page(shown):
     assert 20 <= int(page.text_content("#deadline").removesuffix(" s")) <= 39
     assert "live from mqtt://192.168.1.10:1883" in page.text_content("#link")
     assert page.locator("#counts li[data-state=sent] strong").text_content() == "2"
+    assert page.locator("#legend-gates .swatch").all_text_contents() == ["expert 0", "expert 1", "local"]
+    assert page.locator("#cards li dd", has_text="local").count() > 0, "a card names the expert most used"
     card = page.locator("#cards li[data-id=pi-8]")
     assert (
         "! rejected" in card.text_content()

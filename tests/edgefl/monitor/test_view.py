@@ -167,6 +167,9 @@ def test_a_view_that_came_after_the_end_knows_from_the_verdict_who_finished():
         ("pi-2", "idle"),
     ]
     assert of("pi-1", told(*gone, state("federate", 2), verdict()))["state"] == "offline"
+    late = status("pi-2"), task("pi-2", round=21), begin("pi-2", round=21, accuracy_shipped=0.9)
+    device = of("pi-2", told(state("personalize", 21), *late, state("done", 21), verdict()))
+    assert (device["state"], device["why"]) == ("finished", "its model came too late for the verdict")
 
 
 def test_how_many_devices_a_federation_waits_for():

@@ -6,13 +6,14 @@ its own.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from edgefl.learner.loop import StepLearner
-from edgefl.plan.spec import PlanSpec, TensorSpec
+from edgefl.plan.spec import TRAIN_SINGLE, PlanSpec, TensorSpec
 from tests.support.numpy_learner.rules import TRUNK, Rule, Sizes, classifier
 
 _FAMILIES = {
@@ -41,6 +42,14 @@ def _rules(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[Ru
     return found
 
 
+def _single(sizes: Sizes, personalization: Mapping[str, Any]) -> tuple[Rule, ...]:
+    """Return the training of one model on a client's own samples, where the personalization needs it."""
+    if not personalization:
+        return ()
+    rule = next(each for each in classifier(sizes) if each.slope is not None)
+    return (replace(rule, signature=replace(rule.signature, name=TRAIN_SINGLE)),)
+
+
 def _more(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
     if algorithm not in _FAMILIES:
         return ()
@@ -58,16 +67,29 @@ def softmax_spec(
     batch_size: int = 8,
     options: Mapping[str, Any] | None = None,
     more: tuple[TensorSpec, ...] = (),
+    personalization: Mapping[str, Any] | None = None,
 ) -> PlanSpec:
     """Return the spec of h = x @ trunk, logits = h @ kernel + bias, with the algorithm's signatures.
 
+    With `personalization`, the settings of the plan, a client also trains models of its own.
     `more` are weights beside the network's own that the algorithm's `init` takes, besides those that its
     family names.
     """
     sizes = Sizes(inputs, features, classes, batch_size)
-    signatures = tuple(rule.signature for rule in _rules(algorithm, sizes, options or {}))
+    chosen = personalization or {}
+    rules = (*_rules(algorithm, sizes, options or {}), *_single(sizes, chosen))
+    signatures = tuple(rule.signature for rule in rules)
     weights = (*sizes.trunk, *sizes.head, *_more(algorithm, sizes, options or {}), *more)
-    return PlanSpec("softmax", algorithm, options or {}, (inputs,), classes, weights, signatures)
+    return PlanSpec(
+        "softmax",
+        algorithm,
+        options or {},
+        (inputs,),
+        classes,
+        weights,
+        signatures,
+        personalization=chosen,
+    )
 
 
 class SoftmaxLearner(StepLearner):
@@ -79,7 +101,8 @@ class SoftmaxLearner(StepLearner):
         self.spec = spec
         trunk = next(weight for weight in spec.weights if weight.name == TRUNK)
         sizes = Sizes(trunk.shape[0], trunk.shape[1], spec.num_classes, spec.signatures[0].batch_size)
-        self._rules = {rule.signature.name: rule for rule in _rules(spec.algorithm, sizes, spec.options)}
+        rules = (*_rules(spec.algorithm, sizes, spec.options), *_single(sizes, spec.personalization))
+        self._rules = {rule.signature.name: rule for rule in rules}
 
     def step(self, signature: str, arguments: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         """Run the signature once; see `StepLearner.step`."""
