@@ -20,6 +20,8 @@ def device(name, state="idle", **more):
             "loss",
             "accuracy_federated",
             "accuracy_mixture",
+            "accuracy_local",
+            "accuracy_shipped",
             "accuracy_int8",
             "rss_mb",
             "peak_rss_mb",
