@@ -30,7 +30,7 @@ PHI = "phi"
 RECEIVED = "received"
 """Prefix of the weights that a client received, in a training objective that holds them frozen."""
 LOCAL_EPOCHS = "local_epochs"
-"""The scalar of the last broadcast: number of epochs of a client's local model."""
+"""The scalar of the last broadcast: number of epochs of the federation that a local model trains too."""
 ALONE = 0
 """The round of a broadcast that a client makes for itself. Rounds count from 1. Its update is never sent."""
 

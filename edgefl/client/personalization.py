@@ -7,6 +7,7 @@ Test samples choose nothing.
 """
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.names import FEDERATED, FINE_TUNED, LOCAL, LOCAL_EPOCHS, LOCAL_START, MIXED
 from edgefl.client.batch_norm import reestimate
-from edgefl.client.selection import SIMPLEST_FIRST, choose
+from edgefl.client.selection import MODELS, choose
 from edgefl.client.validation import FEW_SAMPLES, Split, validation_folds
 from edgefl.config import PersonalizationConfig
 from edgefl.errors import DivergedError
@@ -32,6 +33,8 @@ T = TypeVar("T")
 FALLBACKS = (MIXED, FEDERATED, LOCAL, FINE_TUNED)
 """The models that a client ships without a comparison: the first that could be made."""
 LOGGER = logging.getLogger(__name__)
+FINE_TUNING_STEPS = 200
+"""Least number of steps of the fine-tuning: a client with few samples takes few steps in an epoch."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Candidates:
     """The models that a client compares, made on the same samples.
 
     Attributes:
-        models: by name, see `SIMPLEST_FIRST`; one that the algorithm does not have is left out.
+        models: by name, see `MODELS`; one that the algorithm does not have is left out.
         mixture: the algorithm's mixture, with its peers and diagnostics.
         state: the client's state after the personalization.
         failures: why a model is missing whose training diverged, by name.
@@ -80,7 +83,7 @@ def personalize(
     Returns:
         The shipped model with the others as its peers, the client's state, and the metrics: n_train,
         n_validation, n_test, accuracy_NAME of each model, accuracy_shipped, shipped (an index into
-        `SIMPLEST_FIRST`), and of the test samples that exactly one of the shipped and the local model is
+        `MODELS`), and of the test samples that exactly one of the shipped and the local model is
         right about, how many the shipped one is (test_gained) and how many the local one is (test_lost). An
         accuracy without test samples is NaN.
     """
@@ -108,7 +111,7 @@ def personalize(
         "n_test": float(len(shard.y_test)),
         **{f"accuracy_{name}": _mean(each) for name, each in right.items()},
         "accuracy_shipped": _mean(right[chosen]),
-        "shipped": float(SIMPLEST_FIRST.index(chosen)),
+        "shipped": float(MODELS.index(chosen)),
     }
     if LOCAL in right:
         metrics["test_gained"] = float((right[chosen] & ~right[LOCAL]).sum())
@@ -137,6 +140,7 @@ def make_candidates(
         DivergedError: no model could be made.
         DataError: the samples do not fit the plan.
     """
+    own_epochs = fine_tuning_epochs(settings, len(shard.y_train))
     failures: dict[str, str] = {}
     models: dict[str, Peer] = {}
 
@@ -158,7 +162,7 @@ def make_candidates(
         state,
     )
     if LOCAL_START in broadcast.models:
-        trained(LOCAL, broadcast.models[LOCAL_START], int(broadcast.scalars[LOCAL_EPOCHS]))
+        trained(LOCAL, broadcast.models[LOCAL_START], int(broadcast.scalars[LOCAL_EPOCHS]) + own_epochs)
     federated = mixture.peers.get(FEDERATED)
     if MIXED in failures:
         federated = attempt(FEDERATED, lambda: algorithm.current(broadcast, state, shard))
@@ -167,12 +171,21 @@ def make_candidates(
         models[FEDERATED] = federated
     shared = [peer for peer in (federated, *mixture.peers.values()) if peer and peer.signature == SINGLE]
     if settings.select and shared:
-        trained(FINE_TUNED, shared[0].weights, settings.epochs)
+        trained(FINE_TUNED, shared[0].weights, own_epochs)
     if MIXED not in failures:
         models[MIXED] = Peer(MIXTURE, mixture.weights)
     if not models:
         raise DivergedError(failures[MIXED])
     return Candidates(models, mixture, after, failures)
+
+
+def fine_tuning_epochs(settings: PersonalizationConfig, samples: int) -> int:
+    """Return the epochs of the fine-tuning, which takes at least `FINE_TUNING_STEPS` steps.
+
+    Zero epochs stay zero.
+    """
+    steps = math.ceil(samples / settings.batch_size)
+    return max(settings.epochs, math.ceil(FINE_TUNING_STEPS / steps)) if settings.epochs else 0
 
 
 def train_single(

@@ -1,4 +1,8 @@
-"""Which of several models a client ships: the simplest one that is as good as the best within the noise.
+"""Which of several models a client ships: the first in a fixed order that is as good as the best.
+
+Few validation samples say little about small differences. Within that noise the choice follows what is known
+before: one model that a client fine-tunes from the federation's weights needs few samples, one that it trains
+alone needs many, and a mixture has the most weights to fit. `docs/results/outcomes.md` has the figures.
 
 Source: the one-standard-error rule of Breiman, Friedman, Olshen and Stone, Classification and Regression
 Trees, 1984, section 3.4.3; here with the standard error of the paired difference, since all models are
@@ -12,11 +16,13 @@ from numpy.typing import NDArray
 
 from edgefl.algorithms.names import FEDERATED, FINE_TUNED, LOCAL, MIXED
 
-SIMPLEST_FIRST = (LOCAL, FEDERATED, FINE_TUNED, MIXED)
+MODELS = (LOCAL, FEDERATED, FINE_TUNED, MIXED)
 """The models that a client compares; the metric `shipped` is an index into them."""
+PREFERENCE = (FINE_TUNED, LOCAL, FEDERATED, MIXED)
+"""The same, those that a client prefers within the noise first."""
 
 
-def choose(correct: Mapping[str, NDArray[np.bool_]], order: Sequence[str] = SIMPLEST_FIRST) -> str:
+def choose(correct: Mapping[str, NDArray[np.bool_]], order: Sequence[str] = PREFERENCE) -> str:
     """Return the name of the first model in `order` that is not worse than the best beyond the noise.
 
     A model is not worse beyond the noise if the best one is ahead of it by at most one standard error of
@@ -24,7 +30,7 @@ def choose(correct: Mapping[str, NDArray[np.bool_]], order: Sequence[str] = SIMP
 
     Args:
         correct: whether a model is right about each validation sample, bool[n], by the model's name.
-        order: names from the simplest to the most complex one. Others are not chosen.
+        order: names, the preferred one first. Others are not chosen.
 
     Raises:
         ValueError: no name of `order` is among the models.

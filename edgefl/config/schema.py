@@ -171,7 +171,8 @@ class PersonalizationConfig:
             compare models on; 0: none, and then select must be false
         baseline: the device also trains a model on its own samples alone, for as many epochs as the
             federation takes, to compare with
-        epochs: epochs of the fine-tuning of the federation's model on the device's own samples
+        epochs: epochs of the fine-tuning of the federation's model on the device's own samples; more where
+            these take fewer than 200 steps
         learning_rate: step size of Adam for the fine-tuning and for the model trained alone
         batch_size: samples in a batch of the two; fixed when the plan is built
     """

@@ -13,10 +13,11 @@ from edgefl.types import Broadcast, ServerState, Update, Weights
 
 
 def local_epochs(config: FederationConfig, spec: PlanSpec) -> int:
-    """Return the epochs of a client's local model: those of a client that takes part in each round, and those
-    of the personalization.
+    """Return the epochs of a client that takes part in each round.
+
+    A client adds those of its personalization when it trains its local model.
     """
-    return config.rounds * int(spec.options.get("epochs", 1)) + config.personalization.epochs
+    return config.rounds * int(spec.options.get("epochs", 1))
 
 
 def with_baseline(algorithm: Algorithm, config: FederationConfig, spec: PlanSpec) -> Algorithm:

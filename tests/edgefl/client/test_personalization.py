@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from edgefl.algorithms import PERSONALIZE, make_algorithm
+from edgefl.client.personalization import fine_tuning_epochs
 from edgefl.client.runner import ClientRunner, WorkItem
-from edgefl.client.selection import SIMPLEST_FIRST
+from edgefl.client.selection import MODELS
 from edgefl.config import FederationConfig, ModelConfig, PersonalizationConfig
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.fill import fill_template, weights_of
@@ -81,7 +82,7 @@ def test_a_client_ships_its_local_model_where_the_federation_has_learnt_nothing(
     wrong = {name: -array for name, array in perfect(built[1]).items()}
     mixture, _, metrics = ended(built, shard_of(150), wrong, epochs=0)
     assert metrics["accuracy_federated"] == 0.0
-    assert SIMPLEST_FIRST[int(metrics["shipped"])] == "local"
+    assert MODELS[int(metrics["shipped"])] == "local"
     assert metrics["accuracy_shipped"] == metrics["accuracy_local"] > 0.9
     assert (metrics["test_gained"], metrics["test_lost"]) == (0.0, 0.0)
     assert mixture.signature == SINGLE
@@ -92,7 +93,7 @@ def test_a_client_ships_the_federations_model_where_it_learns_nothing_alone(buil
     """At a learning rate of nearly zero the local model stays as it was drawn."""
     _, _, metrics = ended(built, shard_of(150), perfect(built[1]), learning_rate=1e-9)
     assert metrics["accuracy_local"] < 0.9
-    assert SIMPLEST_FIRST[int(metrics["shipped"])] in ("federated", "fine_tuned")
+    assert MODELS[int(metrics["shipped"])] in ("federated", "fine_tuned")
     assert metrics["accuracy_shipped"] == 1.0
     assert metrics["test_gained"] == round(30 * (1 - metrics["accuracy_local"]))
 
@@ -100,7 +101,7 @@ def test_a_client_ships_the_federations_model_where_it_learns_nothing_alone(buil
 def test_without_selection_the_mixture_is_shipped(built):
     mixture, _, metrics = ended(built, shard_of(60), select=False)
     assert mixture.signature == MIXTURE
-    assert SIMPLEST_FIRST[int(metrics["shipped"])] == "mixture"
+    assert MODELS[int(metrics["shipped"])] == "mixture"
     assert metrics["accuracy_shipped"] == metrics["accuracy_mixture"]
     assert metrics["accuracy_local"] > 0.9
     assert "validation/local" not in mixture.diagnostics
@@ -143,3 +144,12 @@ def test_a_plan_has_a_template_for_the_mixture_and_for_one_model(built):
     expected = LiteRTLearner(plan).predict(SINGLE, initial, {"x": x})
     output = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
     np.testing.assert_allclose(output, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("samples", "epochs", "expected"),
+    [(45, 10, 67), (200, 10, 16), (1600, 10, 10), (1600, 30, 30), (45, 0, 0), (1, 10, 200)],
+)
+def test_few_samples_are_fine_tuned_on_for_more_epochs(samples, epochs, expected):
+    """Batches of 16: 45 samples are 3 steps an epoch, and 67 epochs are the first with 200 steps."""
+    assert fine_tuning_epochs(PersonalizationConfig(epochs=epochs), samples) == expected

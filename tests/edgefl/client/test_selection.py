@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.client.selection import SIMPLEST_FIRST, choose
+from edgefl.client.selection import PREFERENCE, choose
 
 ONES = np.ones(16, np.bool_)
 
@@ -14,47 +14,47 @@ def wrong_at(*rows: int) -> np.ndarray:
     return found
 
 
-def test_the_simpler_model_wins_within_one_standard_error():
+def test_the_preferred_model_wins_within_one_standard_error():
     """One of 16 samples: the mean difference is 1/16, its standard error sqrt(1/16 * 15/16 / 15) = 1/16."""
-    first, second = SIMPLEST_FIRST[:2]
+    first, second = PREFERENCE[:2]
     assert choose({first: wrong_at(3), second: ONES}) == first
 
 
 def test_the_better_model_wins_beyond_one_standard_error():
     """Two of 16 samples: the mean difference is .125, its standard error sqrt(.125 * .875 / 15) = .0854."""
-    first, second = SIMPLEST_FIRST[:2]
+    first, second = PREFERENCE[:2]
     assert choose({first: wrong_at(3, 4), second: ONES}) == second
 
 
 def test_mistakes_on_different_samples_are_noise():
     """Two more mistakes among nine differing samples: mean 2/16, standard error .19."""
-    first, second = SIMPLEST_FIRST[:2]
+    first, second = PREFERENCE[:2]
     simple = wrong_at(0, 1, 2, 3, 4, 5)
     better = wrong_at(6, 7, 8, 9)
     assert choose({first: simple, second: better}) == first
 
 
-def test_the_simplest_of_all_within_the_noise_of_the_best_wins():
-    one, two, three, four = SIMPLEST_FIRST
+def test_the_first_within_the_noise_of_the_best_wins():
+    one, two, three, four = PREFERENCE
     correct = {four: ONES, three: wrong_at(1), two: wrong_at(1), one: wrong_at(*range(8))}
     assert choose(correct) == two
 
 
 def test_other_models_are_not_chosen():
-    assert choose({"ensemble": ONES, SIMPLEST_FIRST[3]: wrong_at(0, 1, 2)}) == SIMPLEST_FIRST[3]
+    assert choose({"ensemble": ONES, PREFERENCE[3]: wrong_at(0, 1, 2)}) == PREFERENCE[3]
     with pytest.raises(ValueError, match="no model of"):
         choose({"ensemble": ONES})
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=5, max_size=5), min_size=1, max_size=4))
 def test_the_choice_is_never_worse_than_the_best_beyond_the_noise(rows):
-    correct = dict(zip(SIMPLEST_FIRST, (np.array(row) for row in rows), strict=False))
+    correct = dict(zip(PREFERENCE, (np.array(row) for row in rows), strict=False))
     chosen = correct[choose(correct)]
     best = max(correct.values(), key=lambda each: each.mean())
     ahead = best.astype(float) - chosen
     assert ahead.mean() <= ahead.std(ddof=1) / np.sqrt(5) + 1e-12
 
 
-def test_without_validation_samples_the_simplest_wins():
+def test_without_validation_samples_the_preferred_model_wins():
     empty = np.zeros(0, np.bool_)
-    assert choose(dict.fromkeys(SIMPLEST_FIRST, empty)) == SIMPLEST_FIRST[0]
+    assert choose(dict.fromkeys(PREFERENCE, empty)) == PREFERENCE[0]
