@@ -10,7 +10,7 @@ import pytest
 from edgefl.algorithms import PERSONALIZE, Algorithm, make_algorithm
 from edgefl.algorithms.names import FEDERATED, FINE_TUNED, LOCAL, LOCAL_EPOCHS, LOCAL_START, MIXED
 from edgefl.client.personalization import make_candidates, personalize
-from edgefl.client.selection import SIMPLEST_FIRST
+from edgefl.client.selection import MODELS
 from edgefl.client.validation import split_validation
 from edgefl.config import PersonalizationConfig
 from edgefl.errors import DivergedError
@@ -84,7 +84,7 @@ def made_by(
 )
 def test_a_model_that_cannot_be_trained_is_left_out(failing: set[str], lost: set[str], shard: Shard) -> None:
     models, failures = made_by(failing, shard, PersonalizationConfig())
-    assert models == set(SIMPLEST_FIRST) - lost
+    assert models == set(MODELS) - lost
     assert failures.keys() == lost
     assert all("the loss is nan" in reason for reason in failures.values())
 
@@ -111,7 +111,7 @@ def ship(
 @pytest.mark.parametrize("select", [True, False])
 def test_a_client_without_its_mixture_ships_another_model(select: bool, shard: Shard, caplog: Any) -> None:
     mixture, metrics = ship({"train_gate"}, shard, select=select)
-    assert SIMPLEST_FIRST[int(metrics["shipped"])] in (LOCAL, FEDERATED, FINE_TUNED)
+    assert MODELS[int(metrics["shipped"])] in (LOCAL, FEDERATED, FINE_TUNED)
     assert "accuracy_mixture" not in metrics
     assert np.isfinite(metrics["accuracy_shipped"])
     assert mixture.signature == "predict"
@@ -120,7 +120,7 @@ def test_a_client_without_its_mixture_ships_another_model(select: bool, shard: S
 
 def test_without_selection_the_federated_model_stands_in_for_the_mixture(shard: Shard) -> None:
     _, metrics = ship({"train_gate"}, shard, select=False)
-    assert SIMPLEST_FIRST[int(metrics["shipped"])] == FEDERATED
+    assert MODELS[int(metrics["shipped"])] == FEDERATED
 
 
 def test_a_client_that_can_make_no_model_says_why(shard: Shard) -> None:
