@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgefl.cli.commands.tune import trials_table, tune
-from edgefl.config import load_config, parse_config
+from edgefl.config import load_config, parse_config, with_simulated_clients
 from edgefl.data import load_data
 from edgefl.data.partitions.registry import make_allotments
 from edgefl.errors import ConfigError, DataError
@@ -122,7 +122,7 @@ def built():
     pytest.importorskip("keras", reason="the aggregator extra is not installed")
     from edgefl.algorithms.plans import build_plan
 
-    return build_plan
+    return lambda config: fitted(build_plan(with_simulated_clients(config)), config)
 
 
 @pytest.fixture
