@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfig, PartitionConfig
 from edgefl.data import load_data, make_shards
 from edgefl.data.dataset import Dataset
 from edgefl.plan.spec import Plan
@@ -92,6 +92,7 @@ def ended(kind: str, data: str) -> tuple[Plan, Mixture, Shard]:
         algorithm=algorithm,
         options={**options, **own},
         model=MODELS[data],
+        personalization=MIXTURE_ONLY,
     )
     shards = list(make_shards(dataset(data), PartitionConfig("dirichlet", 2), 1).values())
     plan, initial = build_plan(config)

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfig, PartitionConfig
 from edgefl.errors import EdgeflError
 from edgefl.storage.checkpoint import encode_mixture
 from edgefl.storage.device_directory import DeviceFiles
@@ -110,7 +110,12 @@ def train(graph: Graph, data: str, state: Path) -> None:
     from edgefl.simulation.simulate import simulate
 
     config = FederationConfig(
-        rounds=2, algorithm=graph.algorithm, options=graph.options, model=graph.model, seed=SEED
+        rounds=2,
+        algorithm=graph.algorithm,
+        options=graph.options,
+        model=graph.model,
+        seed=SEED,
+        personalization=MIXTURE_ONLY,
     )
     dataset = load_data(DataConfig(data, 1600, 3000), SEED)
     shards = list(make_shards(dataset, PartitionConfig("dirichlet", 2), SEED).values())

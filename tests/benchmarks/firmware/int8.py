@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfig, PartitionConfig
 from edgefl.data import load_data, make_shards
 from edgefl.data.npz import load_shard, save_shard
 from edgefl.plan.fill import fill_template
@@ -89,6 +89,7 @@ def federation(kind: str, data: str, clients: int, rounds: int) -> FederationCon
         model=MODELS[data],
         data=DataConfig(data, TRAIN, TEST),
         partition=PartitionConfig("dirichlet", clients, {"alpha": 0.5}),
+        personalization=MIXTURE_ONLY,
     )
 
 
