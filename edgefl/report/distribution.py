@@ -46,10 +46,14 @@ def models_of(clients: Sequence[Row]) -> dict[str, str]:
 
 
 def float_and_int8(clients: Sequence[Row]) -> tuple[list[str], Vector, Vector]:
-    """Return (ids, accuracy in float, accuracy in int8), of the clients that were measured with both."""
+    """Return (ids, accuracy in float, accuracy in int8), of the clients that were measured with both.
+
+    Before a client could choose, it shipped its mixture.
+    """
     both = [
-        (row["id"], number(row.get("accuracy_shipped")), number(row.get("accuracy_shipped_int8")))
+        (row["id"], *(number(row.get(f"accuracy_{kind}{part}")) for part in ("", "_int8")))
         for row in clients
+        for kind in ("shipped" if "accuracy_shipped" in row else "mixture",)
     ]
     known = [each for each in both if np.isfinite(each[1:]).all()]
     return (
@@ -105,7 +109,7 @@ def _accuracies(folder: Folder) -> Part:
 
 
 def _lacking(folder: Folder) -> tuple[Part, ...]:
-    found = distributions(folder.clients)
+    found = distributions(folder.clients, models_of(folder.clients))
     if not found or "local" in found:
         return ()
     return (Missing("Local models", f"no client trained a model of its data alone; {NO_LOCAL}"),)

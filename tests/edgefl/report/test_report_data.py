@@ -83,16 +83,19 @@ def test_lines_of_the_servers_models():
 
 def test_distributions_and_int8_against_float():
     clients = [
-        {"id": "a", "accuracy_mixture": 0.9, "accuracy_shipped_int8": 0.8},
-        {"id": "b", "accuracy_mixture": 0.5, "accuracy_shipped_int8": None},
-        {"id": "c", "accuracy_mixture": 0.7, "accuracy_shipped_int8": 0.7},
+        {"id": "a", "accuracy_shipped": 0.9, "accuracy_shipped_int8": 0.8},
+        {"id": "b", "accuracy_shipped": 0.5, "accuracy_shipped_int8": None},
+        {"id": "c", "accuracy_shipped": 0.7, "accuracy_shipped_int8": 0.7},
     ]
     found = distributions(clients)
-    assert list(found) == ["mixture", "int8"]
-    np.testing.assert_allclose(found["mixture"][0], [0.5, 0.7, 0.9])
-    np.testing.assert_allclose(found["mixture"][1], [1 / 3, 2 / 3, 1])
+    assert list(found) == ["shipped", "int8"]
+    np.testing.assert_allclose(found["shipped"][0], [0.5, 0.7, 0.9])
+    np.testing.assert_allclose(found["shipped"][1], [1 / 3, 2 / 3, 1])
     ids, floats, ints = float_and_int8(clients)
     assert (ids, floats.tolist(), ints.tolist()) == (["a", "c"], [0.9, 0.7], [0.8, 0.7])
+    earlier = [{"id": "a", "accuracy_mixture": 0.9, "accuracy_mixture_int8": 0.8}]
+    ids, floats, ints = float_and_int8(earlier)
+    assert (ids, floats.tolist(), ints.tolist()) == (["a"], [0.9], [0.8])
 
 
 @pytest.mark.parametrize(

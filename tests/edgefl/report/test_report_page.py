@@ -118,7 +118,7 @@ def test_a_clustered_run_has_all_but_gates_and_int8(clustered, tmp_path, capsys)
     assert told["verdict"]["means"]["shipped"] == pytest.approx(
         np.mean(
             [
-                row["accuracy_mixture"]
+                row["accuracy_shipped"]
                 for row in json.loads((clustered / "summary.json").read_text())["clients"]
             ]
         )
@@ -147,7 +147,7 @@ def test_hostile_names_are_text(written):
     clients = [
         {
             "id": HOSTILE,
-            "accuracy_mixture": 0.5,
+            "accuracy_shipped": 0.5,
             "accuracy_shipped_int8": 0.4,
             "cluster": 1,
             "confusion": None,
@@ -202,7 +202,7 @@ def test_a_demo_and_its_aggregator(tmp_path):
     rows = [
         {
             "id": f"pi-{i}",
-            "accuracy_mixture": 0.9,
+            "accuracy_shipped": 0.9,
             "accuracy_shipped_int8": 0.88,
             "accuracy_federated": 0.8,
             "n_train": 9,
