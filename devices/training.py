@@ -43,9 +43,13 @@ def epochs_for(task: Task, plan: Plan, previous: Scalars) -> int | None:
 def work_item(
     task: Task, models: Mapping[str, Weights], state: ClientState, client_id: str, epochs: int | None = None
 ) -> WorkItem:
-    """Return what the client runner runs for a task."""
+    """Return what the client runner runs for a task.
+
+    An accuracy has no mask, so a device whose update is masked does not evaluate, whatever the task asks.
+    """
     broadcast = Broadcast(task.round, task.phase, models, task.scalars)
-    return WorkItem(broadcast, state, client_id, task.codec, epochs)
+    evaluate = task.settings.get("evaluate", 0.0) > 0 and task.codec != CODEC
+    return WorkItem(broadcast, state, client_id, task.codec, epochs, evaluate)
 
 
 def gate_metrics(runner: ClientRunner, mixture: Mixture, client_id: str) -> dict[str, float]:

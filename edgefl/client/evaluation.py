@@ -4,13 +4,12 @@ import math
 from collections.abc import Mapping
 
 from edgefl.algorithms.base import Algorithm
+from edgefl.client.validation import Split
 from edgefl.learner.base import Learner, evaluate
-from edgefl.types import Array, Broadcast, ClientState, Labels, Shard
+from edgefl.types import Broadcast, ClientState
 
 ACCURACY = "accuracy"
 """The metric of an update that holds the client's accuracy before it trains."""
-EVALUATE = "evaluate"
-"""The key of a plan's settings that asks clients to report the accuracy."""
 
 
 def validation_metrics(
@@ -18,9 +17,7 @@ def validation_metrics(
     learner: Learner,
     broadcast: Broadcast,
     state: ClientState,
-    shard: Shard,
-    x: Array,
-    y: Labels,
+    samples: Split,
 ) -> Mapping[str, float]:
     """Return the accuracy of the client's current model on its validation samples, as metrics of an update.
 
@@ -32,9 +29,7 @@ def validation_metrics(
         learner: runs the plan.
         broadcast: what the client received.
         state: what the client kept after its last round.
-        shard: the samples that the client trains on.
-        x: validation samples, float32[n, *input_shape].
-        y: their labels, int64[n].
+        samples: the client's samples, with the validation samples held out.
 
     Returns:
         `accuracy`, from 0 to 1. Empty without validation samples, when the client holds no whole model, and
@@ -43,7 +38,7 @@ def validation_metrics(
     Raises:
         DataError: the samples do not fit the plan.
     """
-    current = algorithm.current(broadcast, state, shard) if len(y) else None
+    current = algorithm.current(broadcast, state, samples.train) if len(samples.y) else None
     if current is None:
         return {}
     needed = {
@@ -54,5 +49,5 @@ def validation_metrics(
     }
     if not needed or not needed <= current.weights.keys():
         return {}
-    measured = evaluate(learner, current.signature, current.weights, x, y)
+    measured = evaluate(learner, current.signature, current.weights, samples.x, samples.y)
     return {ACCURACY: measured.accuracy} if math.isfinite(measured.loss) else {}

@@ -10,6 +10,7 @@ from edgefl.algorithms import full_options, make_algorithm
 from edgefl.algorithms.base import Algorithm
 from edgefl.client.batch_norm import with_statistics
 from edgefl.client.compression import compressed
+from edgefl.client.evaluation import validation_metrics
 from edgefl.client.personalization import personalize
 from edgefl.client.update import client_rng
 from edgefl.client.validation import Split, personalization_of, split_validation
@@ -30,6 +31,7 @@ class WorkItem:
         client_id: the client.
         codec: how the client's updates travel, see `edgefl.wire.codecs`.
         epochs: number of epochs to train, in place of the algorithm's option; None keeps the option.
+        evaluate: whether the update reports the accuracy on the client's validation samples.
     """
 
     broadcast: Broadcast
@@ -37,6 +39,7 @@ class WorkItem:
     client_id: str
     codec: str = "fp32"
     epochs: int | None = None
+    evaluate: bool = False
 
 
 class ClientRunner:
@@ -74,20 +77,25 @@ class ClientRunner:
     def update(self, item: WorkItem) -> tuple[Update, ClientState]:
         """Train on the client's samples without the validation samples; see `Algorithm.local_update`.
 
-        The metrics of the update hold `epochs` when the work item says how many.
+        The metrics of the update hold `epochs` when the work item says how many, and, when the work item asks
+        for it, the accuracy on the validation samples before the training; see `validation_metrics`.
 
         Raises:
             DataError: the shard cannot be trained on, or the loss is not finite. Names client and round.
         """
         rng = client_rng(self.seed, item.broadcast, item.client_id)
-        shard = self.split(item.client_id).train
+        samples = self.split(item.client_id)
+        algorithm = self.algorithm(item)
+        further: dict[str, float] = {}
         with errors_that_name(item, f"round {item.broadcast.round}"):
-            update, state = self.algorithm(item).local_update(
-                item.broadcast, item.state, shard, item.client_id, rng
+            if item.evaluate:
+                further |= validation_metrics(algorithm, self.learner, item.broadcast, item.state, samples)
+            update, state = algorithm.local_update(
+                item.broadcast, item.state, samples.train, item.client_id, rng
             )
         if item.epochs is not None:
-            update = replace(update, metrics={**update.metrics, "epochs": float(item.epochs)})
-        return update, state
+            further["epochs"] = float(item.epochs)
+        return replace(update, metrics={**update.metrics, **further}), state
 
     def personalize(self, item: WorkItem) -> tuple[Mixture, ClientState, Scalars]:
         """Make the client's personal model and measure it; see `edgefl.client.personalization.personalize`.

@@ -246,6 +246,8 @@ class FederationConfig:
         buffer: async: how many updates make a new model
         max_staleness: async: how many models old an update may be
         budget_s: seconds that a device trains in a round, in whole epochs; 0: all of the algorithm's epochs
+        evaluate: each device reports, in each round, the accuracy on its validation samples of the model that
+            it would use now: one number. Devices never report it where [privacy] keeps updates private
         broker: where the broker listens
         algorithm: a name of `edgefl algorithms`, or module:name of yours
         options: what the algorithm takes
@@ -270,6 +272,7 @@ class FederationConfig:
     buffer: int = 0
     max_staleness: int = 10
     budget_s: float = 0.0
+    evaluate: bool = True
     broker: str = DEFAULT_BROKER
     algorithm: str = "fedavg"
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -359,6 +362,16 @@ class FederationConfig:
                 "mode async gives every device a task and keeps what is late; leave clients_per_round and "
                 "late out"
             )
+
+    @property
+    def reports_accuracy(self) -> bool:
+        """Whether devices report an accuracy in each round. An accuracy has no noise and no mask."""
+        return self.evaluate and not (self.privacy.is_on or self.privacy.secure_aggregation)
+
+    @property
+    def task_settings(self) -> Mapping[str, float]:
+        """The settings that a task of a round holds, see `edgefl.wire.messages.Task`."""
+        return {"evaluate": 1.0} if self.reports_accuracy else {}
 
     @property
     def staleness(self) -> int:

@@ -9,7 +9,11 @@ from typing import Any
 Write = Callable[[int, Mapping[str, float]], None]
 """Takes a step, which is a round, and its scalars by name."""
 
-PLAIN = ("loss", "seconds", "bytes_up", "bytes_down", "accuracy_mean", "accuracy_p10", "accuracy_p90")
+PLAIN = ("loss", "seconds", "bytes_up", "bytes_down")
+ACCURACY = {"mean": "accuracy_mean", "p10": "accuracy_p10", "p90": "accuracy_p90"}
+"""Fields of a record with the accuracy over clients."""
+PERSONALIZE = "personalize"
+"""The phase in which clients report the accuracy of the model that they take away."""
 
 
 def round_scalars(record: Mapping[str, Any]) -> dict[str, float]:
@@ -19,9 +23,16 @@ def round_scalars(record: Mapping[str, Any]) -> dict[str, float]:
 
     `record`: a Summary of an aggregator or a Record of the simulator, as a dict. `clients/NAME` is the mean
     of what the clients report in their updates, weighted by their samples, and comes from the simulator
-    alone.
+    alone. `round/accuracy_mean` is of a round's validation samples. After the rounds the same field is of
+    test samples and of the models that clients take away, so that it has the name that a simulation gives it.
     """
     told = {f"round/{name}": record[name] for name in PLAIN if name in record}
+    ended = record.get("phase") == PERSONALIZE
+    told |= {
+        f"end/accuracy_shipped/{part}" if ended else f"round/{name}": record[name]
+        for part, name in ACCURACY.items()
+        if name in record
+    }
     updates = record.get("updates", 0)
     told["round/updates"] = len(updates) if isinstance(updates, Mapping) else updates
     if "dropped" in record:

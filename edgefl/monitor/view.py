@@ -33,7 +33,7 @@ ACCURACIES = (
     "accuracy_int8",
 )
 """Figures of a device's own model and of those that it is compared with, on its held-out samples."""
-CURRENT_ACCURACY = ("accuracy", "accuracy_shipped", "accuracy_mixture")
+CURRENT_ACCURACY = ("accuracy_shipped", "accuracy_mixture", "accuracy")
 """What counts as a device's accuracy now: the first of these that it has."""
 _SPOKEN = {"status": Status, "metrics": Metrics, "task": Task, "receipt": Receipt, "begin": Begin}
 

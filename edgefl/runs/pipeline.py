@@ -134,7 +134,7 @@ def play(
     """
     plan, initial = open_plan(run, config)
     dataset = shared.shards.dataset
-    traffic = Traffic(run.held, config.codec)
+    traffic = Traffic(run.held, config.codec, config.task_settings)
     if progress:
         progress.begin(run.state.round - 1 if run.state else 0)
 

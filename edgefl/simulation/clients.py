@@ -122,11 +122,13 @@ def work_items(
     clients: Iterable[str],
     states: Mapping[str, ClientState],
     codec: str,
+    *,
+    evaluate: bool = False,
 ) -> Iterator[WorkItem]:
     """Yield the work item of each client, in the order of the clients."""
     for client_id in clients:
         broadcast = algorithm.broadcast(state, client_id)
-        yield WorkItem(broadcast, states.get(client_id, ClientState()), client_id, codec)
+        yield WorkItem(broadcast, states.get(client_id, ClientState()), client_id, codec, evaluate=evaluate)
 
 
 def train(federation: OpenFederation, item: WorkItem) -> tuple[Update, ClientState]:

@@ -24,11 +24,17 @@ class Traffic:
     """Payload bytes of a federation after the plan; a device asks only for models that it does not hold.
 
     held: of each client the sha256 of models that it was sent before, from `held` of an earlier part of the
-    same run.
+    same run. settings: those of each task, see `FederationConfig.task_settings`.
     """
 
-    def __init__(self, held: Mapping[str, Iterable[str]] = {}, codec: str = "fp32") -> None:
+    def __init__(
+        self,
+        held: Mapping[str, Iterable[str]] = {},
+        codec: str = "fp32",
+        settings: Mapping[str, float] = {},
+    ) -> None:
         self._codec = codec
+        self._settings = settings
         self._held = {client_id: set(models) for client_id, models in held.items()}
         # the weights are kept beside their hash: an id is only unique while its object lives
         self._encoded: dict[int, tuple[Weights, str, int]] = {}
@@ -67,6 +73,7 @@ class Traffic:
             _TS,
             granted=True,
             started=_STARTED,
+            settings=self._settings,
         )
         return len(encode_json(task)) + sum(lacking.values())
 

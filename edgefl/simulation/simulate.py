@@ -168,7 +168,7 @@ def simulate(
     )
     state = algorithm.init(initial, rng_for(config.seed, 0, "init")) if start is None else start
     states = {} if states is None else states
-    traffic = Traffic(codec=config.codec) if traffic is None else traffic
+    traffic = Traffic(codec=config.codec, settings=config.task_settings) if traffic is None else traffic
     federation = Federation(plan, config.seed, shards, test)
     known = list(losses)
     with _engine(federation, processes, learner, open_engine) as engine:
@@ -247,7 +247,9 @@ def _play_round(
 
     def items() -> Iterator[WorkItem]:
         nonlocal bytes_down
-        for item in work_items(algorithm, state, cohort, states, config.codec):
+        for item in work_items(
+            algorithm, state, cohort, states, config.codec, evaluate=config.reports_accuracy
+        ):
             bytes_down += traffic.down(item.broadcast, item.client_id)
             yield item
 

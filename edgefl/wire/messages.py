@@ -94,7 +94,7 @@ class Task:
     on its Begin.
     chunk_bytes: the size of the chunks that the device sends its update in.
     settings: numbers of the configuration; a device ignores the names that it does not know, and none may
-    change the update.
+    change the update. `evaluate` above 0 asks for the accuracy on the device's validation samples.
     """
 
     OPTIONAL = frozenset({"settings"})

@@ -25,7 +25,7 @@ SETTLE_S = 0.5
 """How long retained messages take to come after a subscription."""
 
 
-MAY_CHANGE = ("broker", "clients", "max_samples", "chunk_bytes", "data", "partition")
+MAY_CHANGE = ("broker", "clients", "max_samples", "chunk_bytes", "evaluate", "data", "partition")
 """Settings that another start in the same directory may change."""
 
 
@@ -33,7 +33,7 @@ def settings_of(config: FederationConfig, plan: str) -> dict[str, Any]:
     """Return what must be the same to go on with a federation.
 
     That is all but the broker's address, which devices may take part, how many samples they may count, the
-    size of messages, and what only the simulator reads.
+    size of messages, whether devices report their accuracy, and what only the simulator reads.
     """
     told = {key: value for key, value in asdict(config).items() if key not in MAY_CHANGE}
     settings: dict[str, Any] = json.loads(json.dumps({**told, "plan": plan}))

@@ -203,6 +203,7 @@ class Tasks:
                     granted=granted,
                     started=self._started,
                     chunk_bytes=config.chunk_bytes,
+                    settings=config.task_settings,
                 )
                 self._shared[key] = Brief(task, expected, limit)
             shared = self._shared[key]

@@ -1,5 +1,6 @@
 """`python -m tests.benchmarks ...`: edgefl beside named peers, each pair measured in one run."""
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.benchmarks.fleet.comparison import Sizes, run_fleet_bench
 from tests.benchmarks.fleet.comparison import render as render_fleet
 from tests.benchmarks.simulate.comparison import render as render_simulate
 from tests.benchmarks.simulate.comparison import run_simulate_bench
+from tests.benchmarks.simulate.evaluation import ALGORITHMS, measure
 from tests.benchmarks.watching.dashboard import render as render_dashboard
 from tests.benchmarks.watching.dashboard import run_dashboard_bench
 from tests.benchmarks.watching.monitor import render as render_monitor
@@ -205,6 +207,20 @@ def int8(
             kinds or KINDS, data or tuple(MODELS), clients, rounds, int(weights), out, tell
         )
     print_result(result, render_int8, out / "int8.json", as_json)
+
+
+@benchmarks.command()
+@click.option("--samples", type=click.IntRange(10), default=600, show_default=True, help="Of the client.")
+@click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="Turns of each.")
+def evaluation(samples: int, repeats: int) -> None:
+    """Processor time that the accuracy of each round adds to the update of a LeNet-5 client, as JSON.
+
+    \b
+    Example:
+      python -m tests.benchmarks evaluation --repeats 41
+    """
+    figures = {name: measure(name, samples, repeats) for name in ALGORITHMS}
+    click.echo(json.dumps(figures, indent=1))
 
 
 def _simulated_devices(command: F) -> F:

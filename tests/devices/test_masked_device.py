@@ -223,6 +223,21 @@ def test_a_device_that_requires_masks_sends_no_loss(federate, mosquitto_url, toy
     assert set(attempt.step("mask", attempt.inbox(*IDS)).metrics) == {"seconds", "peak_rss_mb"}
 
 
+@pytest.mark.parametrize("codec", [CODEC, "fp32"])
+def test_a_device_that_masks_measures_no_accuracy_though_the_task_asks(
+    codec, federate, mosquitto_url, toys, lead, progress
+):
+    """The same task without masks shows that the device could."""
+    federation = federate(mosquitto_url, evaluate=True)
+    aggregator = lead(federation)
+    federation.device("pi-1", toys.shard(1))
+    aggregator.next("status")
+    aggregator.task(1, codec=codec, settings={"evaluate": 1.0})
+    begin = aggregator.next("begin")
+    assert ("accuracy" in begin.metrics) == (codec == "fp32")
+    assert ("accuracy" in progress(federation)["metrics"]) == (codec == "fp32")
+
+
 def test_malformed_masked_tasks_are_refused_and_the_device_stays(federate, mosquitto_url, toys, lead):
     federation = federate(mosquitto_url)
     aggregator = lead(federation)

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -145,6 +146,12 @@ def toy_plan(features=4, algorithm="pfl-mfe", **options):
     return Plan(softmax_spec(algorithm, inputs=4, features=features, classes=3, options=wanted), b"", b"")
 
 
+def with_validation_samples(plan):
+    """Return the plan for devices that hold back validation samples."""
+    personalization = {"select": False, "baseline": False, "validation_share": 0.25}
+    return replace(plan, spec=replace(plan.spec, personalization=personalization))
+
+
 def toy_weights(features=4, more=()):
     """Return the toy network's weights, and small random values for `more`, the specs of weights beside
     them.
@@ -185,6 +192,8 @@ class Federation:
 
     def _save_plan(self):
         self.plan = toy_plan(self._features, self.algorithm, **self.options)
+        if "evaluate" in self.settings:
+            self.plan = with_validation_samples(self.plan)
         save_plan(self.plan, self.directory / "plan")
         (self.directory / "plan" / "initial.safetensors").write_bytes(
             save(toy_weights(self._features, self.plan.spec.weights))

@@ -75,7 +75,10 @@ NOT_HERE: dict[str, dict[str, str]] = {
     "docs/results/monitor.md": {"python -m tests.benchmarks monitor ...": PEERS},
     "docs/results/pfl-moe-full.md": {"edgefl reproduce ...": LONG},
     "docs/results/reproduce.md": {"edgefl reproduce NAME ...": LONG},
-    "docs/results/simulate.md": {"python -m tests.benchmarks simulate ...": PEERS},
+    "docs/results/simulate.md": {
+        "python -m tests.benchmarks simulate ...": PEERS,
+        "python -m tests.benchmarks evaluation ...": PEERS,
+    },
     "docs/results/wire.md": {"edgefl bench wire ...": BENCH},
     "docs/tutorial/two-boards.md": {
         "python3 -m venv ...": INSTALLS,

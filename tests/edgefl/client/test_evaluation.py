@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from edgefl.algorithms import FEDERATE, PERSONALIZE, REGISTRY, make_algorithm
 from edgefl.client.compression import compressed
 from edgefl.client.evaluation import validation_metrics
+from edgefl.client.validation import Split
 from edgefl.errors import DataError
 from edgefl.rng import rng_for
 from edgefl.types import Broadcast, ClientState, Shard
@@ -29,16 +30,19 @@ def shard_of(*labels):
     return Shard(x, y, x[:0], y[:0], 2)
 
 
+def split_of(labels, train=(0,)):
+    """Return samples with these labels to validate on, and with others to train on."""
+    held = shard_of(*labels)
+    return Split(shard_of(*train), held.x_train, held.y_train)
+
+
 def measure(name, models, labels, *, state=None, train=(0,), **options):
     """Return the metrics of a client that validates on these labels and trains on others."""
     full = {"batch_size": 1, **options}
     learner = SoftmaxLearner(softmax_spec(name, inputs=1, features=1, classes=2, batch_size=1, options=full))
     algorithm = make_algorithm(name, learner, full)
-    held = shard_of(*labels)
     broadcast = Broadcast(3, FEDERATE, models)
-    return validation_metrics(
-        algorithm, learner, broadcast, state or ClientState(), shard_of(*train), held.x_train, held.y_train
-    )
+    return validation_metrics(algorithm, learner, broadcast, state or ClientState(), split_of(labels, train))
 
 
 def test_the_share_of_right_answers_by_hand():
@@ -61,7 +65,7 @@ def test_a_sample_that_is_not_finite_is_an_error():
     broadcast = Broadcast(1, FEDERATE, {"global": biased(0, 1)})
     x = np.full((1, 1), np.nan, np.float32)
     with pytest.raises(DataError, match="NaN"):
-        validation_metrics(algorithm, learner, broadcast, ClientState(), shard_of(0), x, np.array([0]))
+        validation_metrics(algorithm, learner, broadcast, ClientState(), Split(shard_of(0), x, np.array([0])))
 
 
 def test_a_client_of_a_cluster_uses_its_own_model_mixed_with_the_clusters():
@@ -128,10 +132,9 @@ def test_the_rounding_of_updates_does_not_hide_what_a_client_kept(codec):
     algorithm = compressed(make_algorithm("ditto", learner, {}), codec)
     own = {"head/bias": np.array([0, 4], np.float32), "owed:global/head/bias": np.zeros(2, np.float32)}
     broadcast = Broadcast(1, FEDERATE, {"global": biased(1, 0)})
-    held = shard_of(1, 1, 0)
-    assert validation_metrics(
-        algorithm, learner, broadcast, ClientState(own), shard_of(0), held.x_train, held.y_train
-    ) == {"accuracy": pytest.approx(2 / 3)}
+    assert validation_metrics(algorithm, learner, broadcast, ClientState(own), split_of([1, 1, 0])) == {
+        "accuracy": pytest.approx(2 / 3)
+    }
 
 
 @given(
@@ -156,9 +159,8 @@ def test_every_algorithm_reports_an_accuracy_in_its_first_round(name, shards):
     before = {model: {n: a.copy() for n, a in weights.items()} for model, weights in broadcast.models.items()}
     shard = shards["pi-1"]
     algorithm = make_algorithm(name, learner, options)
-    found = validation_metrics(
-        algorithm, learner, broadcast, ClientState(), shard, shard.x_test, shard.y_test
-    )
+    samples = Split(shard, shard.x_test, shard.y_test)
+    found = validation_metrics(algorithm, learner, broadcast, ClientState(), samples)
     assert found.keys() == {"accuracy"} and 0 <= found["accuracy"] <= 1
     for model, weights in broadcast.models.items():
         for each, array in weights.items():

@@ -78,6 +78,23 @@ def test_what_is_wrong_is_named(text: str, message: str) -> None:
         parse_config(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "reported"),
+    [
+        ("", True),
+        ("[federation]\nevaluate = true", True),
+        ("[federation]\nevaluate = false", False),
+        ("[privacy]\nsecure_aggregation = true", False),
+        ("[privacy]\nclip = 1.0\nnoise_multiplier = 1.0\npopulation = 9", False),
+        ("[federation]\nevaluate = true\n[privacy]\nsecure_aggregation = true", False),
+    ],
+)
+def test_an_accuracy_is_reported_unless_it_is_off_or_updates_are_private(text: str, reported: bool) -> None:
+    config = parse_config(text)
+    assert config.reports_accuracy == reported
+    assert config.task_settings == ({"evaluate": 1.0} if reported else {})
+
+
 def test_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*none\.toml"):
         load_config(tmp_path / "none.toml")

@@ -68,6 +68,16 @@ def test_scalars_of_a_round_by_hand():
         "round/updates": 2.0,
     }
     assert round_scalars(record) == told | {"clients/accuracy": pytest.approx(0.8)}
+    accuracy = {"accuracy_mean": 0.8, "accuracy_p10": 0.6, "accuracy_p90": 0.9}
+    assert {f"round/{name}": value for name, value in accuracy.items()}.items() <= round_scalars(
+        SUMMARY | accuracy
+    ).items()
+    ended = round_scalars(SUMMARY | accuracy | {"phase": "personalize"})
+    assert {name: value for name, value in ended.items() if "accuracy" in name} == {
+        "end/accuracy_shipped/mean": 0.8,
+        "end/accuracy_shipped/p10": 0.6,
+        "end/accuracy_shipped/p90": 0.9,
+    }, "another model on other samples is no point of the same curve"
     spread = {"mean": 0.9, "weighted": 0.8, "std": 0.1, "p10": None, "count": 4}
     assert figure_scalars({"accuracy_mixture": spread}) == {
         "end/accuracy_mixture/mean": 0.9,

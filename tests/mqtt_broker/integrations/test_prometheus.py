@@ -151,7 +151,7 @@ def test_a_running_aggregator_answers_with_what_it_did(federate, mosquitto_url, 
     assert [(e.step, e.value) for e in events.Scalars("round/loss")] == [
         (i, pytest.approx(loss)) for i, loss in enumerate(losses, 1)
     ]
-    (accuracy,) = events.Scalars("round/accuracy_mean")
+    (accuracy,) = events.Scalars("end/accuracy_shipped/mean")
     assert accuracy.step == 3
 
 
