@@ -45,6 +45,9 @@ TYPES = {
     Mapping[str, int]: "map of integer",
     tuple[tuple[float, ...], ...]: "rows of number",
     tuple[tuple[int, int, float, int], ...]: "rows `[one, other, height, size]`",
+    tuple[tuple[str, float, float, float, float, str, str], ...]: (
+        "rows `[id, local, federated, shipped, int8, kind, comparison]`"
+    ),
 }
 
 

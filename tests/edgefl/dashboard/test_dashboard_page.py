@@ -101,7 +101,7 @@ def test_curves_end_with_the_rounds_and_begin_with_accuracy(served, sample, visi
     page = visitor.visit(url)
     expect(page.locator(".uplot")).to_have_count(3)
     assert page.locator("#curves figure h3").all_text_contents() == [
-        "Accuracy",
+        "Accuracy while it runs",
         "Training loss",
         "Bytes a round",
     ]
