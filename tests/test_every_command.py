@@ -41,6 +41,7 @@ MISSING = {
     "compare": "nowhere",
     "data show": "nowhere.npz --html out.html",
     "device enrol": "pi-1 --security nowhere",
+    "export fleet": "nowhere",
     "device install": "--enrol nowhere.enrol --data x.npz --state state",
     "device pause": "--state nowhere",
     "device resume": "--state nowhere",

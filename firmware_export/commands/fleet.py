@@ -15,7 +15,7 @@ from firmware_export.quantize.quantize import export_mixture
 
 
 @click.command(short_help="An int8 model for every client of a simulation.")
-@click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("run", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per client, in one list.")
 def fleet(run: Path, as_json: bool) -> None:
     """Quantize the model of every client of RUN into RUN/mixtures/CLIENT/model/.

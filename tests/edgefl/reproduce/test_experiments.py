@@ -8,7 +8,7 @@ import pytest
 from edgefl.cli.main import run
 from edgefl.reproduce import EXPERIMENTS, experiment
 
-DATA = {"fedmix-cifar10": "cifar10"}
+DATA = {"fedmix-cifar10": "cifar10", "outcomes": "mnist-writers"}
 
 
 def has(data: str) -> bool:
@@ -45,6 +45,9 @@ def test_a_small_cut_runs_from_data_to_report(name, tmp_path, capsys, monkeypatc
         if name == "fedmix-cifar10":  # three steps of Adam on the server: too few for pictures, but downhill
             lines = (out / f"{stage.name}-{stage.config.seed}" / "rounds.jsonl").read_text().splitlines()
             assert json.loads(lines[-1])["loss"] < json.loads(lines[0])["loss"]
+        elif name == "outcomes":
+            assert summary["figures"]["accuracy_shipped"]["mean"] > 0.5
+            assert all(0.5 < row["accuracy_shipped_int8"] <= 1 for row in summary["clients"])
         else:
             assert summary["figures"]["accuracy_mixture"]["mean"] > 0.1  # ten classes: better than a guess
     before = (out / f"{stages[0].name}-{stages[0].config.seed}" / "summary.json").stat().st_mtime_ns
