@@ -175,6 +175,8 @@ class PersonalizationConfig:
             these take fewer than 200 steps
         learning_rate: step size of Adam for the fine-tuning and for the model trained alone
         batch_size: samples in a batch of the two; fixed when the plan is built
+        deadline_s: seconds after which the aggregator stops waiting for devices that make their models; 0:
+            the deadline_s of a round, times the number of rounds
     """
 
     select: bool = True
@@ -183,8 +185,13 @@ class PersonalizationConfig:
     epochs: int = 10
     learning_rate: float = 0.001
     batch_size: int = 16
+    deadline_s: float = 0.0
 
     def __post_init__(self) -> None:
+        if not self.deadline_s >= 0:
+            raise ConfigError(
+                f"[personalization] deadline_s is {self.deadline_s}, expected seconds of at least 0"
+            )
         if not 0 <= self.validation_share < 1:
             raise ConfigError(
                 f"[personalization] validation_share is {self.validation_share}, expected 0 or more and "
@@ -372,6 +379,14 @@ class FederationConfig:
     def task_settings(self) -> Mapping[str, float]:
         """The settings that a task of a round holds, see `edgefl.wire.messages.Task`."""
         return {"evaluate": 1.0} if self.reports_accuracy else {}
+
+    @property
+    def personalization_deadline_s(self) -> float:
+        """Seconds that the aggregator waits for devices that personalize.
+
+        A local model trains for as long as all rounds together.
+        """
+        return self.personalization.deadline_s or self.rounds * self.deadline_s
 
     @property
     def staleness(self) -> int:

@@ -70,7 +70,7 @@ from mqtt_broker.aggregator.saving import Saving
 from mqtt_broker.aggregator.secagg.rounds import MaskedRounds, UnsettledError, check_masked
 from mqtt_broker.aggregator.shared_spool import SharedSpool
 from mqtt_broker.aggregator.split import check_split, exchange_for
-from mqtt_broker.aggregator.tasks import Tasks
+from mqtt_broker.aggregator.tasks import Tasks, deadline_of
 
 LONELY_DEADLINES = 4
 
@@ -207,7 +207,7 @@ class Aggregator:
             round,
             config.rounds,
             cohort_size,
-            config.deadline_s,
+            deadline_of(config, phase),
             self._plan,
             time.time(),
             started=self._run_started,
@@ -369,7 +369,7 @@ class Aggregator:
             state.round,
             opened.cohort,
             quorum=config.quorum,
-            deadline_s=config.deadline_s,
+            deadline_s=deadline_of(config, state.phase),
             grace_s=config.grace_s,
             now=time.monotonic(),
             enough=enough_of(config, state, opened.cohort),

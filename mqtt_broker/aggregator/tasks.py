@@ -43,6 +43,11 @@ class Brief:
 
 
 @lru_cache(64)
+def deadline_of(config: FederationConfig, phase: str) -> float:
+    """Return the seconds after which a round of this phase closes."""
+    return config.personalization_deadline_s if phase == PERSONALIZE else config.deadline_s
+
+
 def _alike(number: int) -> int:
     """Return the number, the same object for all who say it: each message that is read has one of its own."""
     return number
@@ -194,7 +199,7 @@ class Tasks:
                     models,
                     broadcast.scalars,
                     config.seed,
-                    config.deadline_s,
+                    deadline_of(config, broadcast.phase),
                     config.codec,
                     self._max_staleness,
                     config.budget_s,
