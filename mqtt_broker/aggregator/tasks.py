@@ -42,12 +42,12 @@ class Brief:
     before: frozenset[str] = frozenset()
 
 
-@lru_cache(64)
 def deadline_of(config: FederationConfig, phase: str) -> float:
     """Return the seconds after which a round of this phase closes."""
     return config.personalization_deadline_s if phase == PERSONALIZE else config.deadline_s
 
 
+@lru_cache(64)
 def _alike(number: int) -> int:
     """Return the number, the same object for all who say it: each message that is read has one of its own."""
     return number
