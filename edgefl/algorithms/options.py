@@ -1,5 +1,6 @@
 """What the options of several algorithms share: training by SGD, and the checks of values."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -67,6 +68,21 @@ def experts_for(option: int, config: FederationConfig) -> int:
             expected client: with more experts than clients, some are never trained.
     """
     return option if "num_experts" in config.options else min(option, expected_clients(config))
+
+
+def epochs_with_steps(epochs: int, least_steps: int, samples: int, batch_size: int) -> int:
+    """Return the epochs of a personal training: more than `epochs` where these take too few steps.
+
+    A client with few samples takes few steps in an epoch. No epochs stay none.
+
+    Args:
+        epochs: number of epochs.
+        least_steps: number of steps that they should take at least.
+        samples: number of training samples.
+        batch_size: samples in a batch.
+    """
+    steps = math.ceil(samples / batch_size)
+    return max(epochs, math.ceil(least_steps / steps)) if epochs and steps else epochs
 
 
 def check_count(key: str, value: int) -> None:

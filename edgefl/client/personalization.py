@@ -7,7 +7,6 @@ Test samples choose nothing.
 """
 
 import logging
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.names import FEDERATED, FINE_TUNED, LOCAL, LOCAL_EPOCHS, LOCAL_START, MIXED
+from edgefl.algorithms.options import epochs_with_steps
 from edgefl.client.batch_norm import reestimate
 from edgefl.client.selection import MODELS, choose
 from edgefl.client.validation import FEW_SAMPLES, Split, validation_folds
@@ -33,8 +33,6 @@ T = TypeVar("T")
 FALLBACKS = (MIXED, FEDERATED, LOCAL, FINE_TUNED)
 """The models that a client ships without a comparison: the first that could be made."""
 LOGGER = logging.getLogger(__name__)
-FINE_TUNING_STEPS = 200
-"""Least number of steps of the fine-tuning: a client with few samples takes few steps in an epoch."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +138,9 @@ def make_candidates(
         DivergedError: no model could be made.
         DataError: the samples do not fit the plan.
     """
-    own_epochs = fine_tuning_epochs(settings, len(shard.y_train))
+    own_epochs = epochs_with_steps(
+        settings.epochs, settings.least_steps, len(shard.y_train), settings.batch_size
+    )
     failures: dict[str, str] = {}
     models: dict[str, Peer] = {}
 
@@ -177,15 +177,6 @@ def make_candidates(
     if not models:
         raise DivergedError(failures[MIXED])
     return Candidates(models, mixture, after, failures)
-
-
-def fine_tuning_epochs(settings: PersonalizationConfig, samples: int) -> int:
-    """Return the epochs of the fine-tuning, which takes at least `FINE_TUNING_STEPS` steps.
-
-    Zero epochs stay zero.
-    """
-    steps = math.ceil(samples / settings.batch_size)
-    return max(settings.epochs, math.ceil(FINE_TUNING_STEPS / steps)) if settings.epochs else 0
 
 
 def train_single(

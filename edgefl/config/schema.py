@@ -171,8 +171,8 @@ class PersonalizationConfig:
             compare models on; 0: none, and then select must be false
         baseline: the device also trains a model on its own samples alone, for as many epochs as the
             federation takes, to compare with
-        epochs: epochs of the fine-tuning of the federation's model on the device's own samples; more where
-            these take fewer than 200 steps
+        epochs: epochs of the fine-tuning of the federation's model on the device's own samples
+        least_steps: number of steps of the fine-tuning at least; a device with few samples takes more epochs
         learning_rate: step size of Adam for the fine-tuning and for the model trained alone
         batch_size: samples in a batch of the two; fixed when the plan is built
         deadline_s: seconds after which the aggregator stops waiting for devices that make their models; 0:
@@ -183,6 +183,7 @@ class PersonalizationConfig:
     validation_share: float = 0.2
     baseline: bool = True
     epochs: int = 10
+    least_steps: int = 200
     learning_rate: float = 0.001
     batch_size: int = 16
     deadline_s: float = 0.0
@@ -207,7 +208,7 @@ class PersonalizationConfig:
                 "[personalization] select = true with baseline = false, expected a model trained alone to "
                 "compare with; leave baseline out, or set select = false"
             )
-        for key, low in (("epochs", 0), ("batch_size", 1)):
+        for key, low in (("epochs", 0), ("least_steps", 0), ("batch_size", 1)):
             if getattr(self, key) < low:
                 raise ConfigError(f"[personalization] {key} is {getattr(self, key)}, expected at least {low}")
         if not self.learning_rate > 0:

@@ -87,6 +87,7 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
                 "pretrain_rounds": before,
                 "beta_end": beta_end,
                 "personalize_epochs": 7,
+                "least_steps": 0,
                 "batch_size": 16,
                 "decay_rounds": after if clustering else before + after,
             }

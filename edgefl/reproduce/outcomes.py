@@ -93,10 +93,10 @@ FEDERATIONS: Mapping[str, Federation] = {
         is_hard_alone=True,
     ),
     "dermamnist": Federation(
-        "DermaMNIST, 8 clients of two packages of 35 pictures",
+        "DermaMNIST, 16 clients of two packages of 35 pictures",
         _lenet5(3, 28, 7),
         DataConfig("dermamnist"),
-        PartitionConfig("packages", 8),
+        PartitionConfig("packages", 16),
         is_hard_alone=True,
     ),
     "cifar100-tasks": Federation(

@@ -69,7 +69,7 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
         "momentum": 0.5,
         "batch_size": 10,
     }
-    adaptation = {"adapt_epochs": ADAPTATION[scale], "gate_epochs": ADAPTATION[scale]}
+    adapting = {"adapt_epochs": ADAPTATION[scale], "least_steps": 0}
 
     alone = {"epochs": 5, "learning_rate": 0.01, "momentum": 0.9, "weight_decay": 5e-4, "batch_size": 64}
 
@@ -90,7 +90,7 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
 
     stages = [Stage("federation", config("fedavg", federation), on_test=True)]
     for kind in KINDS[scale]:
-        own = adaptation if kind in ("mf", "mfe") else {"adapt_epochs": ADAPTATION[scale]}
+        own = adapting | ({"gate_epochs": ADAPTATION[scale]} if kind in ("mf", "mfe") else {})
         stages.append(Stage(kind, config(f"pfl-{kind}", federation | own), after="federation", on_test=True))
     if LOCAL[scale]:
         stages.append(Stage("local", config("local", alone, LOCAL[scale]), on_test=True))

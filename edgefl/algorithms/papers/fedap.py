@@ -33,7 +33,7 @@ from edgefl.algorithms.clustering.clusters import divided, moved, sent_to
 from edgefl.algorithms.clustering.similarity import vector
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import FEDERATED, GLOBAL, INITIAL
-from edgefl.algorithms.options import check_choice, check_count, sgd_hyper
+from edgefl.algorithms.options import check_choice, check_count, epochs_with_steps, sgd_hyper
 from edgefl.algorithms.papers.fedavg import fedavg_objectives
 from edgefl.algorithms.server_optimizer import STATISTICS
 from edgefl.config import FederationConfig
@@ -94,6 +94,8 @@ class FedApOptions:
         decay_rounds: rounds over which beta falls, counted from the first round in clusters; 0: all
             rounds in clusters
         personalize_epochs: epochs of each client on its own data at the end
+        least_steps: number of steps of these epochs at least; a client with few samples takes more epochs; 0:
+            only the epochs
         share_statistics: average the moving statistics of batch norms too
         epochs: passes over the client's samples in a round
         learning_rate: step size of SGD on the client
@@ -112,6 +114,7 @@ class FedApOptions:
     beta_end: float = 0.46
     decay_rounds: int = 0
     personalize_epochs: int = 7
+    least_steps: int = 200
     share_statistics: bool = False
     epochs: int = 1
     learning_rate: float = 0.001
@@ -210,7 +213,9 @@ def fedap(learner: Learner | None, options: FedApOptions) -> Algorithm:
     ) -> tuple[Mixture, ClientState]:
         model = begun(broadcast.models[GLOBAL], state)
         peers = {FEDERATED: Peer("predict", model)}
-        own, _ = train(model, shard, options.personalize_epochs, rng)
+        count = len(shard.y_train)
+        epochs = epochs_with_steps(options.personalize_epochs, options.least_steps, count, options.batch_size)
+        own, _ = train(model, shard, epochs, rng)
         return Mixture(own, peers), state
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:

@@ -14,7 +14,7 @@ import numpy as np
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import FEDERATED, GLOBAL
-from edgefl.algorithms.options import check_count
+from edgefl.algorithms.options import check_count, epochs_with_steps
 from edgefl.algorithms.papers.fedavg import FedAvgOptions, fedavg, fedavg_objectives
 from edgefl.learner.base import Learner
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, Shard
@@ -31,6 +31,8 @@ class PflFtOptions(FedAvgOptions):
 
     Attributes:
         adapt_epochs: epochs of the personal training
+        least_steps: number of steps of the personal training at least; a client with few samples takes more
+            epochs; 0: only the epochs
         adapt_learning_rate: step size of the personal training's SGD
         adapt_momentum: momentum of the personal training's SGD
         adapt_weight_decay: decoupled weight decay of the personal training's SGD
@@ -38,6 +40,7 @@ class PflFtOptions(FedAvgOptions):
     """
 
     adapt_epochs: int = 10
+    least_steps: int = 200
     adapt_learning_rate: float = 0.001
     adapt_momentum: float = 0.9
     adapt_weight_decay: float = 5e-4
@@ -55,6 +58,10 @@ class PflFtOptions(FedAvgOptions):
             "momentum": self.adapt_momentum,
             "weight_decay": self.adapt_weight_decay,
         }
+
+    def epochs_on(self, samples: int) -> int:
+        """Return the epochs of the personal training on so many samples."""
+        return epochs_with_steps(self.adapt_epochs, self.least_steps, samples, self.adapt_batch_size)
 
     def adapt_optimizer(self) -> "Optimizer":
         """Return the optimizer of the personal training for the plan. Imports TensorFlow."""
@@ -78,7 +85,7 @@ def pfl_ft(learner: Learner | None, options: PflFtOptions) -> Algorithm:
             model,
             {"x": shard.x_train},
             shard.y_train,
-            epochs=options.adapt_epochs,
+            epochs=options.epochs_on(len(shard.y_train)),
             rng=rng,
             hyper=options.adapt_hyper,
         )

@@ -21,6 +21,7 @@ from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.mixtures.gate import split_gate
 from edgefl.algorithms.names import FEDERATED, GLOBAL, specs_with_prefix, with_prefix, without_prefix
+from edgefl.algorithms.options import epochs_with_steps
 from edgefl.algorithms.papers.fedavg import fedavg, fedavg_objectives
 from edgefl.algorithms.papers.pfl_ft import PflFtOptions
 from edgefl.learner.base import Learner
@@ -76,7 +77,7 @@ def pfl_moe(kind: Kind, learner: Learner | None, options: PflMoeOptions) -> Algo
                 head,
                 data,
                 shard.y_train[index],
-                epochs=options.adapt_epochs,
+                epochs=options.epochs_on(len(index)),
                 rng=rng,
                 hyper=options.adapt_hyper,
             )
@@ -96,8 +97,10 @@ def pfl_moe(kind: Kind, learner: Learner | None, options: PflMoeOptions) -> Algo
         }
         data = {"gate_input": inputs, "logits": logits}
         hyper = {"learning_rate": options.gate_learning_rate}
+        batch = learner.spec.signature("train_gate").batch_size
+        epochs = epochs_with_steps(options.gate_epochs, options.least_steps, len(gated), batch)
         gate = learner.fit(
-            "train_gate", zeros, data, shard.y_train[gated], epochs=options.gate_epochs, rng=rng, hyper=hyper
+            "train_gate", zeros, data, shard.y_train[gated], epochs=epochs, rng=rng, hyper=hyper
         )[0]
         peers[ADAPTED] = Peer("predict", {**model, **local})
         everything = features if kind == "mfe" else shard.x_train.reshape(len(features), -1)

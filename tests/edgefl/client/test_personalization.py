@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from edgefl.algorithms import PERSONALIZE, make_algorithm
-from edgefl.client.personalization import fine_tuning_epochs
 from edgefl.client.runner import ClientRunner, WorkItem
 from edgefl.client.selection import MODELS
 from edgefl.config import FederationConfig, ModelConfig, PersonalizationConfig
@@ -144,12 +143,3 @@ def test_a_plan_has_a_template_for_the_mixture_and_for_one_model(built):
     expected = LiteRTLearner(plan).predict(SINGLE, initial, {"x": x})
     output = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
     np.testing.assert_allclose(output, expected, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("samples", "epochs", "expected"),
-    [(45, 10, 67), (200, 10, 16), (1600, 10, 10), (1600, 30, 30), (45, 0, 0), (1, 10, 200)],
-)
-def test_few_samples_are_fine_tuned_on_for_more_epochs(samples, epochs, expected):
-    """Batches of 16: 45 samples are 3 steps an epoch, and 67 epochs are the first with 200 steps."""
-    assert fine_tuning_epochs(PersonalizationConfig(epochs=epochs), samples) == expected

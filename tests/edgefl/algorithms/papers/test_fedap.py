@@ -46,6 +46,7 @@ def test_two_clients_one_round_by_hand():
         "beta_start": 0.5,
         "decay_rounds": 1280,
         "personalize_epochs": 1,
+        "least_steps": 0,
     }
     algorithm = make_algorithm(
         "fedap", SoftmaxLearner(softmax_spec("fedap", inputs=2, features=2, classes=2)), options

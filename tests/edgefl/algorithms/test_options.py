@@ -1,0 +1,16 @@
+import pytest
+
+from edgefl.algorithms.options import epochs_with_steps
+
+
+@pytest.mark.parametrize(
+    ("samples", "epochs", "expected"),
+    [(45, 10, 67), (200, 10, 16), (1600, 10, 10), (1600, 30, 30), (45, 0, 0), (1, 10, 200), (0, 10, 10)],
+)
+def test_few_samples_are_trained_on_for_more_epochs(samples: int, epochs: int, expected: int) -> None:
+    """Batches of 16: 45 samples are 3 steps an epoch, and 67 epochs are the first with 200 steps."""
+    assert epochs_with_steps(epochs, 200, samples, 16) == expected
+
+
+def test_without_a_least_number_the_epochs_are_as_configured() -> None:
+    assert epochs_with_steps(7, 0, 56, 16) == 7
