@@ -18,8 +18,8 @@ from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.names import FEDERATED, FINE_TUNED, LOCAL, LOCAL_EPOCHS, LOCAL_START, MIXED
 from edgefl.algorithms.options import epochs_with_steps
 from edgefl.client.batch_norm import reestimate
-from edgefl.client.selection import MODELS, choose
-from edgefl.client.validation import FEW_SAMPLES, Split, validation_folds
+from edgefl.client.selection import MODELS, PREFERENCE, choose
+from edgefl.client.validation import Split
 from edgefl.config import PersonalizationConfig
 from edgefl.errors import DivergedError
 from edgefl.learner.base import Learner
@@ -30,8 +30,8 @@ RngFor = Callable[[str], np.random.Generator]
 """Returns a generator for a purpose; the empty purpose is the algorithm's."""
 Correct = NDArray[np.bool_]
 T = TypeVar("T")
-FALLBACKS = (MIXED, FEDERATED, LOCAL, FINE_TUNED)
-"""The models that a client ships without a comparison: the first that could be made."""
+WITHOUT_SELECTION = (MIXED, FEDERATED, LOCAL, FINE_TUNED)
+"""What a client ships without selection: the mixture, or else the first model that could be made."""
 LOGGER = logging.getLogger(__name__)
 
 
@@ -60,7 +60,6 @@ def personalize(
     shard: Shard,
     split: Split,
     settings: PersonalizationConfig,
-    seed: int,
     client_id: str,
     rng_of: RngFor,
 ) -> tuple[Mixture, ClientState, Scalars]:
@@ -74,8 +73,7 @@ def personalize(
         shard: all training samples of the client, and its test samples.
         split: the same, with the validation samples held out.
         settings: `[personalization]` of the federation.
-        seed: the seed of the federation, from which folds are drawn.
-        client_id: the client.
+        client_id: the client, for warnings.
         rng_of: see `RngFor`; every call with the same purpose gives the same draws.
 
     Returns:
@@ -90,16 +88,17 @@ def personalize(
         return make_candidates(algorithm, learner, broadcast, state, samples, settings, rng_of)
 
     correct: dict[str, Correct] = {}
-    if settings.select:
-        splits = [split]
-        if len(shard.y_train) < FEW_SAMPLES:
-            splits = list(validation_folds(shard, seed, client_id))
-        correct = _compare(make, learner, splits)
+    if settings.select and len(split.y):
+        compared = make(split.train).models
+        correct = {name: is_correct(learner, peer, split.x, split.y) for name, peer in compared.items()}
+    elif settings.select:
+        LOGGER.warning("%s: no sample to compare models on; a second recording would give some", client_id)
     made = make(shard)
     for name, reason in made.failures.items():
         LOGGER.warning("%s: the model %s is left out: %s", client_id, name, reason)
-    compared = {name: each for name, each in correct.items() if name in made.models}
-    chosen = choose(compared) if compared else next(name for name in FALLBACKS if name in made.models)
+    comparable = {name: each for name, each in correct.items() if name in made.models}
+    order = PREFERENCE if settings.select else WITHOUT_SELECTION
+    chosen = choose(comparable) if comparable else next(name for name in order if name in made.models)
     shipped = made.models[chosen]
     peers = {**made.mixture.peers, **made.models}
     right = {name: is_correct(learner, peer, shard.x_test, shard.y_test) for name, peer in peers.items()}
@@ -204,25 +203,8 @@ def is_correct(learner: Learner, peer: Peer, x: Array, y: Labels) -> Correct:
     """Return whether a model is right about each sample, bool[n]."""
     if not len(y):
         return np.zeros(0, np.bool_)
-    return np.asarray(learner.predict(peer.signature, peer.weights, {"x": x}).argmax(axis=1) == y)
-
-
-def _compare(
-    make: Callable[[Shard], Candidates], learner: Learner, splits: list[Split]
-) -> dict[str, Correct]:
-    """Return whether each model is right about each validation sample of all splits.
-
-    A model that one of the splits lacks is left out.
-    """
-    found: dict[str, list[Correct]] = {}
-    count = 0
-    for split in splits:
-        if not len(split.y) or not len(split.train.y_train):
-            continue
-        count += 1
-        for name, peer in make(split.train).models.items():
-            found.setdefault(name, []).append(is_correct(learner, peer, split.x, split.y))
-    return {name: np.concatenate(parts) for name, parts in found.items() if len(parts) == count}
+    scores = learner.predict(peer.signature, peer.weights, {"x": x})
+    return np.asarray((scores.argmax(axis=1) == y) & np.isfinite(scores).all(axis=1))
 
 
 def _mean(correct: Correct) -> float:

@@ -117,7 +117,6 @@ class ClientRunner:
                 self.shards[item.client_id],
                 self.split(item.client_id),
                 self._settings,
-                self.seed,
                 item.client_id,
                 rng_of,
             )

@@ -26,7 +26,9 @@ def choose(correct: Mapping[str, NDArray[np.bool_]], order: Sequence[str] = PREF
     """Return the name of the first model in `order` that is not worse than the best beyond the noise.
 
     A model is not worse beyond the noise if the best one is ahead of it by at most one standard error of
-    their difference.
+    their difference. Of the samples that exactly one of the two is right about, the best one has g and the
+    other l. If both were equally good, g - l would have the standard error sqrt(g + l). Whole numbers decide
+    alike on every processor.
 
     Args:
         correct: whether a model is right about each validation sample, bool[n], by the model's name.
@@ -44,5 +46,6 @@ def choose(correct: Mapping[str, NDArray[np.bool_]], order: Sequence[str] = PREF
 
 
 def _within_noise(best: NDArray[np.bool_], other: NDArray[np.bool_]) -> bool:
-    ahead = best.astype(np.float64) - other
-    return len(ahead) < 2 or bool(ahead.mean() <= ahead.std(ddof=1) / np.sqrt(len(ahead)))
+    gained = int((best & ~other).sum())
+    lost = int((other & ~best).sum())
+    return (gained - lost) ** 2 <= gained + lost

@@ -1,19 +1,19 @@
 """The samples that a client holds back from training, to compare models on."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from edgefl.config import MIXTURE_ONLY, PersonalizationConfig
-from edgefl.data.holdout import folds, hold_out
+from edgefl.data.holdout import hold_out
+from edgefl.errors import ConfigError, PlanError
 from edgefl.plan.spec import PlanSpec
 from edgefl.rng import rng_for
 from edgefl.types import Array, Labels, Shard
 
 FEW_SAMPLES = 100
-"""Below this number of samples, one held-out share is too small to compare models on."""
-FOLDS = 5
+"""Below this number of samples, a client holds back at least `SHARE_OF_FEW` of them."""
+SHARE_OF_FEW = 1 / 3
 
 
 @dataclass(frozen=True)
@@ -32,22 +32,32 @@ class Split:
 
 
 def personalization_of(spec: PlanSpec) -> PersonalizationConfig:
-    """Return the settings of the personalization in a plan; without any, a client ships its mixture."""
-    return PersonalizationConfig(**spec.personalization) if spec.personalization else MIXTURE_ONLY
+    """Return the settings of the personalization in a plan; without any, a client ships its mixture.
+
+    Raises:
+        PlanError: the plan has a setting that this version does not know.
+    """
+    try:
+        return PersonalizationConfig(**spec.personalization) if spec.personalization else MIXTURE_ONLY
+    except (TypeError, ConfigError) as error:
+        raise PlanError(
+            f"the plan's settings of the personalization do not fit: {error}; update edgefl on this device, "
+            "or build the plan again"
+        ) from error
 
 
 def split_validation(shard: Shard, share: float, seed: int, client_id: str) -> Split:
-    """Hold back a share of a client's training samples: the same ones in each round and after a restart."""
+    """Hold back a share of a client's training samples: the same ones in each round and after a restart.
+
+    No round trains on them. Folds, in which every sample would be held back once, are no way around few
+    samples: a model of the federation has seen the others in the rounds.
+    """
+    if not share:
+        return Split(shard, shard.x_train[:0], shard.y_train[:0])
     rng = rng_for(seed, 0, f"{client_id}:validation")
-    held = hold_out(shard.y_train, shard.group_train, share, rng)[1] if share else np.zeros(0, np.int64)
-    return _split(shard, held)
-
-
-def validation_folds(shard: Shard, seed: int, client_id: str) -> Iterator[Split]:
-    """Yield a split for each fold of a client's training samples."""
-    rng = rng_for(seed, 0, f"{client_id}:folds")
-    for held in folds(shard.y_train, shard.group_train, FOLDS, rng):
-        yield _split(shard, held)
+    if len(shard.y_train) < FEW_SAMPLES:
+        share = max(share, SHARE_OF_FEW)
+    return _split(shard, hold_out(shard.y_train, shard.group_train, share, rng)[1])
 
 
 def _split(shard: Shard, held: Labels) -> Split:

@@ -31,7 +31,8 @@ def with_baseline(algorithm: Algorithm, config: FederationConfig, spec: PlanSpec
         config: the federation.
         spec: the plan's specification.
     """
-    if not spec.personalization.get("baseline"):
+    signatures = {each.name for each in spec.signatures}
+    if not spec.personalization.get("baseline") or SINGLE not in signatures:
         return algorithm
     names = [each.name for each in spec.signature(SINGLE).frozen]
 

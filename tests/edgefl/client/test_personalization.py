@@ -15,6 +15,7 @@ from edgefl.plan.runtime import load_interpreter
 from edgefl.plan.spec import MIXTURE, SINGLE
 from edgefl.rng import rng_for
 from edgefl.server.baseline import with_baseline
+from edgefl.simulation.simulate import simulate
 from edgefl.types import ClientState, Shard
 
 CLIENT = "pi-1"
@@ -143,3 +144,35 @@ def test_a_plan_has_a_template_for_the_mixture_and_for_one_model(built):
     expected = LiteRTLearner(plan).predict(SINGLE, initial, {"x": x})
     output = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
     np.testing.assert_allclose(output, expected, atol=1e-5)
+
+
+def test_without_a_sample_to_compare_on_the_preferred_model_is_shipped(built):
+    _, _, metrics = ended(built, shard_of(1))
+    assert metrics["n_validation"] == 0.0
+    assert MODELS[int(metrics["shipped"])] == "fine_tuned"
+
+
+def test_the_rounds_never_see_the_validation_samples(built):
+    """Labels are random, so a model is right about more than chance only where it has seen the samples.
+
+    Few samples a client and many inputs: a linear model learns them by heart.
+    """
+    from edgefl.algorithms.plans import build_plan
+
+    config = FederationConfig(
+        rounds=15,
+        options={"epochs": 5, "learning_rate": 0.5},
+        model=ModelConfig("softmax", (64,), 8),
+    )
+    rng = np.random.default_rng(5)
+
+    def random_shard():
+        x = rng.normal(0, 1, (45, 64)).astype(np.float32)
+        return Shard(x, rng.integers(0, 8, 45), x[:8], rng.integers(0, 8, 8), 8)
+
+    shards = {f"pi-{i}": random_shard() for i in range(3)}
+    plan, initial = build_plan(config)
+    found = simulate(plan, initial, shards, config, learner=LiteRTLearner(plan)).results.values()
+    accuracies = [result.mixture.diagnostics["validation/federated"] for result in found]
+    assert np.mean(accuracies) < 0.35
+    assert np.mean([result.metrics["n_validation"] for result in found]) == pytest.approx(15, abs=3)

@@ -101,7 +101,6 @@ def ship(
         shard,
         split_validation(shard, 0.2, 1, "pi-1"),
         PersonalizationConfig(**settings),
-        1,
         "pi-1",
         lambda name: rng_for(1, 3, name),
     )
