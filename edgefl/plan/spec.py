@@ -20,6 +20,9 @@ from edgefl.errors import PlanError
 from edgefl.system.files import parse_json, write_atomic
 
 FORMAT = 2
+OLDER = 1
+"""The format of plans without a template for one model and without settings of the personalization."""
+NEW_KEYS = ("single_bindings", "personalization")
 MIXTURE = "predict_mixture"
 """The signature that predicts with a client's personal model; the export template computes the same."""
 SINGLE = "predict"
@@ -156,14 +159,17 @@ def _bindings(rows: list[dict[str, Any]]) -> tuple[Binding, ...]:
 
 def spec_to_json(spec: PlanSpec) -> str:
     """Return the spec as JSON with sorted keys: the same spec gives the same bytes."""
-    return json.dumps(asdict(spec), sort_keys=True, indent=1)
+    fields = asdict(spec)
+    if spec.format == OLDER:
+        fields = {key: value for key, value in fields.items() if key not in NEW_KEYS}
+    return json.dumps(fields, sort_keys=True, indent=1)
 
 
 def spec_from_json(text: str) -> PlanSpec:
     """Read a spec; PlanError when the text is of another format or lacks a field."""
     try:
         raw = parse_json(text)
-        if raw["format"] != FORMAT:
+        if raw["format"] not in (OLDER, FORMAT):
             raise PlanError(
                 f"plan format {raw['format']}, expected {FORMAT}; update edgefl on this device or rebuild "
                 "the plan"
@@ -193,8 +199,8 @@ def spec_from_json(text: str) -> PlanSpec:
             signatures,
             _bindings(raw["bindings"]),
             raw["model_options"],
-            _bindings(raw["single_bindings"]),
-            raw["personalization"],
+            () if raw["format"] == OLDER else _bindings(raw["single_bindings"]),
+            {} if raw["format"] == OLDER else raw["personalization"],
             raw["format"],
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -207,8 +213,7 @@ def encode_plan(plan: Plan) -> bytes:
         "spec": spec_to_json(plan.spec).encode(),
         "program": plan.program,
         "template": plan.template,
-        "single": plan.single,
-    }
+    } | ({"single": plan.single} if plan.single else {})
     return bytes(st_save({name: np.frombuffer(part, np.uint8) for name, part in parts.items()}))
 
 
@@ -217,7 +222,7 @@ def decode_plan(blob: bytes) -> Plan:
     try:
         parts = {name: tensor.tobytes() for name, tensor in st_load(blob).items()}
         spec = spec_from_json(parts["spec"].decode())
-        return Plan(spec, parts["program"], parts["template"], parts["single"])
+        return Plan(spec, parts["program"], parts["template"], parts.get("single", b""))
     except PlanError:
         raise
     except Exception as error:  # safetensors raises its own type, which has no base of use
@@ -229,14 +234,21 @@ def save_plan(plan: Plan, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     write_atomic(directory / FILES["program"], plan.program)
     write_atomic(directory / FILES["template"], plan.template)
-    write_atomic(directory / FILES["single"], plan.single)
+    if plan.single:
+        write_atomic(directory / FILES["single"], plan.single)
+    else:
+        (directory / FILES["single"]).unlink(missing_ok=True)
     write_atomic(directory / FILES["spec"], spec_to_json(plan.spec).encode())
 
 
 def load_plan(directory: Path) -> Plan:
     """Read what `save_plan` wrote; PlanError when it is not there."""
     try:
-        parts = {name: (directory / file).read_bytes() for name, file in FILES.items()}
+        parts = {
+            name: (directory / file).read_bytes()
+            for name, file in FILES.items()
+            if name != "single" or (directory / file).exists()
+        }
     except OSError as error:
         raise PlanError(
             f"no plan in {directory}: {error}; make one with `edgefl plan build -o {directory}`"
@@ -247,4 +259,4 @@ def load_plan(directory: Path) -> Plan:
         raise PlanError(
             f"{directory / FILES['spec']} is damaged: {error}; copy the plan again, or remake it"
         ) from error
-    return Plan(spec_from_json(text), parts["program"], parts["template"], parts["single"])
+    return Plan(spec_from_json(text), parts["program"], parts["template"], parts.get("single", b""))

@@ -14,12 +14,11 @@ import pytest
 from devices.store import Store, last_round
 from edgefl.config import FederationConfig
 from edgefl.data.npz import load_shard
+from edgefl.errors import ConfigError
 from edgefl.report.folder import read_folder
 from edgefl.runs.directory import RunDirectory
-from edgefl.simulation.communication_cost import Traffic
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.aggregator_directory import AggregatorFiles
-from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
 from edgefl.storage.device_directory import DeviceFiles, load_personal
 from edgefl.storage.run_directory import RunFiles
 from edgefl.system.files import SECRET
@@ -57,7 +56,8 @@ def whole(plan, initial, shards, **settings):
     return simulate(plan, initial, shards, config, learner=SoftmaxLearner(plan.spec))
 
 
-def test_a_killed_federation_comes_to_its_end(federate, mosquitto_url, old, shards, toys):
+def test_a_killed_federation_is_refused_with_the_remedy(federate, mosquitto_url, old):
+    """Its plan has format 1 and an option that is gone: a federation ends with the version that began it."""
     federation = federate(
         mosquitto_url, rounds=4, min_clients=2, seed=5, quorum=1.0, grace_s=0.3, max_staleness=0
     )
@@ -65,46 +65,19 @@ def test_a_killed_federation_comes_to_its_end(federate, mosquitto_url, old, shar
     federation.topics = Topics("old")
     federation.out = old / "aggregator"
     aggregator = federation.aggregator()
-    devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
-    assert aggregator.end() == 0, aggregator.said
-    assert [device.end() for device in devices] == [0, 0], [device.said for device in devices]
-    assert "round 2/4" not in aggregator.said and "round 4/4" in aggregator.said
-
-    expected = whole(federation.plan, toys.weights(), shards)
-    state = decode_server_state(AggregatorFiles(federation.out).server_state.read_bytes())
-    assert close(state.models["global"], expected.state.models["global"])
-    for client_id, mixture in expected.mixtures.items():
-        stored = DeviceFiles(old / f"state-{client_id}").mixture.read_bytes()
-        assert close(decode_stored_mixture(stored).mixture.weights, mixture.weights)
-    assert len(read_folder(federation.out).records) == 4
+    assert aggregator.end() == 1
+    assert "holds a federation that is not done" in aggregator.said
+    assert "begin anew with --fresh" in aggregator.said
 
 
-def test_a_killed_run_comes_to_the_end_of_a_whole_one(old, shards):
+def test_a_killed_run_is_refused(old, shards):
     config = FederationConfig(name="old", rounds=4, seed=5, algorithm="ditto")
     run = RunDirectory(old / "run", config, "edgefl simulate", resume=True)
     assert (run.state.round, list(run.states), len(run.records())) == (3, list(IDS), 2)
     plan, initial = run.plan()
-    traffic = Traffic(run.held, config.codec)
-
-    def save(state, record):
-        run.save_round(state, record, traffic.held, last=state.round > config.rounds)
-
-    learner = SoftmaxLearner(plan.spec)
-    made = simulate(
-        plan,
-        initial,
-        shards,
-        config,
-        learner=learner,
-        start=run.state,
-        states=run.states,
-        traffic=traffic,
-        progress=save,
-    )
-    expected = whole(plan, initial, shards, algorithm="ditto")
-    assert close(made.state.models["global"], expected.state.models["global"])
-    assert all(close(made.mixtures[each].weights, expected.mixtures[each].weights) for each in IDS)
-    assert [record["round"] for record in run.records()] == [1, 2, 3, 4]
+    assert plan.spec.format == 1
+    with pytest.raises(ConfigError, match="no option 'baseline_epochs'"):
+        simulate(plan, initial, shards, config, learner=SoftmaxLearner(plan.spec), start=run.state)
 
 
 def test_a_finished_federation_is_read(old):

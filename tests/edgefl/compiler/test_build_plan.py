@@ -10,11 +10,10 @@ import pytest
 from click.testing import CliRunner
 from safetensors.numpy import load_file
 
-from edgefl.algorithms.plans import build_plan
+from edgefl.algorithms.plans import build_plan, keras_learner
 from edgefl.cli.commands.plan import plan as plan_command
 from edgefl.cli.main import run
 from edgefl.config import FederationConfig, ModelConfig
-from edgefl.learner.keras import KerasLearner
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import load_plan, save_plan
 
@@ -95,14 +94,11 @@ def test_both_learners_personalize_alike(built):
     """The whole of PFL-MF's signatures: equal mixtures' logits from the device's learner and from
     TensorFlow.
     """
-    from edgefl.algorithms.registry import objectives
-    from edgefl.compiler.build import make_network
     from edgefl.rng import rng_for
 
     plan = load_plan(built)
-    config = FederationConfig(algorithm="pfl-mf", model=ModelConfig("softmax", (6, 6, 1), 3))
     device = LiteRTLearner(plan)
-    oracle = KerasLearner(plan.spec, objectives("pfl-mf", make_network(config), {}))
+    oracle = keras_learner(plan.spec)
     rng = np.random.default_rng(0)
     data = {
         "gate_input": rng.random((70, 36), dtype=np.float32),

@@ -26,6 +26,9 @@ name = "digits"
 [algorithm]
 name = "{algorithm}"
 {options}
+
+[personalization]
+select = false
 """
 TASKS = 'name = "tasks"\nclusters = 2\nnum_tasks = 4\nnum_clients = 6\nsamples = 20\ntest_samples = 8'
 DIRICHLET = 'name = "dirichlet"\nnum_clients = 5\nalpha = 0.5\nmin_samples = 30'
