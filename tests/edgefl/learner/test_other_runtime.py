@@ -26,7 +26,9 @@ def strided(path: Path) -> ModelConfig:
     model = keras.Sequential(
         [
             keras.Input((16, 16, 3)),
-            layers.Conv2D(8, 3, strides=2, padding="same", name="conv"),
+            # The gradient of a bias before batch normalization is rounding noise, and Adam makes whole steps
+            # of it
+            layers.Conv2D(8, 3, strides=2, padding="same", use_bias=False, name="conv"),
             layers.BatchNormalization(name="norm"),
             layers.ReLU(name="relu"),
             layers.DepthwiseConv2D(3, padding="same", activation="relu", name="depthwise"),

@@ -13,7 +13,8 @@ from firmware_export.quantize.quantize import export_mixture
 from firmware_export.tflite.interpreter import load, outputs, quantize_input
 
 FOREIGN = Path(__file__).parents[1] / "foreign.py"
-STEPS_OF_REFERENCE = 1  # measured: ai-edge-litert 2.3's reference kernels round some logits the other way
+STEPS_OF_REFERENCE = 2  # measured: ai-edge-litert 2.3's reference kernels round .7% of logits the other way
+SAME_LOGITS = 0.98
 STEPS_OF_XNNPACK = 4  # measured on x86-64: 2 on these mixtures, 4 on others
 
 
@@ -67,6 +68,7 @@ def test_the_devices_own_kernels_are_near_them(exported, other_python, tmp_path)
     own, _ = outputs(load(model, reference=True), x)
     fast, _ = outputs(load(model), x)
     assert steps(own, reference) <= STEPS_OF_REFERENCE
+    assert (own == reference).mean() >= SAME_LOGITS
     assert steps(fast, reference) <= STEPS_OF_XNNPACK
     assert steps(fast_elsewhere, reference) <= STEPS_OF_XNNPACK
     assert (fast.argmax(axis=1) == reference.argmax(axis=1)).mean() >= 0.98

@@ -14,6 +14,7 @@ def test_two_steps_by_hand(one):
         "adapt_learning_rate": 1.0,
         "adapt_momentum": 0.5,
         "adapt_weight_decay": 0.0,
+        "least_steps": 0,
     }
     mixture, _ = one.ending(one.algorithm("pfl-ft", **options), ClientState(), {"global": one.start})
     np.testing.assert_allclose(mixture.weights["head/bias"], [0.869203, -0.869203], atol=1e-6)
