@@ -149,9 +149,9 @@ def renewing(
 ) -> Callable[[Weights], Weights]:
     """Return a function from a model or a mixture to the same with statistics of a shard's training samples.
 
-    The function re-estimates each network that the weights hold as a whole: under a prefix, such as `local/`,
-    or, as a single model, without one. A network of which the weights hold a part, such as a trunk below
-    several heads, keeps its statistics. A network that the function returned before is returned as it is.
+    The function re-estimates each complete network among the weights. The tensors of a network have a prefix,
+    such as `local/`. Those of a single model have none. An incomplete network, such as a trunk below several
+    heads, keeps its statistics. A network that the function has already re-estimated is not changed again.
     """
     spec = learner.spec.signature(signature)
     shapes = {tensor.name: tensor.shape for tensor in (*spec.trained, *spec.frozen)}

@@ -168,7 +168,8 @@ class PersonalizationConfig:
     Attributes:
         select: the device ships the best of these by its validation samples; false: the algorithm's mixture
         validation_share: the share of a device's training samples that it holds back from training, to
-            compare models on; 0: none, and then select must be false
+            compare models on; a device with fewer than 100 samples holds back at least a third; 0: none,
+            and then select must be false
         baseline: the device also trains a model on its own samples alone, for as many epochs as the
             federation takes, to compare with
         epochs: epochs of the fine-tuning of the federation's model on the device's own samples

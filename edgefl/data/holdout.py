@@ -40,43 +40,8 @@ def hold_out(
     if groups is None:
         side = _hold_out_rows(labels, share, rng)
     else:
-        side = _assign(labels, groups, np.array([1 - share, share]), rng, keep_single=True)
+        side = _assign(labels, groups, np.array([1 - share, share]), rng)
     return np.flatnonzero(side == 0), np.flatnonzero(side == 1)
-
-
-def folds(labels: Labels, groups: Labels | None, count: int, rng: np.random.Generator) -> list[Labels]:
-    """Return the held-out rows of each fold of a cross-validation.
-
-    A class with two rows (or two groups) or more is in two folds or more, so that it is never absent from the
-    rows that a fold keeps. Groups that hold several classes can make that impossible.
-
-    Args:
-        labels: int64[n], the class of each row.
-        groups: int64[n], the group of each row; None when each row stands alone.
-        count: largest number of folds, 2 or more.
-        rng: the same generator state gives the same folds.
-
-    Returns:
-        Sorted int64 row indices of each fold. Each row is in exactly one fold and no fold is empty. There are
-        fewer folds where there are fewer rows or groups. One group gives one fold, which keeps no row.
-
-    Raises:
-        DataError: `count` is below 2.
-    """
-    if count < 2:
-        raise DataError(f"{count} folds, expected 2 or more")
-    units = len(labels) if groups is None else len(np.unique(groups))
-    sides = min(count, units)
-    if not sides:
-        return []
-    if groups is None:
-        order = rng.permutation(len(labels))
-        order = order[np.argsort(labels[order], kind="stable")]
-        side = np.empty(len(labels), np.int64)
-        side[order] = np.arange(len(labels)) % sides
-    else:
-        side = _assign(labels, groups, np.full(sides, 1 / sides), rng, keep_single=False)
-    return [np.flatnonzero(side == each) for each in range(sides)]
 
 
 def _hold_out_rows(labels: Labels, share: float, rng: np.random.Generator) -> Labels:
@@ -96,22 +61,14 @@ def held_out_count(count: int, share: float) -> int:
     return min(max(1, round(share * count)), count - 1) if count else 0
 
 
-def _assign(
-    labels: Labels,
-    groups: Labels,
-    shares: NDArray[np.float64],
-    rng: np.random.Generator,
-    *,
-    keep_single: bool,
-) -> Labels:
-    """Return the side of each row; rows of one group have one side.
+def _assign(labels: Labels, groups: Labels, shares: NDArray[np.float64], rng: np.random.Generator) -> Labels:
+    """Return the side of each row. Rows of one group have one side. A class with one group is on side 0.
 
     Args:
         labels: int64[n].
         groups: int64[n].
         shares: the share of rows that each side should have.
         rng: breaks ties.
-        keep_single: whether a class with one group belongs on side 0.
     """
     group_names, group = np.unique(groups, return_inverse=True)
     class_names, label = np.unique(labels, return_inverse=True)
@@ -122,7 +79,7 @@ def _assign(
     counts[:, -1] = counts.sum(axis=1)  # the last column stands for all rows: no side may be empty
     fewest, best = len(shares) * counts.shape[1] + 1, np.zeros(len(group_names), np.int64)
     for _ in range(ATTEMPTS):
-        sides, lacking = _assign_groups(counts, shares, rng, keep_single)
+        sides, lacking = _assign_groups(counts, shares, rng)
         if lacking < fewest:
             fewest, best = lacking, sides
         if not lacking:
@@ -131,7 +88,7 @@ def _assign(
 
 
 def _assign_groups(
-    counts: NDArray[np.float64], shares: NDArray[np.float64], rng: np.random.Generator, keep_single: bool
+    counts: NDArray[np.float64], shares: NDArray[np.float64], rng: np.random.Generator
 ) -> tuple[Labels, int]:
     """Return the side of each group, and how often a side lacks a class that it could have.
 
@@ -144,14 +101,13 @@ def _assign_groups(
         counts: [groups, classes + 1], rows of each class in each group, and of all classes.
         shares: the share of rows that each side should have.
         rng: breaks ties.
-        keep_single: whether a class with one group belongs on side 0.
     """
     has = counts > 0
     left = has.sum(axis=0)  # groups that are not assigned yet, for each class
     fraction = counts / counts.sum(axis=0)
     reached = np.zeros((len(shares), counts.shape[1]))
     lacks = np.ones(reached.shape, bool)
-    lacks[1 if keep_single else 0 :, left == 1] = False
+    lacks[1:, left == 1] = False
     wanted = np.minimum(left, lacks.sum(axis=0))
     priority = np.ones(counts.shape[1])
     priority[-1] = counts.shape[1]

@@ -57,7 +57,7 @@ def make_shard(
     """Return the arrays of a `.npz` or of another source as a shard; see `load_shard`.
 
     `where` begins each error. Other forms that have one meaning are accepted: see `edgefl.data.forms`.
-    `input_shape` is that of the model, where it is known.
+    `input_shape` is the shape of the model's input, or None where it is not known.
     """
     return make_shard_and_split(
         arrays,

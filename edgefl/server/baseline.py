@@ -23,8 +23,9 @@ def local_epochs(config: FederationConfig, spec: PlanSpec) -> int:
 def with_baseline(algorithm: Algorithm, config: FederationConfig, spec: PlanSpec) -> Algorithm:
     """Return the algorithm with the start and the epochs of the local models in its last broadcast.
 
-    The state holds the start from the first round on. The algorithm itself never sees it. A plan without
-    settings of the personalization, and one whose owner wants no baseline, leave the algorithm as it is.
+    The state holds the start from the first round on. The algorithm itself never sees it. The algorithm is
+    returned unchanged when the plan has no settings of the personalization, or when they say
+    `baseline = false`.
 
     Args:
         algorithm: the algorithm, without a learner.

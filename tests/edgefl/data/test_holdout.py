@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.data.holdout import folds, hold_out
+from edgefl.data.holdout import hold_out
 from edgefl.errors import DataError
 from edgefl.rng import rng_for
 
@@ -86,31 +86,6 @@ def test_a_share_out_of_range_is_refused(share):
         hold_out(np.zeros(3, np.int64), None, share, rng_for(1, 0))
 
 
-def test_folds_below_two_are_refused():
-    with pytest.raises(DataError, match="1 folds, expected 2 or more"):
-        folds(np.zeros(3, np.int64), None, 1, rng_for(1, 0))
-
-
-def test_folds_of_few_groups_are_fewer():
-    labels = np.array([0, 0, 1, 1, 0, 1])
-    groups = np.array([0, 0, 1, 1, 2, 2])
-    assert len(folds(labels, groups, 5, rng_for(1, 0))) == 3
-    assert [fold.tolist() for fold in folds(labels, np.zeros(6, np.int64), 5, rng_for(1, 0))] == [
-        [0, 1, 2, 3, 4, 5]
-    ]
-    assert len(folds(labels, None, 5, rng_for(1, 0))) == 5
-    assert folds(labels[:0], None, 5, rng_for(1, 0)) == []
-
-
-def test_each_fold_has_its_share_of_each_class():
-    labels = np.repeat(np.arange(4), 25)
-    for fold in folds(labels, None, 5, rng_for(1, 0)):
-        assert np.bincount(labels[fold]).tolist() == [5, 5, 5, 5]
-    groups = np.arange(100) // 5
-    for fold in folds(labels, groups, 5, rng_for(1, 0)):
-        assert np.bincount(labels[fold]).tolist() == [5, 5, 5, 5]
-
-
 ROWS = st.lists(st.tuples(st.integers(0, 4), st.integers(-3, 8)), min_size=0, max_size=40)
 
 
@@ -129,7 +104,7 @@ def test_no_group_is_divided_and_the_rows_are_partitioned(rows, share, seed, gro
 
 @given(ROWS, st.floats(0.05, 0.95), st.integers(0, 3))
 def test_classes_of_two_groups_of_one_class_are_on_both_sides(rows, share, seed):
-    """A group's number tells its class here, so that each class can be on both sides."""
+    """Each group holds samples of one class, so that each class can be on both sides."""
     labels = np.array([label for label, _ in rows], np.int64)
     groups = np.array([10 * label + group for label, group in rows], np.int64)
     kept, out = held(labels, groups, share, seed)
@@ -139,24 +114,3 @@ def test_classes_of_two_groups_of_one_class_are_on_both_sides(rows, share, seed)
     divisible = [label for label in set(labels) if len(set(groups[labels == label])) > 1]
     if divisible:
         assert set(labels[kept]) == set(labels)
-
-
-@given(ROWS, st.integers(2, 6), st.integers(0, 3), st.booleans())
-def test_folds_are_a_partition_that_divides_no_group(rows, count, seed, grouped):
-    labels = np.array([label for label, _ in rows], np.int64)
-    groups = np.array([10 * label + group for label, group in rows], np.int64)
-    made = folds(labels, groups if grouped else None, count, rng_for(seed, 0, "test"))
-    again = folds(labels, groups if grouped else None, count, rng_for(seed, 0, "test"))
-    assert [fold.tolist() for fold in made] == [fold.tolist() for fold in again]
-    units = len(set(groups)) if grouped else len(rows)
-    assert len(made) == min(count, units)
-    assert sorted(row for fold in made for row in fold) == list(range(len(rows)))
-    for fold in made:
-        assert len(fold) and (np.sort(fold) == fold).all()
-        if not grouped:
-            continue
-        rest = np.setdiff1d(np.arange(len(rows)), fold)
-        assert not set(groups[fold]) & set(groups[rest])
-        for label in set(labels):
-            if len(set(groups[labels == label])) > 1:
-                assert label in labels[rest]
