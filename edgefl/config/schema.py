@@ -177,7 +177,8 @@ class PersonalizationConfig:
         learning_rate: step size of Adam for the fine-tuning and for the model trained alone
         batch_size: samples in a batch of the two; fixed when the plan is built
         deadline_s: seconds after which the aggregator stops waiting for devices that make their models; 0:
-            the deadline_s of a round, times the number of rounds
+            estimated from the training times that devices report, at least the deadline_s of a round and at
+            most 2 x rounds x deadline_s. It may change with a restart
     """
 
     select: bool = True
@@ -381,14 +382,6 @@ class FederationConfig:
     def task_settings(self) -> Mapping[str, float]:
         """The settings that a task of a round holds, see `edgefl.wire.messages.Task`."""
         return {"evaluate": 1.0} if self.reports_accuracy else {}
-
-    @property
-    def personalization_deadline_s(self) -> float:
-        """Seconds that the aggregator waits for devices that personalize.
-
-        A local model trains for as long as all rounds together.
-        """
-        return self.personalization.deadline_s or self.rounds * self.deadline_s
 
     @property
     def staleness(self) -> int:

@@ -4,7 +4,7 @@ Time comes in as an argument (seconds, any monotonic clock).
 
 A round closes when its whole cohort reported, or as many as are `enough`; or at the deadline with quorum; or
 when quorum is met and all who are missing have been offline for `grace_s`. Past the deadline without quorum
-it is overdue: send the tasks again and `extend`.
+it is overdue: send the tasks again and `extend`. Each extension takes `extension_s`.
 
 More clients than are enough is over-selection (Bonawitz et al., Towards Federated Learning at Scale, MLSys
 2019). An update that answers an earlier round is late; a round takes it up to `max_staleness` rounds old. If
@@ -52,6 +52,7 @@ class Round:
     late_count: bool = False
     late: Mapping[Answer, str] = field(default_factory=dict)
     settled: Mapping[Answer, str] = field(default_factory=dict)
+    extension_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ def open_round(
     deadline_s: float,
     grace_s: float,
     now: float,
+    extension_s: float = 0.0,
     enough: int = 0,
     max_staleness: int = 0,
     late_count: bool = False,
@@ -79,8 +81,8 @@ def open_round(
 
     RoundError for an empty cohort.
 
-    max_staleness: how many rounds back an update may come from; late_count: whether such updates count
-    towards enough and quorum.
+    extension_s: seconds of an extension, 0 for `deadline_s`; max_staleness: how many rounds back an update
+    may come from; late_count: whether such updates count towards enough and quorum.
     """
     ids = tuple(sorted(set(cohort)))
     if not ids:
@@ -100,6 +102,7 @@ def open_round(
         max_staleness=max_staleness,
         late_count=late_count,
         settled=settled,
+        extension_s=extension_s or deadline_s,
     )
 
 
@@ -242,7 +245,7 @@ def is_overdue(round: Round, now: float) -> bool:
 
 
 def extend(round: Round, now: float, *, counts: bool = True) -> Round:
-    """Give everybody who is missing another `deadline_s`; RoundError after three times that count.
+    """Give everybody who is missing another `extension_s`; RoundError after three times that count.
 
     One does not count while somebody who is missing is paused: that client says that it comes back.
     """
@@ -250,12 +253,17 @@ def extend(round: Round, now: float, *, counts: bool = True) -> Round:
         why = "; ".join(
             f"{client_id} ({round.failed.get(client_id, 'silent')})" for client_id in missing(round)
         )
+        times = f"{round.extensions + 1} deadlines of {round.deadline_s:g} s"
+        if round.extension_s != round.deadline_s:
+            times = (
+                f"a deadline of {round.deadline_s:g} s and {round.extensions} more of {round.extension_s:g} s"
+            )
         raise RoundError(
             f"round {round.number} has {count(round)} of {len(round.cohort)} updates, expected "
-            f"{round.needed}, after {round.extensions + 1} deadlines of {round.deadline_s:g} s; missing: "
+            f"{round.needed}, after {times}; missing: "
             f"{why}; look at their logs, raise deadline_s, or lower quorum"
         )
-    return replace(round, closes=now + round.deadline_s, failed={}, extensions=round.extensions + counts)
+    return replace(round, closes=now + round.extension_s, failed={}, extensions=round.extensions + counts)
 
 
 def next_change(round: Round, now: float) -> float:

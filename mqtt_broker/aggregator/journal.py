@@ -222,6 +222,17 @@ class Journal:
             for (begin,) in rows:
                 yield decode_json(Begin, begin)
 
+    def latest_updates(self, count: int, phase_without: str) -> Iterator[Begin]:
+        """Yield what was said about each update of the last `count` rounds, but for those of one phase."""
+        with self._errors():
+            rows = self._database.execute(
+                "select begin from accepted where phase != ? and number > (select max(number) from round "
+                "where phase != ?) - ? order by number, client_id",
+                (phase_without, phase_without, count),
+            )
+            for (begin,) in rows:
+                yield decode_json(Begin, begin)
+
     def settled(self, opened: Opened, since: int) -> dict[Answer, str]:
         """Return the sha256 of each update that rounds before this one accepted and that answers round
         `since` or a later one.

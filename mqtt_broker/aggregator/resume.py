@@ -33,9 +33,11 @@ def settings_of(config: FederationConfig, plan: str) -> dict[str, Any]:
     """Return what must be the same to go on with a federation.
 
     That is all but the broker's address, which devices may take part, how many samples they may count, the
-    size of messages, whether devices report their accuracy, and what only the simulator reads.
+    size of messages, whether devices report their accuracy, how long the aggregator waits for devices that
+    personalize, and what only the simulator reads.
     """
     told = {key: value for key, value in asdict(config).items() if key not in MAY_CHANGE}
+    del told["personalization"]["deadline_s"]
     settings: dict[str, Any] = json.loads(json.dumps({**told, "plan": plan}))
     return settings
 
@@ -56,6 +58,7 @@ def enter(
         before = {**(defaults := settings_of(FederationConfig(), plan)), **json.loads(known.settings)}
         for table in ("privacy", "personalization"):
             before[table] = {**defaults[table], **before[table]}
+        before["personalization"].pop("deadline_s", None)  # older versions noted it
         if differs := sorted(key for key in settings if settings[key] != before.get(key)):
             key = differs[0]
             raise ConfigError(

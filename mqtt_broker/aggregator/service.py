@@ -8,7 +8,7 @@ accepted.
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -35,6 +35,7 @@ from edgefl.server.divergence import (
     divergence_settings,
     find_divergence,
 )
+from edgefl.server.personalization_time import RoundTime, personalization_deadline_s
 from edgefl.server.plausible import left_out
 from edgefl.server.stack import server_stack
 from edgefl.server.staleness import check_rounds
@@ -70,9 +71,11 @@ from mqtt_broker.aggregator.saving import Saving
 from mqtt_broker.aggregator.secagg.rounds import MaskedRounds, UnsettledError, check_masked
 from mqtt_broker.aggregator.shared_spool import SharedSpool
 from mqtt_broker.aggregator.split import check_split, exchange_for
-from mqtt_broker.aggregator.tasks import Tasks, deadline_of
+from mqtt_broker.aggregator.tasks import Tasks
 
 LONELY_DEADLINES = 4
+MEASURED_ROUNDS = 10
+"""The last rounds, whose training times say how long a personalization may take."""
 
 
 class Aggregator:
@@ -122,6 +125,7 @@ class Aggregator:
         self._topics = Topics(config.name)
         self._gathered = False
         self._left_out: frozenset[str] = frozenset()
+        self._personalization_s = config.deadline_s
         self._accuracy: float | None = None
         self._saving = Saving(lambda: self._journal.sync())
         self._clusters = ToldClusters(config, plan.spec, out)
@@ -207,7 +211,7 @@ class Aggregator:
             round,
             config.rounds,
             cohort_size,
-            deadline_of(config, phase),
+            self._deadline_of(phase),
             self._plan,
             time.time(),
             started=self._run_started,
@@ -216,6 +220,21 @@ class Aggregator:
                 "own_experts": float(count_own_experts(self._spec)),
             },
         )
+
+    def _deadline_of(self, phase: str) -> float:
+        """Return the seconds after which a round of this phase closes."""
+        return self._personalization_s if phase == PERSONALIZE else self._config.deadline_s
+
+    def _round_times(self) -> Iterator[RoundTime]:
+        """Yield what clients reported of the time of the last rounds.
+
+        A time above the deadline of a round counts as the deadline.
+        """
+        epochs = float(self._spec.options.get("epochs", 1))
+        for begin in self._journal.latest_updates(MEASURED_ROUNDS, PERSONALIZE):
+            seconds = min(begin.metrics.get("seconds", math.nan), self._config.deadline_s)
+            trained = begin.metrics.get("epochs", epochs)
+            yield RoundTime(begin.client_id, seconds, trained, begin.num_samples)
 
     def _shown(self, divergence: Divergence) -> Divergence:
         """Return what everybody may read of a divergence: with `[privacy]` not the size of the sample."""
@@ -235,7 +254,11 @@ class Aggregator:
             state = self._federate(state)
         state = replace(state, phase=PERSONALIZE)
         self._left_out = frozenset()  # whoever took part badly may still have a model of its own
-        self._note("personalize: devices make models of their own; this takes longer than a round")
+        self._personalization_s = personalization_deadline_s(config, self._spec, self._round_times())
+        self._note(
+            "personalize: devices make models of their own; this takes longer than a round; the aggregator "
+            f"waits {self._personalization_s:.0f} s at most"
+        )
         # whoever is online when the round opens, not now: after a restart nobody may be known yet
         opened = self._play(state, lambda: self._exchange.presence.askable(self._held()), open_to_all=True)
         # all that counts is in the journal, and what was said of hundreds is not kept twice
@@ -360,6 +383,7 @@ class Aggregator:
             max_staleness=staleness,
             offer=self._exchange.blobs.offer,
             started=self._run_started,
+            deadline_s=self._deadline_of(state.phase),
         )
         if not opened.cohort:  # a Poisson sample may be empty; the round is its noise
             self._saving.wait()
@@ -369,7 +393,8 @@ class Aggregator:
             state.round,
             opened.cohort,
             quorum=config.quorum,
-            deadline_s=deadline_of(config, state.phase),
+            deadline_s=self._deadline_of(state.phase),
+            extension_s=config.deadline_s,
             grace_s=config.grace_s,
             now=time.monotonic(),
             enough=enough_of(config, state, opened.cohort),

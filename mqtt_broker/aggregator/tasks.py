@@ -42,11 +42,6 @@ class Brief:
     before: frozenset[str] = frozenset()
 
 
-def deadline_of(config: FederationConfig, phase: str) -> float:
-    """Return the seconds after which a round of this phase closes."""
-    return config.personalization_deadline_s if phase == PERSONALIZE else config.deadline_s
-
-
 @lru_cache(64)
 def _alike(number: int) -> int:
     """Return the number, the same object for all who say it: each message that is read has one of its own."""
@@ -134,14 +129,19 @@ class Tasks:
         max_staleness: int,
         offer: Callable[[str, bytes], None],
         started: int = 0,
+        deadline_s: float = 0.0,
     ) -> None:
-        """`nonces`: of this round, and of those before it that a late update may answer."""
+        """`nonces`: of this round, and of those before it that a late update may answer.
+
+        deadline_s: of this round, in seconds; 0 for `deadline_s` of the configuration.
+        """
         self._algorithm = algorithm
         self._state = state
         self._config = config
         self._offer = offer
         self._session = session
         self._started = started
+        self._deadline_s = deadline_s or config.deadline_s
         self._plan = plan
         self.nonces = nonces
         self._max_staleness = max_staleness
@@ -199,7 +199,7 @@ class Tasks:
                     models,
                     broadcast.scalars,
                     config.seed,
-                    deadline_of(config, broadcast.phase),
+                    self._deadline_s,
                     config.codec,
                     self._max_staleness,
                     config.budget_s,

@@ -121,6 +121,19 @@ def test_without_quorum_and_without_hope_a_round_is_overdue_at_once_then_extende
         rounds.extend(round, 9.0)
 
 
+def test_an_extension_may_be_shorter_than_the_deadline():
+    """A personalization of hours is not given hours three times more."""
+    round = rounds.open_round(
+        4, ("a",), quorum=1.0, deadline_s=3600.0, extension_s=60.0, grace_s=10.0, now=0.0
+    )
+    for turn in range(3):
+        assert rounds.is_overdue(round, 3600.0 + 60 * turn)
+        round = rounds.extend(round, 3600.0 + 60 * turn)
+        assert round.closes == 3660.0 + 60 * turn
+    with pytest.raises(RoundError, match=r"after a deadline of 3600 s and 3 more of 60 s; missing: a"):
+        rounds.extend(round, 3780.0)
+
+
 def test_a_client_admitted_late_is_waited_for_and_changes_no_quorum():
     round = with_updates(rounds.admit(opened(("a",)), "b"), "a")
     assert (round.needed, rounds.is_closed(round, 1.0)) == (1, False)

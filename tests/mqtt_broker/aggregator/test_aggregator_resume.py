@@ -156,6 +156,17 @@ def test_a_journal_forgets_no_round_that_accepted_something(tmp_path):
         assert journal.round(2, "federate") == other
 
 
+def test_a_journal_yields_the_updates_of_the_last_rounds(tmp_path):
+    with Journal(tmp_path) as journal:
+        assert list(journal.latest_updates(2, "personalize")) == []
+        for number in range(1, 5):
+            phase = "personalize" if number == 4 else "federate"
+            opened = journal.open_round(Opened(number, phase, f"n{number}", ("pi-1",)))
+            journal.accept(opened, replace(BEGIN, round=number))
+        assert [begin.round for begin in journal.latest_updates(2, "personalize")] == [2, 3]
+        assert [begin.round for begin in journal.latest_updates(9, "personalize")] == [1, 2, 3]
+
+
 def test_a_round_looks_up_late_updates_in_the_rounds_that_may_have_them_alone(tmp_path):
     steps = {}
     with Journal(tmp_path) as journal:

@@ -1,0 +1,72 @@
+"""How long the aggregator waits for devices that personalize."""
+
+import math
+
+import pytest
+
+from edgefl.config import FederationConfig, PersonalizationConfig
+from edgefl.server.personalization_time import (
+    RoundTime,
+    personalization_deadline_s,
+    personalization_epochs,
+)
+from tests.support.numpy_learner.softmax import softmax_spec
+
+# 160 samples in batches of 16 are 10 steps an epoch: 200 steps are 20 epochs, more than the 10 of `epochs`
+SAMPLES = 160
+# twice: 100 rounds x 2 epochs, 20 for the local model, 20 for the fine-tuning, 20 for the gate
+EPOCHS = 2 * (200 + 20 + 20 + 20)
+SETTINGS = FederationConfig(algorithm="pfl-mfe", rounds=100, deadline_s=600.0)
+SPEC = softmax_spec(
+    "pfl-mfe",
+    inputs=2,
+    features=2,
+    classes=2,
+    options={"epochs": 2, "gate_epochs": 10},
+    personalization={"select": True, "epochs": 10, "least_steps": 200, "batch_size": 16},
+)
+
+
+def deadline(*times, config=SETTINGS):
+    return personalization_deadline_s(config, SPEC, times)
+
+
+def took(seconds, *, client="a", epochs=2.0, samples=SAMPLES):
+    return RoundTime(client, seconds, epochs, samples)
+
+
+def test_passes_over_the_samples_of_a_personalization():
+    assert personalization_epochs(SETTINGS, SPEC, SAMPLES) == EPOCHS == 520
+    # 16,000 samples are 1,000 steps an epoch, so that the 10 epochs stay
+    assert personalization_epochs(SETTINGS, SPEC, 16_000) == 2 * (200 + 10 + 10 + 10)
+
+
+def test_the_deadline_follows_from_the_time_of_the_rounds():
+    """A dead device held a federation of 100 rounds of 600 s for 60,000 s, whatever its rounds took."""
+    # a round of two epochs takes 5 s: 2.5 s an epoch, 520 epochs, twice for safety
+    assert deadline(took(5.0)) == 2 * 520 * 2.5 == 2600.0
+
+
+def test_the_slowest_client_counts_by_its_median():
+    times = [took(5.0, client="a"), took(500.0, client="a"), took(6.0, client="a"), took(8.0, client="b")]
+    assert deadline(*times) == 2 * 520 * 4.0
+
+
+def test_a_client_that_trained_fewer_epochs_within_its_budget_is_as_slow_as_it_was():
+    assert deadline(took(5.0, epochs=1.0)) == 2 * 520 * 5.0
+
+
+def test_the_deadline_has_bounds():
+    assert deadline(took(0.01)) == 600.0
+    assert deadline(took(600.0)) == 2 * 100 * 600.0
+    assert deadline(took(math.inf)) == 2 * 100 * 600.0
+
+
+@pytest.mark.parametrize("times", [(), (took(math.nan),), (took(0.0),), (took(5.0, epochs=0.0),)])
+def test_without_a_time_the_deadline_is_the_largest(times):
+    assert deadline(*times) == 2 * 100 * 600.0
+
+
+def test_the_configured_deadline_counts():
+    config = FederationConfig(rounds=100, personalization=PersonalizationConfig(deadline_s=90.0))
+    assert deadline(took(5.0), config=config) == 90.0
