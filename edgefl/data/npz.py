@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from edgefl.data.arrays import read_arrays
 from edgefl.data.forms import to_input_shape, to_training_form
-from edgefl.data.recordings import Recordings, find_recordings
+from edgefl.data.recordings import Recordings, cut, find_recordings
 from edgefl.data.split import BY_FILE, Split
 from edgefl.data.train_test import TrainTest, divide, divide_ring
 from edgefl.errors import DataError
@@ -93,7 +93,9 @@ def make_shard_and_split(
                 raise DataError(f"x_test is {x_test.shape[1:]} a sample, expected {x.shape[1:]} as in x")
             rule = BY_FILE
             found = find_recordings(x) if group is None else None
-            group = found.group if found else group
+            if found is not None:
+                rows, pieces = cut(y, found)
+                x, y, group = x[rows], y[rows], pieces.group
         else:
             division = divide_arrays(arrays, x, y, group, test_share, seed)
             rule, train, test, group = division.rule, division.train, division.test, division.group

@@ -76,13 +76,14 @@ def test_the_rule_is_named() -> None:
     assert make_shard_and_split(own, "own")[1].rule == "x_test"
 
 
-def test_windows_of_a_file_with_test_samples_are_joined_for_validation() -> None:
+def test_the_only_recording_of_a_file_with_test_samples_is_cut_for_validation() -> None:
     """There are three windows of 8 rows with a step of 4, and one of another recording."""
     signal = np.random.default_rng(3).normal(size=(16, 2)).astype(np.float32)
     x = np.stack([signal[0:8], signal[4:12], np.flip(signal[:8], 0), signal[8:16]])
     arrays = {"x": x, "y": np.array([0, 0, 1, 0]), "x_test": x[:1] + 1, "y_test": np.array([1])}
-    group = make_shard(arrays, "here").group_train
-    assert group is not None and group[0] == group[1] == group[3] != group[2]
+    shard = make_shard(arrays, "here")
+    np.testing.assert_array_equal(shard.x_train, x[[0, 2, 3]], "cut between its outer windows")
+    assert shard.group_train is not None and len(set(shard.group_train)) == 3
     pictures = {name: each.reshape(len(each), -1) for name, each in arrays.items()}
     pictures |= {"y": arrays["y"], "y_test": arrays["y_test"]}
     assert make_shard(pictures, "here").group_train is None
