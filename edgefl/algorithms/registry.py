@@ -13,12 +13,18 @@ from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import Entry, as_mapping
 from edgefl.config import FederationConfig, nearest
 from edgefl.config.schema import in_words
-from edgefl.errors import ConfigError
+from edgefl.errors import ConfigError, PlanError
 from edgefl.learner.base import Learner
+from edgefl.plan.spec import PlanSpec
 
 if TYPE_CHECKING:
     from edgefl.compiler.network import Network
     from edgefl.compiler.objective import Objective
+
+REMOVED_OPTIONS: Mapping[str, str] = {
+    "baseline_epochs": "remove it: [personalization] baseline = false is what baseline_epochs = 0 was",
+}
+"""Options of earlier versions, and what to do about them."""
 
 
 def _found() -> Iterator[tuple[str, Entry]]:
@@ -67,7 +73,8 @@ def make_options(name: str, options: Mapping[str, Any]) -> Any:
     defaults = found.defaults
     for key, value in options.items():
         if key not in defaults:
-            raise ConfigError(f"[algorithm] {name} has no option {key!r}; {nearest(key, list(defaults))}")
+            remedy = REMOVED_OPTIONS.get(key) or nearest(key, list(defaults))
+            raise ConfigError(f"[algorithm] {name} has no option {key!r}; {remedy}")
         number = isinstance(value, int | float) and not isinstance(value, bool)
         default = defaults[key]
         same = isinstance(value, type(default)) and isinstance(value, bool) == isinstance(default, bool)
@@ -79,6 +86,20 @@ def make_options(name: str, options: Mapping[str, Any]) -> Any:
         if number and value < 0:
             raise ConfigError(f"[algorithm] {key} is {value!r}, expected 0 or more")
     return found.options(**options)
+
+
+def check_plan_options(spec: PlanSpec, remedy: str) -> None:
+    """Check that this version knows all options of a plan.
+
+    Raises:
+        PlanError: An option is unknown: another version built the plan. The error ends with the remedy.
+    """
+    unknown = [key for key in spec.options if key not in entry(spec.algorithm).defaults]
+    if unknown:
+        raise PlanError(
+            f"the plan of {spec.algorithm} has the option {unknown[0]!r}, which this version of edgefl does "
+            f"not know: another version built it; {remedy}"
+        )
 
 
 def full_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.algorithms.registry import check_plan_options
 from edgefl.config import FederationConfig, with_simulated_clients
 from edgefl.data.dataset import as_float
 from edgefl.data.mapped import MappedShards, map_dataset
@@ -96,8 +97,14 @@ def open_plan(run: RunDirectory, config: FederationConfig) -> tuple[Plan, Weight
     """Return the run's plan, built if it is not there yet.
 
     The plan's options hold from then on, whatever the configuration says.
+
+    Raises:
+        PlanError: another version of edgefl began the run, with options that this one does not know.
     """
     found = run.plan()
+    if found is not None:
+        remedy = "go on with the version that began this run, or begin anew with another --out"
+        check_plan_options(found[0].spec, f"{remedy} (this is {run.files.root})")
     if found is None:
         found = build_apart(with_simulated_clients(config))
         save_plan(found[0], run.files.plan)

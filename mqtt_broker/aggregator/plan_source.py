@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from edgefl.algorithms import resolved_options
-from edgefl.algorithms.registry import entry
+from edgefl.algorithms.registry import check_plan_options, entry
 from edgefl.config import FederationConfig
 from edgefl.errors import PlanError
 from edgefl.plan.spec import INITIAL_FILE, Plan, PlanSpec, load_plan
@@ -58,7 +58,8 @@ def differing_options(spec: PlanSpec, config: FederationConfig) -> list[str]:
 def open_plan(directory: Path, config: FederationConfig) -> tuple[Plan, Weights]:
     """Read plan and initial weights.
 
-    PlanError when they are missing or were built for another algorithm than the configuration's.
+    PlanError when they are missing, or were built for another algorithm than the configuration's or by a
+    version of edgefl with other options.
     """
     plan = load_plan(directory)
     if plan.spec.algorithm != config.algorithm:
@@ -66,6 +67,11 @@ def open_plan(directory: Path, config: FederationConfig) -> tuple[Plan, Weights]
             f"the plan in {directory} is for {plan.spec.algorithm}, the configuration says "
             f"{config.algorithm}; build it again with `edgefl plan build --config`, or leave --plan out"
         )
+    check_plan_options(
+        plan.spec,
+        "go on with the version that began this federation (`edgefl report` reads a finished one), or begin "
+        "anew with --fresh and without --plan",
+    )
     try:
         blob = (directory / INITIAL_FILE).read_bytes()
     except OSError as error:

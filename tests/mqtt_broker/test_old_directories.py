@@ -14,9 +14,10 @@ import pytest
 from devices.store import Store, last_round
 from edgefl.config import FederationConfig
 from edgefl.data.npz import load_shard
-from edgefl.errors import ConfigError
+from edgefl.errors import PlanError
 from edgefl.report.folder import read_folder
 from edgefl.runs.directory import RunDirectory
+from edgefl.runs.pipeline import open_plan
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.storage.device_directory import DeviceFiles, load_personal
@@ -70,14 +71,34 @@ def test_a_killed_federation_is_refused_with_the_remedy(federate, mosquitto_url,
     assert "begin anew with --fresh" in aggregator.said
 
 
-def test_a_killed_run_is_refused(old, shards):
+def test_a_federation_with_the_plan_of_an_older_version_is_refused_with_the_remedy(
+    federate, mosquitto_url, old, start
+):
+    federation = federate(mosquitto_url, rounds=4, min_clients=2, seed=5)
+    federation.name = "old"
+    *_, config = federation.command("aggregator", mosquitto_url)[:4]
+    out = old / "aggregator"
+    (out / "plan").mkdir(exist_ok=True)
+    for file in (old / "run" / "plan").iterdir():
+        (out / "plan" / file.name).write_bytes(file.read_bytes())
+    config.write_text(config.read_text().replace('"pfl-mfe"', '"ditto"'))
+    aggregator = start("aggregator", "start", "--config", config, "--out", out)
+    assert aggregator.end() == 1
+    assert "'baseline_epochs', which this version of edgefl does not know" in aggregator.said
+    assert "go on with the version that began this federation" in aggregator.said
+    assert "begin anew with --fresh" in aggregator.said
+
+
+def test_a_killed_run_is_refused_with_the_remedy(old):
     config = FederationConfig(name="old", rounds=4, seed=5, algorithm="ditto")
     run = RunDirectory(old / "run", config, "edgefl simulate", resume=True)
     assert (run.state.round, list(run.states), len(run.records())) == (3, list(IDS), 2)
-    plan, initial = run.plan()
+    plan, _ = run.plan()
     assert plan.spec.format == 1
-    with pytest.raises(ConfigError, match="no option 'baseline_epochs'"):
-        simulate(plan, initial, shards, config, learner=SoftmaxLearner(plan.spec), start=run.state)
+    with pytest.raises(PlanError, match="'baseline_epochs', which this version of edgefl does not know"):
+        open_plan(run, config)
+    with pytest.raises(PlanError, match="go on with the version that began this run, or begin anew with an"):
+        open_plan(run, config)
 
 
 def test_a_finished_federation_is_read(old):

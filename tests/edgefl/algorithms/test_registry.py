@@ -91,3 +91,8 @@ ENTRIES = {"own": Entry(Options, None, None, "a test")}
 def test_what_makes_an_algorithm_is_no_option_of_it():
     with pytest.raises(ConfigError, match="pfl-fb has no option 'kind'"):
         full_options("pfl-fb", {"kind": "mf"})
+
+
+def test_an_option_of_an_older_version_is_refused_with_its_successor():
+    with pytest.raises(ConfigError, match=r"has no option 'baseline_epochs'; remove it: \[personalization\]"):
+        make_options("fedavg", {"baseline_epochs": 50})
