@@ -54,11 +54,21 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
     full = scale == "full"
 
     def stage(part: str, way: str) -> Stage:
-        options: dict[str, Any] = {"num_experts": 6, "epochs": 3, "batch_size": 10, "epsilon": WAYS[way]}
+        options: dict[str, Any] = {
+            "num_experts": 6,
+            "epochs": 3,
+            "batch_size": 10,
+            "momentum": 0.0,
+            "weight_decay": 1.10e-3,
+            "local_weight_decay": 9.89e-3,
+            "gate_weight_decay": 6.88e-4,
+            "epsilon": WAYS[way],
+        }
         if full:
             options |= {
                 "learning_rate": 5.86e-3,
-                "weight_decay": 1.10e-3,
+                "local_epochs": 200,
+                "local_learning_rate": 2.69e-4,
                 "baselines": True,
                 "local_model": "aem-cnn",
                 "local_options": {"filters1": 32, "filters2": 256, "hidden": 256, "dropout": 0.76},

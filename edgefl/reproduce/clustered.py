@@ -46,7 +46,14 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
     small = scale == "smoke"
 
     def stage(label: str, clustering: bool, mixing: float) -> Stage:
-        options: dict[str, Any] = {"clustering": clustering, "mixing": mixing}
+        options: dict[str, Any] = {
+            "clustering": clustering,
+            "mixing": mixing,
+            "epochs": 2,
+            "learning_rate": 0.05,
+            "momentum": 0.0,
+            "batch_size": 32,
+        }
         tasks = {**(FULL if full else TASKS)[label], "samples": 60 if small else 200, "test_samples": 50}
         config = FederationConfig(
             name="clustered",

@@ -85,6 +85,11 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
             | {
                 "clustering": clustering,
                 "pretrain_rounds": before,
+                "cluster_epochs": 3,
+                "cut": "distance",
+                "cut_distance": 5.0,
+                "epochs": 1,
+                "momentum": 0.0,
                 "beta_end": beta_end,
                 "personalize_epochs": 7,
                 "least_steps": 0,

@@ -69,7 +69,12 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
         "momentum": 0.5,
         "batch_size": 10,
     }
-    adapting = {"adapt_epochs": ADAPTATION[scale], "least_steps": 0}
+    adapting = {
+        "adapt_epochs": ADAPTATION[scale],
+        "adapt_learning_rate": 0.001,
+        "adapt_batch_size": 64,
+        "least_steps": 0,
+    }
 
     alone = {"epochs": 5, "learning_rate": 0.01, "momentum": 0.9, "weight_decay": 5e-4, "batch_size": 64}
 
