@@ -4,10 +4,12 @@ never holds TensorFlow.
 
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from edgefl.algorithms import resolved_options
 from edgefl.algorithms.registry import check_plan_options, entry
+from edgefl.client.validation import personalization_of
 from edgefl.config import FederationConfig
 from edgefl.errors import PlanError
 from edgefl.plan.spec import INITIAL_FILE, Plan, PlanSpec, load_plan
@@ -40,18 +42,29 @@ def build_in_child(config_path: Path, directory: Path) -> None:
 
 
 def differing_options(spec: PlanSpec, config: FederationConfig) -> list[str]:
-    """Return a line for each option of which plan and configuration have other values. The plan's counts.
+    """Return a line for each option that has another value in the plan than in the configuration.
 
-    An option counts that the configuration sets, or that follows from it.
+    It compares the options of the algorithm that the configuration sets or that follow from it, and all of
+    `[personalization]` except `deadline_s`, which the aggregator reads from the configuration.
     """
     defaults = entry(config.algorithm).defaults
-    return [
-        f"the plan has {key} = {spec.options[key]!r}, the configuration {value!r}; the plan counts. To use "
-        "the configuration's, build the plan with `edgefl plan build --config`"
+    options = [
+        (key, spec.options[key], value)
         for key, value in resolved_options(config).items()
         if key in spec.options
         and spec.options[key] != value
         and (key in config.options or value != defaults[key])
+    ]
+    planned = asdict(personalization_of(spec))
+    settings = [
+        (f"[personalization] {key}", planned[key], value)
+        for key, value in asdict(config.personalization).items()
+        if key != "deadline_s" and planned[key] != value
+    ]
+    return [
+        f"the plan has {key} = {planned_value!r}, the configuration {value!r}; the plan counts. To use the "
+        "configuration's, build the plan with `edgefl plan build --config`"
+        for key, planned_value, value in options + settings
     ]
 
 
