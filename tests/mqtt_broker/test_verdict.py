@@ -121,14 +121,35 @@ def test_the_next_federation_of_this_name_clears_the_verdict(mosquitto_url, fede
     assert json.loads(as_json.out)["verdict"] is None
 
 
-def test_masked_updates_come_with_a_verdict_without_single_devices(mosquitto_url, federate, toys, retained):
+FIGURES_AT_THE_END = {"n_train", "n_validation", "n_test", "accuracy_shipped", "shipped"}
+
+
+def test_masked_updates_come_with_a_verdict_without_single_devices(
+    mosquitto_url, federate, toys, retained, listen
+):
+    """A device's own figures at the end are in the clear, as docs/how-to/keep-updates-private.md says."""
     tables = "[privacy]\nsecure_aggregation = true\n"
     federation = federate(mosquitto_url, rounds=1, min_clients=3, tables=tables)
+    heard = listen(federation)
     run(federation, {f"pi-{i}": toys.shard(i) for i in range(3)})
     message = decode_json(messages.Verdict, retained(mosquitto_url, federation.topics.verdict))
     assert (message.devices, message.rows) == (3, ())
     assert message.means["shipped"] > 0
     assert len(federation.result()["verdict"]["rows"]) == 3
+    metrics = [
+        decode_json(messages.Metrics, each.payload)
+        for each in heard.until_phase("done")
+        if each.topic.endswith("/metrics")
+    ]
+    at_the_end = [set(each.values) for each in metrics if each.round == 2]
+    assert len(at_the_end) == 3
+    assert all(names >= FIGURES_AT_THE_END for names in at_the_end)
+    documented = FIGURES_AT_THE_END | {"seconds", "peak_rss_mb", "bytes_up", "bytes_down"}
+    documented |= {"test_gained", "test_lost"}
+    others = {name for names in at_the_end for name in names - documented}
+    assert others
+    assert all(name.startswith("accuracy_") for name in others)
+    assert not any(set(each.values) & FIGURES_AT_THE_END for each in metrics if each.round == 1)
 
 
 def test_differential_privacy_publishes_no_verdict(mosquitto_url, federate, toys, retained, listen):
