@@ -1,7 +1,7 @@
 """A configuration becomes a run: data, partition, plan, rounds, client results."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -126,6 +126,7 @@ def play(
     states: States | None = None,
     evaluate_every: int = 0,
     log: Write | None = None,
+    without_rounds: Collection[str] = (),
 ) -> Simulation:
     """Play a run to its end, or continue it. The directory holds each round as soon as it is over.
 
@@ -133,7 +134,7 @@ def play(
         run: the directory of the run.
         config: the federation.
         shared: the data set and who has which samples.
-        processes, open_engine, keep_result, evaluate_every: see `simulate`.
+        processes, open_engine, keep_result, evaluate_every, without_rounds: see `simulate`.
         measure_test: measure every mixture on the data set's test samples too.
         progress: receives rounds and clients that are done.
         start, states: the end of another run, to personalize from it in place of this run's checkpoint.
@@ -178,4 +179,5 @@ def play(
         evaluate_every=evaluate_every,
         note=progress.skipped if progress else lambda _: None,
         losses=[] if start else [record["loss"] for record in run.records()],
+        without_rounds=without_rounds,
     )

@@ -95,7 +95,7 @@ def summarize(
         "rounds": len(records),
         "seconds": round(sum(record["seconds"] for record in records), 2),
         "bytes_up": sum(record["bytes_up"] for record in records),
-        "bytes_down": sum(record["bytes_down"] for record in records),
+        "bytes_down": sum(record["bytes_down"] for record in records) + simulation.bytes_down,
         "figures": figures(rows),
     }
     if config.privacy.is_on:

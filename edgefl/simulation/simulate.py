@@ -76,10 +76,12 @@ class Simulation:
     Args:
         state: the last state of the server.
         results: what personalization returned, by client id.
+        bytes_down: payload bytes to the clients for the personalization, after all rounds.
     """
 
     state: ServerState
     results: Mapping[str, ClientResult]
+    bytes_down: int = 0
 
     @property
     def mixtures(self) -> Mapping[str, Mixture]:
@@ -116,6 +118,7 @@ def simulate(
     evaluate_every: int = 0,
     note: Callable[[str], None] = lambda _: None,
     losses: Sequence[float | None] = (),
+    without_rounds: Collection[str] = (),
 ) -> Simulation:
     """Run the rounds of a federation and the personalization of all clients.
 
@@ -143,6 +146,7 @@ def simulate(
             last one, see `diagnostics`; 0 never evaluates.
         note: receives a line about each skipped round, see `plausible`.
         losses: mean training loss of each round before `start`, None or NaN for a round without one.
+        without_rounds: ids of clients that take part in no round and are personalized.
 
     Raises:
         FederationDivergedError: training diverged, see `divergence`.
@@ -154,9 +158,10 @@ def simulate(
     if config.privacy.max_epsilon:
         config = within_budget(config)
     key = key_of_seed(config.seed) if noise_key is None else noise_key
+    clients = shards.keys() - set(without_rounds)
 
     def cohort_of(state: ServerState) -> tuple[str, ...]:
-        return draw_cohort(config, key, state, shards.keys() - left_out(state))
+        return draw_cohort(config, key, state, clients - left_out(state))
 
     algorithm = server_stack(
         make_algorithm(plan.spec.algorithm, None, plan.spec.options),
@@ -191,8 +196,10 @@ def simulate(
             ):
                 raise FederationDivergedError(found)
         state = replace(state, phase=PERSONALIZE)
-        results = _personalize_all(engine, algorithm, config, state, states, sorted(shards), keep_result)
-    return Simulation(replace(state, phase=DONE), results)
+        results, bytes_down = _personalize_all(
+            engine, algorithm, config, state, states, sorted(shards), traffic, keep_result
+        )
+    return Simulation(replace(state, phase=DONE), results, bytes_down)
 
 
 def check_simulated(config: FederationConfig) -> None:
@@ -294,12 +301,22 @@ def _personalize_all(
     state: ServerState,
     states: States,
     clients: list[str],
+    traffic: Traffic,
     keep_result: KeepResult,
-) -> dict[str, ClientResult]:
-    """Have every client make its mixture, and return what is kept of their results."""
+) -> tuple[dict[str, ClientResult], int]:
+    """Personalize every client. Return what `keep_result` keeps of their results, and the bytes sent to
+    them.
+    """
     results = {}
-    items = work_items(algorithm, state, clients, states, config.codec)
-    for client_id, (result, client_state) in zip(clients, engine.run(personalize, items), strict=True):
+    bytes_down = 0
+
+    def items() -> Iterator[WorkItem]:
+        nonlocal bytes_down
+        for item in work_items(algorithm, state, clients, states, config.codec):
+            bytes_down += traffic.down(item.broadcast, item.client_id)
+            yield item
+
+    for client_id, (result, client_state) in zip(clients, engine.run(personalize, items()), strict=True):
         states[client_id] = client_state
         results[client_id] = keep_result(client_id, result)
-    return results
+    return results, bytes_down

@@ -25,7 +25,7 @@ def test_the_simulators_bytes_are_those_of_a_real_federation(federate, mosquitto
     assert [device.end() for device in devices] == [0, 0, 0], [device.said for device in devices]
 
     records = []
-    simulate(
+    end = simulate(
         federation.plan,
         toys.weights(),
         shards,
@@ -58,3 +58,4 @@ def test_the_simulators_bytes_are_those_of_a_real_federation(federate, mosquitto
     for record in records:
         for counted, real in ((record.bytes_up, up[record.round]), (record.bytes_down, down[record.round])):
             assert 0 <= counted - real <= TIME_DIGITS * len(IDS), (record, real)
+    assert 0 <= end.bytes_down - down[ROUNDS + 1] <= TIME_DIGITS * len(IDS), (end.bytes_down, down)

@@ -4,8 +4,13 @@ import hashlib
 
 import numpy as np
 
+from edgefl.config import FederationConfig
+from edgefl.plan.spec import Plan
 from edgefl.simulation.communication_cost import Traffic
-from edgefl.types import Broadcast, Update
+from edgefl.simulation.simulate import simulate
+from edgefl.types import Broadcast, Shard, Update
+from edgefl.wire.tensors import encode_weights
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 ZEROS = "0" * 64
 # 57 bytes, padded with blanks to a multiple of 8
@@ -18,10 +23,10 @@ def weights(value=0.0):
     return {"w": np.full((2, 3), value, np.float32)}
 
 
-def task_of(**models):
-    """What a device is told in round 1."""
+def task_of(number=1, phase="federate", /, **models):
+    """Return the task of a round."""
     said = ",".join(f'"{name}":"{hashlib.sha256(blob).hexdigest()}"' for name, blob in models.items())
-    return f'{{"session":"{"0" * 16}","round":1,"phase":"federate","plan":"{ZEROS}","models":{{{said}}},"scalars":{{}},"seed":1,"deadline_s":120.0,"codec":"fp32","max_staleness":0,"budget_s":0.0,"nonce":"{"0" * 16}","ts":1763737200.1234567,"signature":"","granted":true,"started":1763737200123,"chunk_bytes":245760,"settings":{{}}}}'  # noqa: E501
+    return f'{{"session":"{"0" * 16}","round":{number},"phase":"{phase}","plan":"{ZEROS}","models":{{{said}}},"scalars":{{}},"seed":1,"deadline_s":120.0,"codec":"fp32","max_staleness":0,"budget_s":0.0,"nonce":"{"0" * 16}","ts":1763737200.1234567,"signature":"","granted":true,"started":1763737200123,"chunk_bytes":245760,"settings":{{}}}}'  # noqa: E501
 
 
 def test_a_model_goes_down_once_to_each_client():
@@ -76,3 +81,32 @@ def test_what_clients_hold_is_what_the_server_still_has_and_can_be_gone_on_with(
         == traffic.down(broadcast, "a")
         == Traffic().down(broadcast, "a") - 96
     )
+
+
+def test_the_broadcast_of_the_personalization_is_counted():
+    """After one round each of two clients gets a task and the new model: 31 float32 values and a header."""
+    plan = Plan(softmax_spec("fedavg", inputs=4, features=4, classes=3), b"", b"")
+    initial = {
+        "trunk/kernel": np.eye(4, dtype=np.float32),
+        "head/kernel": np.zeros((4, 3), np.float32),
+        "head/bias": np.zeros(3, np.float32),
+    }
+    x = np.ones((2, 4), np.float32)
+    y = np.array([0, 1])
+    shards = {client_id: Shard(x, y, x, y, 3) for client_id in ("a", "b")}
+    records = []
+    end = simulate(
+        plan,
+        initial,
+        shards,
+        FederationConfig(rounds=1),
+        learner=SoftmaxLearner(plan.spec),
+        progress=lambda state, record: records.append(record),
+    )
+    model = encode_weights(end.state.models["global"])
+    header = int.from_bytes(model[:8], "little")
+    assert len(model) == 8 + header + 4 * (4 * 4 + 4 * 3 + 3)
+    settings = '"settings":{"accuracy":1.0}'
+    task = len(task_of(2, "personalize", **{"global": model}).replace('"settings":{}', settings))
+    assert end.bytes_down == 2 * (task + len(model))
+    assert records[0].bytes_down == end.bytes_down - 2 * (len("personalize") - len("federate"))

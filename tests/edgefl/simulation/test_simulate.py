@@ -70,6 +70,29 @@ def test_federation_and_personalization_learn(shards):
         assert metrics["accuracy_mixture"] >= metrics["accuracy_federated"] - 0.1
 
 
+def test_a_client_without_rounds_is_personalized_and_changes_no_round(shards):
+    """The rounds are those of a federation without the client."""
+    the_plan = plan("pfl-mfe", epochs=2, learning_rate=0.1)
+    *early, late = sorted(shards)
+    seen = []
+    both, alone = (
+        simulate(
+            the_plan,
+            initial(),
+            {client_id: shards[client_id] for client_id in clients},
+            FederationConfig(rounds=3),
+            learner=SoftmaxLearner(the_plan.spec),
+            progress=lambda state, record: seen.append(sorted(record.updates)),
+            without_rounds=without,
+        )
+        for clients, without in ((shards, [late]), (early, []))
+    )
+    assert seen == 6 * [early]
+    assert encode_server_state(both.state) == encode_server_state(alone.state)
+    assert set(both.results) == set(shards)
+    assert {client_id: both.metrics[client_id] for client_id in early} == alone.metrics
+
+
 def test_same_seed_same_bits_another_seed_other_bits(shards):
     the_plan = plan("pfl-mf")
     ends = [
