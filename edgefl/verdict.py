@@ -240,13 +240,25 @@ _THAN_LOCAL: Mapping[Comparison, str] = {
 }
 
 
-def _is_chance(share: float, num_classes: int, tested: int) -> bool:
-    """Return whether a share of correct answers is within two standard errors, and 2 points, of guessing."""
+def chance_level(num_classes: int, tested: int) -> float:
+    """Return the highest share of correct answers that counts as guessing.
+
+    It is 1 / `num_classes`, plus two standard errors of a share of `tested` samples, plus 2 points, since the
+    classes are not equally frequent. 0 where the number of classes is not known.
+
+    Args:
+        num_classes: the number of classes; below 2 it is not known.
+        tested: the number of test samples of all devices.
+    """
     if num_classes < 2:
-        return False
+        return 0.0
     chance = 1 / num_classes
     error = math.sqrt(chance * (1 - chance) / tested) if tested else 0.0
-    return share <= chance + 2 * error + CHANCE_MARGIN
+    return chance + 2 * error + CHANCE_MARGIN
+
+
+def _is_chance(share: float, num_classes: int, tested: int) -> bool:
+    return num_classes >= 2 and share <= chance_level(num_classes, tested)
 
 
 def _device(name: str, row: Mapping[str, Any], measure: str) -> DeviceFigures:

@@ -16,10 +16,11 @@ EXPERIMENTS = {
 
 
 def experiment(name: str) -> ModuleType:
-    """Return the module of an experiment: `stages(scale, seed)`, `figures(results)`, `verdicts(figures)`.
+    """Return the module of an experiment: `stages(scale, seed)`, `figures(scale, results)`, and
+    `verdicts(scale, results)`.
 
-    PAPER, REFERENCE: figures to stand beside. ABOUT: by scale, how the set-up differs from the paper's.
-    REFUSED: by scale, why it cannot be run. `table(results)`, if there is one, is printed in place of the
-    figures.
+    PAPER, REFERENCE: published figures to compare with. ABOUT: by scale, how the set-up differs from the
+    paper's. REFUSED: by scale, why it cannot be run. Two functions are optional: `table(results)` is printed
+    instead of the figures, `in_picture(scale, results)` returns the figures of the picture.
     """
     return import_module(f"edgefl.reproduce.{name.replace('-', '_')}")

@@ -150,11 +150,11 @@ def _largest_share(records: Sequence[Mapping[str, Any]]) -> float:
     return max(picked.count(expert) for expert in set(picked)) / len(picked)
 
 
-def verdicts(scale: Scale, found: Sequence[Figure]) -> tuple[Verdict, ...]:
+def verdicts(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Verdict, ...]:
     """Return whether the lines hold, on means over seeds."""
     if scale != "reduced":
         return ()
-    mean = {figure.name: figure.mean for figure in found}
+    mean = {figure.name: figure.mean for figure in figures(scale, results)}
     one = "p=1, explored"
     two = "p=.2, explored"
     plain = "p=.2, not explored"

@@ -122,11 +122,11 @@ def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figu
     return tuple(found)
 
 
-def verdicts(scale: Scale, found: Sequence[Figure]) -> tuple[Verdict, ...]:
+def verdicts(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Verdict, ...]:
     """Return whether the lines hold, on means over seeds."""
     if scale == "smoke":
         return ()
-    mean = {figure.name: figure.mean for figure in found}
+    mean = {figure.name: figure.mean for figure in figures(scale, results)}
     gain = (mean["2 tasks, gain"] + mean["3 tasks, gain"]) / 2
     return (
         above("clusters gain at least 2.5 on average", gain, 2.5),

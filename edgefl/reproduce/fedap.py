@@ -121,11 +121,11 @@ def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figu
     return tuple(found)
 
 
-def verdicts(scale: Scale, found: Sequence[Figure]) -> tuple[Verdict, ...]:
+def verdicts(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Verdict, ...]:
     """Return whether the lines hold, on means over seeds."""
     if scale == "smoke":
         return ()
-    mean = {figure.name: figure.mean for figure in found}
+    mean = {figure.name: figure.mean for figure in figures(scale, results)}
     return (
         above("FedAP is at least FedAvg + 8", mean["FedAP"], mean["FedAvg"] + 8),
         above("FedAvg in clusters is at least FedAvg + 5", mean["FedAvg + clusters"], mean["FedAvg"] + 5),

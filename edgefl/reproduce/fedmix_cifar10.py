@@ -91,13 +91,13 @@ def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figu
     return tuple(found)
 
 
-def verdicts(scale: Scale, found: Sequence[Figure]) -> tuple[Verdict, ...]:
+def verdicts(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Verdict, ...]:
     """Return what can be said of so few rounds: the experts specialize, and together they are no worse than
     one model.
     """
     if scale == "smoke":
         return ()
-    mean = {figure.name: figure.mean for figure in found}
+    mean = {figure.name: figure.mean for figure in figures(scale, results)}
     return (
         above("FedMix is at least FedAvg", mean["FedMix"], mean["FedAvg"]),
         above("experts part the classes among them", mean[SPECIALIZATION], 0.3),

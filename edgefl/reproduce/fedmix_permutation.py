@@ -121,11 +121,11 @@ def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figu
     )
 
 
-def verdicts(scale: Scale, found: Sequence[Figure]) -> tuple[Verdict, ...]:
+def verdicts(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Verdict, ...]:
     """Return whether the lines hold, on means over seeds."""
     if scale == "smoke":
         return ()
-    mean = {figure.name: figure.mean for figure in found}
+    mean = {figure.name: figure.mean for figure in figures(scale, results)}
     return (
         above("K 4: the experts are exactly the permutations", mean["K 4: adjusted Rand index"], 1.0),
         above("K 6 is exact in at least one of three starts", mean["K 6: starts that are exact"], 1),

@@ -128,7 +128,7 @@ def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figu
     return tuple(found)
 
 
-def verdicts(scale: Scale, found: Sequence[Figure]) -> tuple[Verdict, ...]:
+def verdicts(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Verdict, ...]:
     """Return whether the lines hold, on means over seeds.
 
     They are of the reduced size: the paper's own FB is 2.8 above its FedAvg.
@@ -136,7 +136,7 @@ def verdicts(scale: Scale, found: Sequence[Figure]) -> tuple[Verdict, ...]:
     if scale != "reduced":
         return ()
     kinds = ("fb", "mf", "mfe")
-    mean = {figure.name: figure.mean for figure in found}
+    mean = {figure.name: figure.mean for figure in figures(scale, results)}
     federated = mean["FedAvg, global test"]
     local = {kind: mean[f"{kind.upper()}, local test"] for kind in kinds}
     fb = mean["FB, global test"]

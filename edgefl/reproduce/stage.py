@@ -1,14 +1,13 @@
-"""A stage of an experiment: one federation, or only the personalization after another stage's federation."""
+"""A stage of an experiment: a federation, or another personalization after the rounds of an earlier stage."""
 
 import json
 import shutil
 import subprocess
 import sys
-import time
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,13 +15,16 @@ from edgefl.config import FederationConfig
 from edgefl.data.dataset import as_float
 from edgefl.errors import ExportError
 from edgefl.learner.litert import LiteRTLearner
+from edgefl.reproduce.timed_engine import TimedEngine, read_seconds
 from edgefl.runs.directory import RunDirectory, read_json
 from edgefl.runs.mixtures import keep_states
 from edgefl.runs.pipeline import Shared, play, shared_out
 from edgefl.runs.progress import RoundProgress
 from edgefl.runs.summary import confusions, gates, summarize
-from edgefl.simulation.clients import without_mixture
+from edgefl.simulation.clients import Federation, without_mixture
 from edgefl.simulation.diagnostics import models_on_test
+from edgefl.simulation.engines.base import Engine, Serial
+from edgefl.simulation.engines.processes import Processes
 from edgefl.simulation.simulate import States
 from edgefl.system.progress import Telling
 from edgefl.types import ServerState
@@ -35,13 +37,17 @@ the paper's sizes.
 
 @dataclass(frozen=True)
 class Stage:
-    """after: the name of the stage whose federation this one personalizes.
+    """One federation of an experiment, with the measurements to make.
 
-    Its algorithm must federate in the same way.
-
-    on_test: measure every client's models on the whole test set too; models: measure those that the server
-    holds. int8: quantize the model that each client ships, and measure it. late: so many clients, the last
-    ones by name, take part in no round.
+    Attributes:
+        name: the name of its directory, before the seed.
+        config: the configuration of the federation.
+        after: name of an earlier stage. This stage plays no rounds and personalizes the clients of that one.
+            The rounds of both algorithms must be the same.
+        on_test: whether each client's models are also measured on the whole test set.
+        models: whether the server's models are measured on the whole test set.
+        int8: whether the model that each client ships is quantized and measured.
+        late: number of clients, the last ones by name, that take part in no round and are personalized.
     """
 
     name: str
@@ -54,14 +60,17 @@ class Stage:
 
 
 Result = Mapping[str, Any]
-"""A stage's summary, see `summarize`, with `records`: one a round."""
+"""The summary of a stage, see `summarize`, with further keys.
+
+records: one record per round.
+late: the ids of the clients that took part in no round.
+device_seconds: mean over clients of the processor time of all rounds and of the personalization. Each
+client's row has the two parts, round_seconds and personalization_seconds. None: a part was not measured.
+"""
 
 
 class Stages:
-    """Plays stages in a directory, each in one of its own.
-
-    One that is done is read, one that was interrupted goes on.
-    """
+    """Plays stages, each in its own directory. A finished stage is read, an interrupted one continues."""
 
     def __init__(self, out: Path, command: str, processes: int, telling: Telling) -> None:
         self._telling = telling
@@ -87,6 +96,10 @@ class Stages:
             self._shared = (key, self._open.enter_context(shared_out(config)))
         return self._shared[1]
 
+    def _open_engine(self, federation: Federation, seconds: Path) -> Engine:
+        count = self._processes
+        return TimedEngine(Serial(federation) if count == 1 else Processes(federation, count), seconds)
+
     def play(self, stage: Stage, label: str) -> Result:
         """Return the stage's result, played if it is not there yet."""
         config = stage.config
@@ -102,25 +115,20 @@ class Stages:
             before = self._runs[stage.after]
             start = before.load_state()
             states = ChainMap({}, before.states)
-        began = time.monotonic()
+        late = sorted(shared.shards)[len(shared.shards) - stage.late :]
         progress = RoundProgress(config.rounds, self._telling, f"{label}: ")
-        if stage.late:
-            early = replace(shared, shards=shared.shards.among(sorted(shared.shards)[: -stage.late]))
-            start = play(
-                run, config, early, processes=self._processes, start=start, states=states, progress=progress
-            ).state
         simulation = play(
             run,
             config,
             shared,
-            processes=self._processes,
+            open_engine=lambda federation: self._open_engine(federation, run.files.seconds),
             measure_test=stage.on_test,
             start=start,
             states=states,
             progress=progress,
             keep_result=keep_states(run, config, shared) if stage.int8 else without_mixture,
+            without_rounds=late,
         )
-        seconds = time.monotonic() - began
         records = [] if stage.after else run.records()
         summary = summarize(config, simulation, records, shared.allotments, shared.test_counts)
         if stage.models:
@@ -131,7 +139,8 @@ class Stages:
                 plan[0], LiteRTLearner(plan[0]), simulation.state, as_float(dataset.x_test), dataset.y_test
             )
             summary["models"] = {name: figure["accuracy"] for name, figure in figures.items()}
-        summary["client_seconds"] = round(seconds * self._processes / len(shared.shards), 2)
+        summary["late"] = late
+        _add_seconds(summary, records, read_seconds(run.files.seconds), simulation.state.round)
         if stage.int8:
             self._telling.doing(f"{label}: int8 models")
             _measure_int8(run, summary)
@@ -139,6 +148,37 @@ class Stages:
         run.write(run.files.gates, gates(simulation))
         run.write(run.files.summary, json.dumps(summary, indent=1, allow_nan=False) + "\n")
         return {**summary, "records": records}
+
+
+def _add_seconds(
+    summary: dict[str, Any],
+    records: Sequence[Mapping[str, Any]],
+    seconds: Mapping[str, Mapping[int, float]],
+    personalization: int,
+) -> None:
+    """Add the processor time of each client to its row, and the mean over clients; see `Result`.
+
+    Args:
+        summary: the summary of the stage.
+        records: its rounds.
+        seconds: by client and round, see `read_seconds`.
+        personalization: the number of the round after the last one.
+    """
+    totals: list[float | None] = []
+    for row in summary["clients"]:
+        measured = seconds.get(row["id"], {})
+        rounds = [measured.get(record["round"]) for record in records if row["id"] in record["updates"]]
+        row["round_seconds"] = _total(rounds)
+        row["personalization_seconds"] = measured.get(personalization)
+        totals.append(_total([row["round_seconds"], row["personalization_seconds"]]))
+    total = _total(totals)
+    summary["device_seconds"] = None if total is None else round(total / len(totals), 2)
+
+
+def _total(values: Sequence[float | None]) -> float | None:
+    """Return the sum of the values; None when one is missing."""
+    measured = [value for value in values if value is not None]
+    return sum(measured) if len(measured) == len(values) else None
 
 
 def _measure_int8(run: RunDirectory, summary: dict[str, Any]) -> None:

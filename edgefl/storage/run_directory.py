@@ -26,6 +26,9 @@ class RunFiles(Directory):
         "clusters.json", "similarity of clients when they were clustered", "edgefl simulate"
     )
     layers = StoredFile("layers.json", "similarity of clients by layer", "edgefl simulate --layers-over")
+    seconds = StoredFile(
+        "client_seconds.jsonl", "processor time of each client in each round", "edgefl reproduce"
+    )
     confusion = StoredFile("confusion.json", "confusion matrix of each client", "edgefl simulate")
     gates = StoredFile("gates.json", "mean gate weights of each client by class", "edgefl simulate")
     summary = StoredFile("summary.json", "result with the figures of each client", "edgefl simulate")

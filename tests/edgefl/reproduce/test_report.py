@@ -127,10 +127,9 @@ def test_permutations_that_share_an_expert_are_no_success(clusters, holds):
     module = experiment("fedmix-permutation")
     exact = permutation_run((0, 1, 2, 3))
     tried = permutation_run(clusters)
-    found = module.figures(
-        "reduced", [{"k4-start0": tried, **{f"k6-start{start}": exact for start in range(3)}}]
-    )
-    assert all(verdict.holds for verdict in module.verdicts("reduced", found)) == holds
+    results = [{"k4-start0": tried, **{f"k6-start{start}": exact for start in range(3)}}]
+    found = module.figures("reduced", results)
+    assert all(verdict.holds for verdict in module.verdicts("reduced", results)) == holds
     assert {"K 4: adjusted Rand index", "K 4: accuracy"} <= {figure.name for figure in found}
 
 
@@ -148,8 +147,8 @@ def test_clusters_are_checked_wherever_the_true_ones_are_known():
     module = experiment("clustered")
     result = {"figures": {"accuracy_mixture": {"mean": 0.9}}, "adjusted_rand_index": 0.13}
     for scale in ("reduced", "full"):
-        found = module.figures(scale, [{stage.name: result for stage in module.stages(scale, 1)}])
-        failing = [verdict.line for verdict in module.verdicts(scale, found) if not verdict.holds]
+        results = [{stage.name: result for stage in module.stages(scale, 1)}]
+        failing = [verdict.line for verdict in module.verdicts(scale, results) if not verdict.holds]
         assert {line.split(":")[0] for line in failing if "exactly" in line} == {"2 tasks", "3 tasks"}
 
 

@@ -49,3 +49,26 @@ def test_an_unknown_key_of_data_names_the_tables_own_too(tmp_path, capfd) -> Non
     assert edgefl(["simulate", str(tmp_path / "f.toml"), "--out", str(tmp_path / "run")]) == 1
     error = capfd.readouterr().err
     assert "'train_samples'" in error and "num_train" in error
+
+
+def test_all_clients_are_exported_at_once(simulated, capfd) -> None:
+    assert edgefl(["export", "fleet", str(simulated), "--json"]) == 0, capfd.readouterr().err
+    rows = json.loads(capfd.readouterr().out)
+    clients = json.loads((simulated / "summary.json").read_text())["clients"]
+    assert [row["id"] for row in rows] == [client["id"] for client in clients]
+    for row, client in zip(rows, clients, strict=True):
+        assert row["accuracy_float"] == pytest.approx(client["accuracy_shipped"])
+        assert abs(row["accuracy_int8"] - row["accuracy_float"]) < 0.2
+        model = simulated / "mixtures" / row["id"] / "model" / "model.tflite"
+        assert row["tflite_bytes"] == model.stat().st_size
+    assert edgefl(["export", "fleet", str(simulated)]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert len(lines) == len(rows) + 1
+    mean = sum(row["accuracy_int8"] for row in rows) / len(rows)
+    assert lines[-1].startswith(f"mean of {len(rows)} clients: float ")
+    assert lines[-1].endswith(f", int8 {mean:.4f}")
+
+
+def test_a_run_without_models_is_refused(tmp_path, capfd) -> None:
+    assert edgefl(["export", "fleet", str(tmp_path)]) == 1
+    assert "--mixtures --resume" in capfd.readouterr().err

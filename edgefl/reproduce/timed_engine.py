@@ -1,0 +1,76 @@
+"""An engine that measures how much processor time each client takes."""
+
+import json
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+
+from edgefl.client.runner import WorkItem
+from edgefl.simulation.clients import ClientFunction, OpenFederation, T
+from edgefl.simulation.engines.base import Engine
+
+
+class TimedEngine:
+    """Runs the clients in another engine and appends their processor times to a file; see `Engine`.
+
+    Args:
+        engine: runs the clients.
+        path: the file, one line `[client, round, seconds]` for each work item. Personalization is the round
+            after the last one.
+    """
+
+    def __init__(self, engine: Engine, path: Path) -> None:
+        self._engine = engine
+        self._path = path
+
+    def run(self, function: ClientFunction[T], items: Iterable[WorkItem]) -> Iterator[T]:
+        """See `Engine.run`."""
+        pending: deque[WorkItem] = deque()
+
+        def remembered() -> Iterator[WorkItem]:
+            for item in items:
+                pending.append(item)
+                yield item
+
+        for seconds, result in self._engine.run(partial(timed, function), remembered()):
+            item = pending.popleft()
+            line = json.dumps([item.client_id, item.broadcast.round, round(seconds, 4)])
+            with self._path.open("a") as file:
+                file.write(line + "\n")
+            yield result
+
+    def __enter__(self) -> "TimedEngine":
+        """Open the engine."""
+        self._engine.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the engine."""
+        self._engine.__exit__(kind, error, trace)
+
+
+def timed(function: ClientFunction[T], federation: OpenFederation, item: WorkItem) -> tuple[float, T]:
+    """Return the processor seconds of a function for one work item, and its result."""
+    began = time.process_time()
+    result = function(federation, item)
+    return time.process_time() - began, result
+
+
+def read_seconds(path: Path) -> dict[str, dict[int, float]]:
+    """Return the seconds of each client in each round.
+
+    An interrupted run plays its last rounds again: the later line counts. A line that a power failure cut off
+    is ignored.
+    """
+    seconds: dict[str, dict[int, float]] = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        with suppress(ValueError):
+            client_id, number, value = json.loads(line)
+            seconds.setdefault(client_id, {})[number] = value
+    return seconds

@@ -1,0 +1,205 @@
+"""The benchmark of outcomes on made-up results: every column by hand, and every line that must hold."""
+
+import pytest
+
+from edgefl.reproduce import experiment, outcomes
+from edgefl.reproduce.outcomes import FEDERATIONS, LATE_STAGE, PAPERS, PRIVATE, SECURE, stage_name
+from edgefl.reproduce.report import Report, plot
+
+GOOD = {
+    "accuracy_local": 0.80,
+    "accuracy_federated": 0.60,
+    "accuracy_fine_tuned": 0.85,
+    "accuracy_mixture": 0.79,
+    "accuracy_shipped": 0.85,
+    "accuracy_shipped_int8": 0.84,
+    "shipped": 2,
+    "n_test": 100,
+    "test_gained": 8,
+    "test_lost": 3,
+}
+UNTESTED = dict.fromkeys(GOOD) | {"shipped": 0, "n_test": 0, "test_gained": 0, "test_lost": 0}
+
+
+def run_of(*rows, **further):
+    clients = [{"id": f"c{i}", **row} for i, row in enumerate(rows)]
+    return {"clients": clients, "bytes_up": 3_000_000, "bytes_down": 5_000_000, **further}
+
+
+def without(row, name):
+    return {key: value for key, value in row.items() if key != name}
+
+
+def all_results(seeds=3, **changes):
+    """Return results of all stages and seeds in which every client has the row `GOOD`.
+
+    changes: by stage, with "_" for "-", a function from the row to the row of the second client.
+    """
+    results = []
+    for seed in range(1, seeds + 1):
+        stages = {}
+        for stage in outcomes.stages("reduced", seed):
+            row = GOOD if stage.int8 else without(GOOD, "accuracy_shipped_int8")
+            change = changes.get(stage.name.replace("-", "_"), lambda row: row)
+            late = ["c1"] if stage.late else []
+            stages[stage.name] = run_of(row, change(row), late=late, device_seconds=12.0)
+        results.append(stages)
+    return results
+
+
+def failing(results):
+    return [verdict.line for verdict in outcomes.verdicts("reduced", results) if not verdict.holds]
+
+
+def test_the_regret_by_hand():
+    """The first client ships the second best model, 10 points below; the second one the best."""
+    rows = GOOD | {"accuracy_shipped": 0.75}, GOOD
+    assert outcomes.regret(run_of(*rows)) == pytest.approx((10 + 0) / 2)
+    lacking = without(GOOD, "accuracy_fine_tuned") | {"accuracy_shipped": 0.79}
+    assert outcomes.regret(run_of(lacking)) == pytest.approx(1.0)
+    assert outcomes.regret(run_of(GOOD, UNTESTED)) == 0
+    assert outcomes.regret(run_of(UNTESTED)) is None
+
+
+def test_worse_clients_are_those_of_all_seeds():
+    """Ten lost against two gained has p = .019, five against one .109. A client's seeds count together."""
+    half = GOOD | {"test_gained": 1, "test_lost": 5}
+    seeds = [{"s": run_of(half, GOOD)}, {"s": run_of(half, GOOD, UNTESTED)}]
+    assert outcomes.share_worse(seeds[:1], ["s"]) == 0
+    assert outcomes.share_worse(seeds, ["s"]) == 50
+    assert outcomes.share_worse([{"s": run_of(without(GOOD, "test_gained"))}], ["s"]) is None
+
+
+def test_a_client_with_the_same_id_in_another_federation_is_another_client():
+    half = GOOD | {"test_gained": 1, "test_lost": 5}
+    results = [{"one": run_of(half), "two": run_of(half)}]
+    assert outcomes.share_worse(results, ["one", "two"]) == 0
+
+
+def test_the_columns_of_a_stage_by_hand():
+    other = GOOD | {"accuracy_local": 0.60, "accuracy_shipped": 0.55, "shipped": 0}
+    columns = outcomes.columns_of([{"s": run_of(GOOD, other, device_seconds=2.5)}], "s")
+    assert {name: round(values[0], 6) for name, values in columns.items()} == {
+        "local": 70.0,
+        "federated": 60.0,
+        "fine_tuned": 85.0,
+        "mixture": 79.0,
+        "shipped": 70.0,
+        "int8": 84.0,
+        "worst client": 55.0,
+        "regret": 15.0,
+        "ships local": 50.0,
+        "worse than local": 0.0,
+        "MB per client": 4.0,
+        "s per client": 2.5,
+    }
+
+
+def test_clients_that_lack_a_model_are_counted():
+    diverged = without(GOOD, "accuracy_mixture") | {"accuracy_local": 0.70}
+    results = [{"s": run_of(GOOD, diverged, UNTESTED)}, {"s": run_of(GOOD, GOOD, UNTESTED)}]
+    columns = outcomes.columns_of(results, "s")
+    assert columns["clients without mixture"] == (1.0,)
+    assert "clients without local" not in columns
+    assert outcomes.gains(results, "s", "mixture") == pytest.approx((-1.0, -1.0))
+    row = outcomes.table(results).splitlines()[1]
+    assert "79.0 (3 of 4)" in row
+    assert row.count(" of ") == 1
+
+
+def test_a_stage_that_nobody_could_test_is_shown():
+    row = outcomes.table([{"s": run_of(UNTESTED)}]).splitlines()[1]
+    assert row.split()[:8] == ["s", *7 * "-"]
+    assert outcomes.figures("reduced", [{"s": run_of(UNTESTED)}])
+
+
+def test_the_table_has_the_private_and_the_late_stages():
+    results = all_results(**{LATE_STAGE.replace("-", "_"): lambda row: row | {"accuracy_shipped": 0.5}})
+    lines = outcomes.table(results).splitlines()
+    rows = {line[:70].split("  ")[0].strip(): line for line in lines}
+    assert {SECURE, PRIVATE, LATE_STAGE} <= rows.keys()
+    assert " 67.5 " in rows[LATE_STAGE]
+    assert " 50.0 " in rows[f"{LATE_STAGE}, its 1 late clients"]
+    assert {stage.name for stage in outcomes.stages("reduced", 1)} <= rows.keys()
+
+
+def test_all_lines_hold_for_good_results():
+    found = outcomes.verdicts("reduced", all_results())
+    assert [verdict.line for verdict in found if not verdict.holds] == []
+    assert len(found) == 4 * len(PAPERS) + 3
+    assert outcomes.verdicts("smoke", []) == ()
+
+
+def everywhere(algorithm, change, only=tuple(FEDERATIONS)):
+    return {stage_name(federation, algorithm).replace("-", "_"): change for federation in only}
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        # the second client loses 10 points: its federation 3 points against 4 before, a mean gain of -1
+        (everywhere("aem", lambda row: row | {"accuracy_shipped_int8": 0.74}, ["few"]), "aem: int8 is"),
+        (everywhere("fedmix", lambda row: row | {"accuracy_mixture": 0.76}), "fedmix: the mixture"),
+        (everywhere("fedap", lambda row: row | {"accuracy_mixture": 0.88}, ["har"]), "fedap: the regret"),
+        (
+            everywhere("clustered", lambda row: row | {"test_gained": 1, "test_lost": 5}, ["har", "few"]),
+            "clustered: at most 5% of the clients",
+        ),
+        (
+            everywhere("ditto", lambda row: row | {"accuracy_mixture": -0.60}, ["many"]),
+            "no mixture is at chance",
+        ),
+        (
+            {SECURE.replace("-", "_"): lambda row: row | {"accuracy_federated": 0.55}},
+            "FedAvg's federated model has the same accuracy",
+        ),
+    ],
+)
+def test_each_line_fails_alone(changes, line):
+    found = failing(all_results(**changes))
+    assert len(found) == 1
+    assert found[0].startswith(line)
+
+
+def test_the_recommended_algorithm_must_gain():
+    """A gain of 1.9 points everywhere is enough for each line but this one."""
+    change = everywhere("pfl-mfe", lambda row: row | {"accuracy_shipped_int8": 0.798})
+    assert [line[:26] for line in failing(all_results(**change))] == ["pfl-mfe, which is recommend"[:26]]
+
+
+def test_a_stage_without_results_holds_no_line():
+    """A mixture that no client could make is not as good as the local model."""
+    change = everywhere("fedap", lambda row: row)
+    results = all_results(**change)
+    for stages in results:
+        for row in stages["har-fedap"]["clients"]:
+            del row["accuracy_mixture"]
+    assert [line.split(" (")[0] for line in failing(results)] == [
+        "fedap: the mixture is at least local - 2 on average",
+        "no mixture is at chance, points above it",
+    ]
+
+
+def test_lines_name_the_clients_that_they_leave_out():
+    results = all_results(**everywhere("aem", lambda row: without(row, "accuracy_mixture"), ["har"]))
+    line = next(each for each in outcomes.verdicts("reduced", results) if "aem: the mixture" in each.line)
+    assert line.measured.endswith("; 3 clients without mixture or local")
+
+
+def test_the_picture_shows_one_bar_for_each_federation_of_the_papers(tmp_path):
+    results = all_results(seeds=1)
+    shown = outcomes.in_picture("reduced", results)
+    assert len(shown) == len(PAPERS) * len(FEDERATIONS)
+    assert {round(figure.mean, 6) for figure in shown} == {4.0}
+    pytest.importorskip("matplotlib")
+    plot(Report("outcomes", "reduced", (1,), shown, (), 1.0, {}), tmp_path / "report.png")
+
+
+def test_figures_have_a_name_and_values_each():
+    found = experiment("outcomes").figures("reduced", all_results(seeds=2))
+    names = [figure.name for figure in found]
+    assert len(set(names)) == len(names)
+    assert all(figure.measured for figure in found)
+    assert {f"har-aem: {name}" for name in ("int8", "regret", "worse than local", "MB per client")} <= set(
+        names
+    )

@@ -1,0 +1,143 @@
+"""Stages on a few digits: late clients, an interruption, the measured seconds and bytes."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.reproduce.stage import Stage, Stages
+from edgefl.reproduce.timed_engine import TimedEngine, read_seconds
+from edgefl.simulation import simulate
+from edgefl.system.progress import Telling
+
+ROUNDS = 2
+CLIENTS = [f"client-{i}" for i in range(4)]
+CONFIG = FederationConfig(
+    name="stage",
+    seed=3,
+    rounds=ROUNDS,
+    algorithm="ditto",
+    options={"epochs": 1},
+    model=ModelConfig("softmax", (28, 28, 1)),
+    data=DataConfig("digits", num_train=120, num_test=40),
+    partition=PartitionConfig("iid", len(CLIENTS)),
+)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Count the calls of the two client functions."""
+    pytest.importorskip("keras", reason="the aggregator extra is not installed")
+    made = Counter()
+
+    def counted(function):
+        def call(federation, item):
+            made[function.__name__, item.client_id] += 1
+            return function(federation, item)
+
+        return call
+
+    for function in (simulate.train, simulate.personalize):
+        monkeypatch.setattr(simulate, function.__name__, counted(function))
+    return made
+
+
+def play(out, stage):
+    with Telling() as telling, Stages(out, "a test", 1, telling) as stages:
+        return stages.play(stage, "a test")
+
+
+def test_each_client_is_personalized_once_and_late_ones_take_part_in_no_round(calls, tmp_path):
+    result = play(tmp_path, Stage("late", CONFIG, late=1))
+    *early, late = sorted(row["id"] for row in result["clients"])
+    assert len(early) == 3
+    assert calls == {
+        **{("train", client_id): ROUNDS for client_id in early},
+        **{("personalize", client_id): 1 for client_id in (*early, late)},
+    }
+    assert result["late"] == [late]
+    assert all(sorted(record["updates"]) == early for record in result["records"])
+
+
+def test_an_interrupted_stage_continues_and_a_finished_one_is_read(calls, tmp_path, monkeypatch):
+    stage = Stage("whole", CONFIG)
+    counted = simulate.personalize
+
+    def interrupted(federation, item):
+        if calls["personalize", item.client_id] or len(calls) == len(CLIENTS) + 2:
+            raise KeyboardInterrupt
+        return counted(federation, item)
+
+    monkeypatch.setattr(simulate, "personalize", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        play(tmp_path, stage)
+    assert sorted(calls.values()) == [1, 1, *[ROUNDS] * len(CLIENTS)]
+    calls.clear()
+    monkeypatch.setattr(simulate, "personalize", counted)
+    result = play(tmp_path, stage)
+    assert {name for name, _ in calls} == {"personalize"}
+    assert set(calls.values()) == {1}
+    calls.clear()
+    again = play(tmp_path, stage)
+    assert not calls
+    assert json.dumps(again, sort_keys=True) == json.dumps(result, sort_keys=True)
+    whole = play(tmp_path / "other", stage)
+    assert whole["figures"] == result["figures"]
+
+    seconds = read_seconds(tmp_path / "whole-3" / "client_seconds.jsonl")
+    totals = []
+    for row in result["clients"]:
+        own = seconds[row["id"]]
+        assert sorted(own) == [1, 2, 3]
+        assert row["round_seconds"] == pytest.approx(own[1] + own[2])
+        assert row["personalization_seconds"] == own[3] > 0
+        totals.append(sum(own.values()))
+    assert result["device_seconds"] == pytest.approx(sum(totals) / len(totals), abs=0.01)
+    in_rounds = sum(record["bytes_down"] for record in result["records"])
+    assert result["bytes_down"] - in_rounds > len(CLIENTS) * 4 * 784 * 10, "the last broadcast has a model"
+
+
+def test_seconds_that_were_not_measured_are_left_out(calls, tmp_path):
+    """A stage that an earlier version began has no times of its rounds."""
+    stage = Stage("whole", CONFIG)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulate, "personalize", lambda federation, item: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            play(tmp_path, stage)
+    (tmp_path / "whole-3" / "client_seconds.jsonl").unlink()
+    result = play(tmp_path, stage)
+    assert result["device_seconds"] is None
+    assert all(row["round_seconds"] is None for row in result["clients"])
+
+
+def test_the_later_of_two_times_counts(tmp_path):
+    path = tmp_path / "seconds"
+    path.write_text('["a", 1, 0.5]\n["a", 2, 7]\n["b", 1, 2]\n["a", 2, 0.25]\n["a", 3')
+    assert read_seconds(path) == {"a": {1: 0.5, 2: 0.25}, "b": {1: 2}}
+    assert read_seconds(tmp_path / "missing") == {}
+
+
+def test_the_engine_times_only_the_clients(tmp_path):
+    """The processor time of a busy client is measured; the time between the clients is not."""
+    from time import process_time
+
+    from edgefl.client.runner import WorkItem
+    from edgefl.types import Broadcast, ClientState
+
+    def busy(seconds):
+        until = process_time() + seconds
+        while process_time() < until:
+            pass
+
+    class Direct:
+        def run(self, function, items):
+            for item in items:
+                busy(0.2)
+                yield function(None, item)
+
+    items = [WorkItem(Broadcast(4, "federate", {}), ClientState(), name) for name in ("a", "b")]
+    engine = TimedEngine(Direct(), tmp_path / "seconds")
+    assert list(engine.run(lambda federation, item: busy(0.05) or item.client_id, items)) == ["a", "b"]
+    seconds = read_seconds(tmp_path / "seconds")
+    assert [0.05 <= seconds[name][4] < 0.15 for name in ("a", "b")] == [True, True]
