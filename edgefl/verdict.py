@@ -176,6 +176,16 @@ def from_dict(tree: Mapping[str, Any]) -> Verdict:
     return Verdict(**{**tree, "rows": rows})
 
 
+def comparison_counts(tree: Mapping[str, Any]) -> dict[str, int]:
+    """Return how many devices' models are better, as good and worse than alone.
+
+    Args:
+        tree: a verdict as a tree. Where no device could be compared, the counts are left out.
+    """
+    counts = {name: tree[name] for name in ("better", "as_good", "worse")}
+    return counts if any(counts.values()) else {}
+
+
 def table_rows(verdict: Verdict, limit: int = MAX_TABLE_ROWS) -> list[tuple[str, ...]]:
     """Return the table as cells: a heading, one row per device, the mean and the worst.
 

@@ -1,18 +1,49 @@
 """Writes the scalars of rounds to TensorBoard and MLflow."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
-from edgefl.loggers.scalars import Write
+from edgefl.loggers.scalars import Write, Writer, verdict_scalars
 
-__all__ = ["LOG_HELP", "Write", "about_run", "check_log", "open_logs"]
+__all__ = ["LOG_HELP", "Log", "Write", "about_run", "check_log", "open_logs"]
 
 LOG_HELP = (
     "Log each round: tensorboard:DIR or mlflow:URI, such as mlflow:http://HOST:5000; may be given again."
 )
+VERDICT_TAG = "edgefl.verdict"
+"""Name of the tag that holds the sentence of the verdict."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """Writes to all logs of a run.
+
+    Attributes:
+        writers: the open logs.
+    """
+
+    writers: Sequence[Writer]
+
+    def __call__(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Write the scalars of a step, which is a round."""
+        for writer in self.writers:
+            writer.write(step, scalars)
+
+    def write_verdict(self, step: int, verdict: Mapping[str, Any]) -> None:
+        """Write the figures of a verdict as scalars of a step, and its sentence as a tag.
+
+        Args:
+            step: the last round.
+            verdict: the verdict as a tree, see `edgefl.verdict.as_dict`.
+        """
+        self(step, verdict_scalars(verdict))
+        for writer in self.writers:
+            writer.tag(VERDICT_TAG, verdict["sentence"])
 
 
 def check_log(wanted: str) -> tuple[str, str]:
@@ -43,24 +74,24 @@ def about_run(config: FederationConfig) -> dict[str, str]:
 @contextmanager
 def open_logs(
     wanted: Sequence[str], name: str, *, key: str, resumed: bool, about: Mapping[str, str]
-) -> Iterator[Write]:
-    """Open logs and return what writes the scalars of a step to all of them.
+) -> Iterator[Log]:
+    """Open the logs of a run.
 
     name: the federation's. key: which run this is, so that one that is `resumed` is gone on with. about: what
     the run was made with. Raises ConfigError for what is no log or cannot be opened, ModuleNotFoundError
     without the extra.
     """
     with ExitStack() as stack:
-        writes: list[Write] = []
+        writers: list[Writer] = []
         for kind, place in map(check_log, wanted):
             if kind == "tensorboard":
                 from edgefl.loggers.tensorboard import tensorboard
 
-                writes.append(stack.enter_context(tensorboard(place)))
+                writers.append(stack.enter_context(tensorboard(place)))
             else:
                 from edgefl.loggers.mlflow import mlflow
 
-                writes.append(
+                writers.append(
                     stack.enter_context(
                         mlflow(
                             place,
@@ -71,11 +102,4 @@ def open_logs(
                         )
                     )
                 )
-        yield lambda step, scalars: _write_all(writes, step, scalars)
-
-
-def _write_all(
-    writes: Sequence[Callable[[int, Mapping[str, float]], None]], step: int, scalars: Mapping[str, float]
-) -> None:
-    for write in writes:
-        write(step, scalars)
+        yield Log(writers)

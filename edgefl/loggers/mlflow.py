@@ -14,7 +14,7 @@ from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from edgefl.errors import ConfigError
-from edgefl.loggers.scalars import Write
+from edgefl.loggers.scalars import Writer
 
 TAG = "edgefl.run"
 BATCH = 1000
@@ -24,7 +24,7 @@ RETRIES = "3"
 
 
 @contextmanager
-def mlflow(uri: str, name: str, *, key: str, resumed: bool, about: Mapping[str, str]) -> Iterator[Write]:
+def mlflow(uri: str, name: str, *, key: str, resumed: bool, about: Mapping[str, str]) -> Iterator[Writer]:
     """Open a run of the experiment `name`; see `open_logs`.
 
     It ends as FINISHED, or FAILED when this ends of an error.
@@ -33,7 +33,7 @@ def mlflow(uri: str, name: str, *, key: str, resumed: bool, about: Mapping[str, 
     ends no federation.
     """
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", RETRIES)
-    from mlflow.entities import Metric
+    from mlflow.entities import Metric, RunTag
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
 
@@ -55,9 +55,12 @@ def mlflow(uri: str, name: str, *, key: str, resumed: bool, about: Mapping[str, 
             for at in range(0, len(metrics), BATCH)
         )
 
+    def tag(tag_name: str, text: str) -> None:
+        sent.append(client.log_batch(run_id, tags=[RunTag(tag_name, text)], synchronous=False))
+
     status = "FAILED"
     try:
-        yield write
+        yield Writer(write, tag)
         status = "FINISHED"
     finally:
         lost = sum(not _arrived(each) for each in sent)

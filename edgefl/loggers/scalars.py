@@ -4,10 +4,27 @@ an aggregator.
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
+
+from edgefl.verdict import comparison_counts
 
 Write = Callable[[int, Mapping[str, float]], None]
 """Takes a step, which is a round, and its scalars by name."""
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Writes to one log.
+
+    Attributes:
+        write: takes the scalars of a step.
+        tag: takes a name and a text about the whole run.
+    """
+
+    write: Write
+    tag: Callable[[str, str], None]
+
 
 PLAIN = ("loss", "seconds", "bytes_up", "bytes_down")
 ACCURACY = {"mean": "accuracy_mean", "p10": "accuracy_p10", "p90": "accuracy_p90"}
@@ -67,6 +84,16 @@ def figure_scalars(figures: Mapping[str, Mapping[str, float | None]]) -> dict[st
             for part in ("mean", "p10", "std")
         }
     )
+
+
+def verdict_scalars(verdict: Mapping[str, Any]) -> dict[str, float]:
+    """Return the scalars of a verdict: mean figures, numbers of devices by comparison, and the gain.
+
+    Args:
+        verdict: a verdict as a tree, see `edgefl.verdict.as_dict`.
+    """
+    figures = {**verdict["means"], **comparison_counts(verdict), "gain_points": verdict["gain_points"]}
+    return _finite({f"verdict/{name}": value for name, value in figures.items()})
 
 
 def _finite(told: Mapping[str, Any]) -> dict[str, float]:

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from edgefl.errors import ConfigError
-from edgefl.loggers.scalars import Write
+from edgefl.loggers.scalars import Writer
 
 
 @contextmanager
-def tensorboard(directory: str) -> Iterator[Write]:
+def tensorboard(directory: str) -> Iterator[Writer]:
     """Open an event file in a directory; each step is in it a second later.
 
     ConfigError when it cannot be made.
@@ -29,7 +29,10 @@ def tensorboard(directory: str) -> Iterator[Write]:
         for name, value in scalars.items():
             writer.add_scalar(name, value, step)
 
+    def tag(tag_name: str, text: str) -> None:
+        writer.add_text(tag_name, text)
+
     try:
-        yield write
+        yield Writer(write, tag)
     finally:
         writer.close()

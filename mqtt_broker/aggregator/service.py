@@ -42,7 +42,7 @@ from edgefl.server.staleness import check_rounds
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.transport.link import KEEPALIVE_S, Message
 from edgefl.types import ServerState, Weights
-from edgefl.verdict import Verdict, lines
+from edgefl.verdict import Verdict, as_dict, lines
 from edgefl.wire.messages import JOINING, STOPPED, Begin, State, Summary
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import Topics
@@ -307,7 +307,7 @@ class Aggregator:
         )
         for line in lines(verdict):
             self._note(line)
-        return result
+        return {**result, "verdict": as_dict(verdict)}  # older versions wrote none
 
     def _gather(self) -> None:
         """Wait for enough devices to open a round: before the first, as many as the configuration says."""

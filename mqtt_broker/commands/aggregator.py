@@ -151,6 +151,7 @@ def start_aggregator(
 
                 leading = Aggregator(settings, made, initial, out, tell, security, workers, tell.at, closed)
                 result = leading.run(url, take_over=take_over, fresh=fresh)
+                log.write_verdict(settings.rounds + 1, result["verdict"])
         except Stopped as stopped:
             tell("stopped")
             if stopped.by_person:  # a service manager's SIGTERM is no failure

@@ -30,6 +30,24 @@ ACCURACY = (
 )
 FIELD = "{{ '' if value_json.%s is none else value_json.%s | round(%d) }}"
 SHARE = "{{ '' if value_json.%s is none else (100 * value_json.%s) | round(1) }}"
+# Home Assistant ignores an empty text, and makes of None a number that is unknown.
+VERDICT_MEAN = "{%% set a = value_json.means.get('%s') %%}{{ 'None' if a is none else (100 * a) | round(1) }}"
+VERDICT_STATE = (
+    "{% if value_json.better + value_json.as_good + value_json.worse %}{{ value_json.better }} better, "
+    "{{ value_json.as_good }} as good, {{ value_json.worse }} worse{% else %}not compared{% endif %}"
+)
+VERDICT_ATTRIBUTES = (
+    "{{ {'sentence': value_json.sentence, 'devices': value_json.devices, 'better': value_json.better, "
+    "'as_good': value_json.as_good, 'worse': value_json.worse, 'gain_points': value_json.gain_points} "
+    "| tojson }}"
+)
+VERDICT_MEANS = {
+    "local": "Accuracy alone",
+    "federated": "Accuracy federated",
+    "shipped": "Accuracy shipped",
+    "int8": "Accuracy shipped int8",
+}
+"""Names of the entities of a verdict's means, by figure."""
 PERCENT = {"unit_of_measurement": "%", "state_class": "measurement"}
 MEASURED = {"state_class": "measurement"}
 
@@ -43,8 +61,9 @@ def node_id(federation: str) -> str:
 
 
 def federation_entities(federation: str, prefix: str = PREFIX) -> dict[str, dict[str, Any]]:
-    """Return the discovery message of each of a federation's entities by topic: phase, round, loss, accuracy,
-    clients in the round.
+    """Return the discovery message of each of a federation's entities by topic.
+
+    They are phase, round, loss, accuracy, clients in the round, and the verdict with its mean accuracies.
     """
     topics = Topics(federation)
     summary = f"{topics.root}/round/+/summary"
@@ -90,6 +109,21 @@ def federation_entities(federation: str, prefix: str = PREFIX) -> dict[str, dict
             **MEASURED,
         },
     }
+    told["verdict"] = {
+        "name": "Verdict",
+        "state_topic": topics.verdict,
+        "value_template": _once_ended(VERDICT_STATE, "not ended"),
+        "json_attributes_topic": topics.verdict,
+        "json_attributes_template": _once_ended(VERDICT_ATTRIBUTES, "{}"),
+        "icon": "mdi:scale-balance",
+    }
+    for figure, name in VERDICT_MEANS.items():
+        told[f"verdict_{figure}"] = {
+            "name": name,
+            "state_topic": topics.verdict,
+            "value_template": _once_ended(VERDICT_MEAN % figure, "None"),
+            **PERCENT,
+        }
     node = node_id(federation)
     device = {
         "identifiers": [node],
@@ -166,6 +200,11 @@ def board_entities(
         "via_device": node,
     }
     return {topic: _entity(f"{node} {client_id}_{key}", device, each) for topic, (key, each) in told.items()}
+
+
+def _once_ended(template: str, before: str) -> str:
+    """Return a template of a verdict's message, which is empty until the federation has ended."""
+    return f"{{% if value_json is defined %}}{template}{{% else %}}{before}{{% endif %}}"
 
 
 def _entity(unique_id: str, device: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,8 @@ from mqtt_broker.integrations.tool_options import Tools
 
 DUE_S = 1.0
 END_S = 10.0
+LAST_SCRAPE_S = 70.0
+"""Longest wait for a last scrape. Prometheus asks once a minute unless its configuration says otherwise."""
 
 
 class Part(Protocol):
@@ -105,6 +107,9 @@ def observed(
 ) -> Iterator[None]:
     """Serve the tools that are asked for while a federation is led.
 
+    Metrics that were scraped before are served until they are scraped once more, with the end of the
+    federation in them.
+
     LinkError, ConfigError, ModuleNotFoundError without the extra.
     """
     if not tools.home_assistant and tools.metrics_port is None:
@@ -112,7 +117,7 @@ def observed(
         return
     with ExitStack() as stack:
         parts = list[Part]()
-        announcer = None
+        announcer = figures = None
         if tools.home_assistant:
             announcer = Announcer(federation, tools.home_assistant, _is_out(security))
             parts.append(announcer)
@@ -143,6 +148,9 @@ def observed(
                 link.close()
             raise
         observer.stop(ended=True, clear=tools.clear)
+        if figures and figures.awaits_scrape():
+            note(f"waiting for a last scrape of the metrics, {LAST_SCRAPE_S:.0f} s at most")
+            figures.wait_for_scrape(LAST_SCRAPE_S)
 
 
 def _is_out(security: Path | None) -> Callable[[str], bool]:

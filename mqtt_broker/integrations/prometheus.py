@@ -12,9 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from edgefl.algorithms import DONE
 from edgefl.errors import ConfigError, WireError
 from edgefl.monitor.device_activity import WORDS
 from edgefl.monitor.view import View, snapshot
+from edgefl.system.format import printable
+from edgefl.verdict import comparison_counts
 from edgefl.wire.messages import Receipt, Summary
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import parse_topic
@@ -52,6 +55,8 @@ class Figures:
         self._rejected = Counter[str](dict.fromkeys((*(kind for kind, _ in REASONS), MALFORMED), 0))
         self._rounds = self._updates = self._up = self._down = 0
         self._last: Summary | None = None
+        self._is_scraped = False
+        self._end_scraped = threading.Event()
 
     def take(self, topic: str, payload: bytes, now_s: float) -> None:
         """Fold one message in; what is none of the protocol is passed over."""
@@ -108,6 +113,7 @@ class Figures:
             accuracy,
             "of",
         )
+        yield from self._verdict(seen["verdict"])
         yield self._gauge("round_seconds", "Seconds that the last round took.", told.get("seconds"))
         yield self._counter("rounds_closed", "Rounds that closed since this process began.", totals[0])
         yield self._counter("updates", "Updates in those rounds.", totals[1])
@@ -121,6 +127,45 @@ class Figures:
             "rejected_updates", "Updates that were refused, by kind of reason.", rejected, "reason"
         )
         yield self._counter("broken_messages", "Messages that were none of the protocol.", seen["broken"])
+        self._is_scraped = True
+        if seen["phase"] == DONE:
+            self._end_scraped.set()
+
+    def awaits_scrape(self) -> bool:
+        """Return whether somebody scrapes, and has not scraped the end of the federation."""
+        with self._lock:
+            has_ended = self._view.state is not None and self._view.state.phase == DONE
+        return self._is_scraped and has_ended and not self._end_scraped.is_set()
+
+    def wait_for_scrape(self, timeout_s: float) -> None:
+        """Wait until somebody scrapes the end of the federation."""
+        self._end_scraped.wait(timeout_s)
+
+    def _verdict(self, verdict: dict[str, Any] | None) -> Iterator[Any]:
+        """Yield the metric families of the verdict, without samples until the federation has ended."""
+        yield self._gauge(
+            "verdict_accuracy",
+            "Mean accuracy over devices at the end: alone, of the federation, shipped, shipped int8.",
+            verdict["means"] if verdict else {},
+            "of",
+        )
+        yield self._gauge(
+            "verdict_devices",
+            "Devices by how their shipped model compares to training alone.",
+            comparison_counts(verdict) if verdict else {},
+            "against_local",
+        )
+        yield self._gauge(
+            "verdict_gain_points",
+            "Mean gain of the shipped model over training alone, in percentage points.",
+            verdict["gain_points"] if verdict else None,
+        )
+        yield self._gauge(
+            "verdict_info",
+            "1 for the sentence of the verdict.",
+            {printable(verdict["sentence"]): 1} if verdict else {},
+            "sentence",
+        )
 
     def _gauge(self, name: str, about: str, value: float | dict[str, Any] | None, label: str = "") -> Any:
         from prometheus_client.metrics_core import GaugeMetricFamily

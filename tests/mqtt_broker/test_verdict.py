@@ -109,6 +109,19 @@ def test_the_figures_of_two_devices_by_hand(mosquitto_url, federate, toys, puppe
     assert once.out.splitlines()[1:6] == expected[:5]
 
 
+def test_a_finished_directory_of_an_older_version_ends_with_a_verdict(mosquitto_url, federate, toys):
+    """Older versions wrote no verdict into result.json."""
+    federation = federate(mosquitto_url, rounds=1, min_clients=1)
+    run(federation, {"one": toys.shard(1)})
+    result = federation.result()
+    verdict = result.pop("verdict")
+    (federation.out / "result.json").write_text(json.dumps(result))
+    again = federation.aggregator("--log", f"tensorboard:{federation.directory / 'tb'}", "--json")
+    assert again.end() == 0, again.said
+    assert json.loads(again.out)["verdict"] == verdict
+    assert again.said.splitlines()[-1] == verdict["sentence"]
+
+
 def test_the_next_federation_of_this_name_clears_the_verdict(mosquitto_url, federate, toys, retained, start):
     federation = federate(mosquitto_url, rounds=1, min_clients=1)
     run(federation, {"one": toys.shard(1)})

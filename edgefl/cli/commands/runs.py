@@ -167,6 +167,7 @@ def simulate(
             records = run.records()
             summary = summarize(config, simulation, records, shared.allotments, shared.test_counts)
             log(len(records), figure_scalars(summary["figures"]))
+            log.write_verdict(len(records), summary["verdict"])
     run.write(run.files.confusion, confusions(simulation))
     run.write(run.files.gates, gates(simulation))
     summary = {**summary, **{key: run.note()[key] for key in ("command", "versions", "machine")}}

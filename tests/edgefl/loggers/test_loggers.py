@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from edgefl.errors import ConfigError
 from edgefl.loggers import check_log, open_logs
-from edgefl.loggers.scalars import figure_scalars, round_scalars
+from edgefl.loggers.scalars import figure_scalars, round_scalars, verdict_scalars
+from edgefl.verdict import as_dict, judge
 
 SUMMARY = {
     "round": 2,
@@ -27,6 +28,27 @@ SUMMARY = {
     "seconds": 1.25,
     "dropped": ["pi-2"],
     "ts": 1.7e9,
+}
+
+DEVICE = {
+    "accuracy_local": 0.5,
+    "accuracy_federated": 0.25,
+    "accuracy_shipped": 0.75,
+    "accuracy_shipped_int8": 0.75,
+    "test_gained": 10.0,
+    "test_lost": 0.0,
+}
+OTHER_DEVICE = {**DEVICE, "accuracy_local": 0.75, "test_gained": 0.0}
+VERDICT = as_dict(judge([{"id": "pi-1", **DEVICE}, {"id": "pi-2", **OTHER_DEVICE}]))
+VERDICT_SCALARS = {
+    "verdict/local": 0.625,
+    "verdict/federated": 0.25,
+    "verdict/shipped": 0.75,
+    "verdict/int8": 0.75,
+    "verdict/better": 1.0,
+    "verdict/as_good": 1.0,
+    "verdict/worse": 0.0,
+    "verdict/gain_points": 12.5,
 }
 
 
@@ -85,6 +107,13 @@ def test_scalars_of_a_round_by_hand():
     }
 
 
+def test_scalars_of_a_verdict_by_hand():
+    assert verdict_scalars(VERDICT) == VERDICT_SCALARS
+    alone_is_unknown = {"id": "pi-1", "accuracy_shipped": 0.5}
+    assert verdict_scalars(as_dict(judge([alone_is_unknown]))) == {"verdict/shipped": 0.5}
+    assert verdict_scalars(as_dict(judge([]))) == {}
+
+
 @given(
     st.dictionaries(st.sampled_from(sorted(SUMMARY)), st.floats() | st.none() | st.integers(-(2**40), 2**40))
 )
@@ -128,6 +157,20 @@ def test_tensorboard_reads_what_was_logged(tmp_path):
         "round/loss": [(1, 0.5), (2, 0.25), (3, 0.125)],
         "round/updates": [(1, 3.0)],
     }
+
+
+def test_tensorboard_shows_a_verdict(tmp_path):
+    pytest.importorskip("tensorboardX")
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    with open_one(f"tensorboard:{tmp_path / 'tb'}") as log:
+        log.write_verdict(3, VERDICT)
+    assert read_events(tmp_path / "tb") == {
+        name: [(3, value)] for name, value in sorted(VERDICT_SCALARS.items())
+    }
+    events = event_accumulator.EventAccumulator(str(tmp_path / "tb"))
+    events.Reload()
+    (event,) = events.Tensors("edgefl.verdict/text_summary")
+    assert event.tensor_proto.string_val[0].decode() == VERDICT["sentence"]
 
 
 def test_no_log_imports_tensorflow(tmp_path):
@@ -178,6 +221,19 @@ def test_mlflow_reads_what_was_logged_and_a_run_is_gone_on_with(tmp_path):
     assert told == {"round/loss": [(1, 0.5), (2, 0.25)]}
     assert later == {"round/loss": [(7, 0.125)]}
     assert first.data.params == {"algorithm": "fedavg"}
+
+
+def test_mlflow_shows_a_verdict_once_although_it_is_written_again(tmp_path):
+    pytest.importorskip("mlflow")
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    for resumed in (False, True):
+        with open_one(f"mlflow:{uri}", resumed=resumed) as log:
+            log.write_verdict(3, VERDICT)
+    ((run, metrics),) = runs_of(uri)
+    assert {name: set(points) for name, points in metrics.items()} == {
+        name: {(3, value)} for name, value in VERDICT_SCALARS.items()
+    }
+    assert run.data.tags["edgefl.verdict"] == VERDICT["sentence"]
 
 
 def test_a_server_that_is_not_there_is_an_error(tmp_path, monkeypatch):

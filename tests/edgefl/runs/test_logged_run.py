@@ -41,6 +41,12 @@ def test_a_run_and_its_logs_say_the_same(prepare, tmp_path, capfd):
         each["loss"] for each in rounds
     ]
     assert run.data.metrics["end/accuracy_mixture/mean"] == mixture["mean"]
+    assert run.data.tags["edgefl.verdict"] == summary["verdict"]["sentence"]
+    means = {name: mean for name, mean in summary["verdict"]["means"].items() if mean is not None}
+    assert means
+    assert {name: run.data.metrics[f"verdict/{name}"] for name in means} == means
+    (shipped,) = events.Scalars("verdict/shipped")
+    assert (shipped.step, shipped.value) == (3, pytest.approx(means["shipped"]))
 
 
 def test_a_log_that_is_none_ends_before_anything_is_made(tmp_path, capfd):

@@ -2,6 +2,7 @@
 Home Assistant evaluates.
 """
 
+import contextlib
 import json
 import re
 import secrets
@@ -10,9 +11,11 @@ import pytest
 
 from edgefl.security.authority import enrol_watcher, revoke
 from edgefl.transport.link import Link, Message
+from edgefl.verdict import judge
 from edgefl.wire.messages import Status
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import matches
+from edgefl.wire.verdict_message import verdict_message
 from mqtt_broker.integrations.home_assistant import Announcer, board_entities, federation_entities, node_id
 
 # what https://www.home-assistant.io/integrations/mqtt/ and its pages on sensor and binary_sensor document
@@ -82,11 +85,14 @@ def rendered(template, payload):
     """Return what Home Assistant would: its templates are Jinja's, with the message as `value` and, when it
     is JSON, `value_json`.
     """
+    values = {"value": payload.decode()}
+    with contextlib.suppress(ValueError):
+        values["value_json"] = json.loads(payload)
     jinja2 = pytest.importorskip("jinja2")
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     environment = ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined)
-    return environment.from_string(template).render(value=payload.decode(), value_json=json.loads(payload))
+    return environment.from_string(template).render(values)
 
 
 def by_key(entities):
@@ -97,7 +103,7 @@ def test_entities_are_what_home_assistant_documents():
     both = federation_entities("a.b_c-1") | board_entities("a.b_c-1", "pi_1", "0.1.0")
     for topic, entity in both.items():
         check_entity(topic, entity)
-    assert len({entity["unique_id"] for entity in both.values()}) == len(both) == 13
+    assert len({entity["unique_id"] for entity in both.values()}) == len(both) == 18
     assert node_id("a.b_c-1") == "edgefl_aDb_c-1"
     names = {node_id(name) for name in ("a.b", "a_b", "a-b", "adb", "ab")}
     assert len(names) == 5
@@ -141,6 +147,39 @@ def test_templates_by_hand():
     } == {""}
 
 
+VERDICT_KEYS = ("verdict", "verdict_local", "verdict_federated", "verdict_shipped", "verdict_int8")
+
+
+def rendered_verdict(payload):
+    """Return the states of the five entities of a verdict and the attributes of the first one."""
+    entities = by_key(federation_entities("f"))
+    states = [rendered(entities[key]["value_template"], payload) for key in VERDICT_KEYS]
+    return states, json.loads(rendered(entities["verdict"]["json_attributes_template"], payload))
+
+
+def test_templates_of_the_verdict_by_hand():
+    """A figure that nobody reported is unknown, which Home Assistant reads as None."""
+    figures = {"accuracy_local": 0.5, "accuracy_shipped": 0.8, "test_gained": 10.0, "test_lost": 0.0}
+    other = {"accuracy_local": 0.75, "accuracy_shipped": 0.8, "test_gained": 2.0, "test_lost": 1.0}
+    verdict = judge([{"id": "pi-1", **figures}, {"id": "pi-2", **other}])
+    states, attributes = rendered_verdict(encode_json(verdict_message(verdict, "s", 1.0, with_rows=True)))
+    assert states == ["1 better, 1 as good, 0 worse", "62.5", "None", "80.0", "None"]
+    assert attributes == {
+        "sentence": verdict.sentence,
+        "devices": 2,
+        "better": 1,
+        "as_good": 1,
+        "worse": 0,
+        "gain_points": 17.5,
+    }
+    verdict = judge([{"id": "pi-1", "accuracy_shipped": 0.8}])
+    states, attributes = rendered_verdict(encode_json(verdict_message(verdict, "s", 1.0, with_rows=True)))
+    assert states == ["not compared", "None", "None", "80.0", "None"]
+    assert attributes["gain_points"] is None
+    # a federation that begins makes the topic empty
+    assert rendered_verdict(b"") == (["not ended", "None", "None", "None", "None"], {})
+
+
 def status_of(client_id, version="1", online=True):
     return encode_json(Status(client_id, "b", online, 1.0, 10, version, 2.0))
 
@@ -148,7 +187,7 @@ def status_of(client_id, version="1", online=True):
 def test_the_announcer_says_everything_once_and_takes_back_who_is_revoked():
     revoked = set()
     announcer = Announcer("f", "homeassistant", revoked.__contains__)
-    assert len(list(announcer.due())) == 6
+    assert len(list(announcer.due())) == 11
     assert not list(announcer.due())
     for payload in (status_of("pi-1"), status_of("pi-1", online=False), b"", b"{", b"[]"):
         announcer.take("edgefl/v2/f/device/pi-1/status", payload, 0.0)
@@ -167,7 +206,7 @@ def test_the_announcer_says_everything_once_and_takes_back_who_is_revoked():
     revoked.clear()
     assert len([message for message in announcer.due() if message.payload]) == 7
     announcer.again()
-    assert len(list(announcer.due())) == 13
+    assert len(list(announcer.due())) == 18
     assert {message.payload for message in announcer.withdrawn()} == {b""}
 
 
@@ -211,7 +250,7 @@ def test_every_entity_of_a_real_federation_gets_its_values(heard_all):
     entities = {
         topic.replace(prefix, "homeassistant", 1): json.loads(payload) for topic, payload in found.items()
     }
-    assert len(entities) == 6 + 2 * 7
+    assert len(entities) == 11 + 2 * 7
     told = {}
     for topic, entity in entities.items():
         check_entity(topic, entity)
@@ -231,6 +270,13 @@ def test_every_entity_of_a_real_federation_gets_its_values(heard_all):
             assert set(states) <= {"online", "offline"}
     assert told["phase"] == ["joining", "federate", "federate", "personalize", "done"]
     assert told["round"] == ["0", "1", "2", "3", "3"]
+    verdict = federation.result()["verdict"]
+    assert told["verdict"] == ["not compared"], "these devices do not train alone"
+    assert verdict["means"]["local"] is None
+    assert told["verdict_local"] == ["None"]
+    assert [float(value) for value in told["verdict_shipped"]] == [
+        pytest.approx(100 * verdict["means"]["shipped"], abs=0.06)
+    ]
     assert [float(value) for value in told["loss"]] == [
         round(loss, 4) for loss in federation.result()["losses"]
     ]
@@ -272,7 +318,7 @@ def test_who_is_revoked_goes_at_once_and_the_access_list_lets_the_aggregator_say
             found[event.topic] = event.payload
         return found
 
-    seen = until(lambda found: len(found) == 13)
+    seen = until(lambda found: len(found) == 18)
     assert all(seen.values())
     assert not [topic for topic in seen if "forged" in topic]
     assert thief.get(0.5) is None

@@ -10,8 +10,10 @@ import urllib.request
 import pytest
 
 from edgefl.cli.main import run as edgefl
-from edgefl.wire.messages import Receipt
+from edgefl.verdict import judge
+from edgefl.wire.messages import Receipt, State
 from edgefl.wire.strict_json import encode_json
+from edgefl.wire.verdict_message import verdict_message
 from mqtt_broker.integrations.prometheus import MALFORMED, REASONS, Figures, kind_of
 
 KINDS = {*(kind for kind, _ in REASONS), MALFORMED}
@@ -80,6 +82,58 @@ def test_a_refusal_is_counted_by_its_kind():
     }
 
 
+def verdict_of(*rows):
+    """Return the samples of a verdict on a federation of these devices, and the figures that they are of."""
+    figures = Figures("f")
+    state = State("f", "s", "done", 2, 1, 0, 30.0, "p", 1.0)
+    figures.take("edgefl/v2/f/state", encode_json(state), 2.0)
+    message = verdict_message(judge(rows), "s", 1.0, with_rows=True)
+    figures.take("edgefl/v2/f/verdict", encode_json(message), 2.0)
+    pytest.importorskip("prometheus_client")
+    samples = (sample for family in figures.collect() for sample in family.samples)
+    return {
+        (sample.name, *(value for name, value in sample.labels.items() if name != "federation")): sample.value
+        for sample in samples
+        if sample.name.startswith("edgefl_verdict")
+    }, figures
+
+
+def test_a_verdict_by_hand():
+    row = {"accuracy_local": 0.5, "accuracy_shipped": 0.75, "test_gained": 10.0, "test_lost": 0.0}
+    found, _ = verdict_of({"id": "pi-1", **row}, {"id": "pi-2", **row, "test_gained": 0.0})
+    (sentence,) = (key[1] for key in found if key[0] == "edgefl_verdict_info")
+    assert sentence.startswith("The federation was worth it for 1 of 2 devices")
+    assert found == {
+        ("edgefl_verdict_accuracy", "local"): 0.5,
+        ("edgefl_verdict_accuracy", "shipped"): 0.75,
+        ("edgefl_verdict_devices", "better"): 1,
+        ("edgefl_verdict_devices", "as_good"): 1,
+        ("edgefl_verdict_devices", "worse"): 0,
+        ("edgefl_verdict_gain_points",): 25.0,
+        ("edgefl_verdict_info", sentence): 1,
+    }
+    found, _ = verdict_of({"id": "pi-1", "accuracy_shipped": 0.75})
+    assert {key for key in found if key[0] != "edgefl_verdict_info"} == {
+        ("edgefl_verdict_accuracy", "shipped")
+    }
+
+
+def test_only_somebody_who_scrapes_is_waited_for():
+    pytest.importorskip("prometheus_client")
+    figures = Figures("f")
+    state = State("f", "s", "done", 2, 1, 0, 30.0, "p", 1.0)
+    list(figures.collect())
+    assert not figures.awaits_scrape(), "the end was not heard"
+    figures.take("edgefl/v2/f/state", encode_json(state), 2.0)
+    assert figures.awaits_scrape()
+    list(figures.collect())
+    assert not figures.awaits_scrape()
+    figures.wait_for_scrape(0.0)
+    never_scraped = Figures("f")
+    never_scraped.take("edgefl/v2/f/state", encode_json(state), 2.0)
+    assert not never_scraped.awaits_scrape()
+
+
 def test_a_running_aggregator_answers_with_what_it_did(federate, mosquitto_url, toys, puppet, listen):
     """Two real devices play two rounds; a puppet that is there too sends nonsense in the first, and goes;
     then it is scraped.
@@ -141,6 +195,12 @@ def test_a_running_aggregator_answers_with_what_it_did(federate, mosquitto_url, 
     }
     assert sum(states.values()) == 3
     doll.close_hard()
+    # the aggregator does not end before the verdict was scraped
+    aggregator.wait_for("waiting for a last scrape of the metrics")
+    last = scrape(url)
+    verdict = federation.result()["verdict"]
+    assert last["edgefl_verdict_accuracy", "shipped"] == pytest.approx(verdict["means"]["shipped"], abs=1e-4)
+    assert last["edgefl_verdict_info", verdict["sentence"]] == 1
     assert aggregator.end() == 0, aggregator.said
     assert [device.end() for device in devices] == [0, 0]
 
@@ -153,6 +213,8 @@ def test_a_running_aggregator_answers_with_what_it_did(federate, mosquitto_url, 
     ]
     (accuracy,) = events.Scalars("end/accuracy_shipped/mean")
     assert accuracy.step == 3
+    (shipped,) = events.Scalars("verdict/shipped")
+    assert (shipped.step, shipped.value) == (3, pytest.approx(verdict["means"]["shipped"]))
 
 
 def test_a_port_that_is_taken_is_an_error(federate, mosquitto_url):
