@@ -7,9 +7,9 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgefl.demo.processes import Child, Children
 from edgefl.errors import ConfigError, EdgeflError, StateError
@@ -17,12 +17,32 @@ from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.storage.demo_directory import DemoFiles
 from edgefl.storage.device_directory import DeviceFiles
 
+if TYPE_CHECKING:
+    from edgefl.data.dataset import Dataset
+
 ALGORITHM = "pfl-mfe"
 FEDERATION = "demo"
 LIMIT_S = 900.0
 FREE_BYTES = 64_000_000
-# Rounds, and samples to train on for each client (0: all), such that two cores need less than three minutes.
-SCALES = {"digits": (10, 0), "fashion-mnist": (10, 500)}
+DEFAULT_ROUNDS = 20
+ALPHA = 5.0
+"""Concentration of the Dirichlet distribution that shares out each class."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of a data set a demo takes: few samples to learn from, so that a federation can help.
+
+    Attributes:
+        train: number of training samples per client, on average.
+        test: number of test samples per client, on average; fewer where fewer are left.
+    """
+
+    train: int
+    test: int
+
+
+SCALES = {"digits": Scale(60, 400), "fashion-mnist": Scale(150, 1000)}
 CLIENT_KEYS = (
     "id",
     "n_train",
@@ -92,20 +112,38 @@ url = "{url}"
 
 
 def write_shards(settings: Settings) -> None:
-    """Share the data set out by Dirichlet(.5) and write one `.npz` a client."""
+    """Share the data set out to the clients and write one `.npz` for each."""
     from edgefl.config import PartitionConfig
     from edgefl.data import load_dataset, make_shards
-    from edgefl.data.dataset import subsample
     from edgefl.data.npz import save_shard
 
-    dataset = load_dataset(settings.dataset)
-    each = SCALES[settings.dataset][1]
-    if each:
-        dataset = subsample(dataset, each * settings.clients, each * settings.clients, settings.seed)
-    partition = PartitionConfig("dirichlet", settings.clients, {"alpha": 0.5, "min_samples": 20})
+    scale = SCALES[settings.dataset]
+    counts = scale.train * settings.clients, scale.test * settings.clients
+    dataset = draw_samples(load_dataset(settings.dataset), *counts, settings.seed)
+    partition = PartitionConfig("dirichlet", settings.clients, {"alpha": ALPHA, "min_samples": 20})
     shards = make_shards(dataset, partition, settings.seed)
     for name, shard in zip(settings.ids, shards.values(), strict=True):
         save_shard(DemoFiles(settings.out).shard(client=name), shard)
+
+
+def draw_samples(dataset: "Dataset", num_train: int, num_test: int, seed: int) -> "Dataset":
+    """Draw different training and test samples from both parts of a data set.
+
+    Args:
+        dataset: the data set; its samples have no groups.
+        num_train: number of training samples.
+        num_test: number of test samples; fewer where fewer are left.
+        seed: random seed.
+    """
+    import numpy as np
+
+    from edgefl.rng import rng_for
+
+    x = np.concatenate([dataset.x_train, dataset.x_test])
+    y = np.concatenate([dataset.y_train, dataset.y_test])
+    order = rng_for(seed, 0, "subsample").permutation(len(y))
+    train, test = np.split(order[: num_train + num_test], [num_train])
+    return replace(dataset, x_train=x[train], y_train=y[train], x_test=x[test], y_test=y[test])
 
 
 def prepare(out: Path) -> None:

@@ -8,7 +8,17 @@ from pathlib import Path
 import click
 
 from edgefl.demo.processes import Children
-from edgefl.demo.run import SCALES, Settings, collect, federate, prepare, table, until_done, write_shards
+from edgefl.demo.run import (
+    DEFAULT_ROUNDS,
+    SCALES,
+    Settings,
+    collect,
+    federate,
+    prepare,
+    table,
+    until_done,
+    write_shards,
+)
 from edgefl.storage.demo_directory import DemoFiles
 from edgefl.storage.device_directory import DeviceFiles
 from edgefl.system.progress import Telling
@@ -24,7 +34,13 @@ from edgefl.system.signals import Stopped, stoppable
     help="What is shared out.",
 )
 @click.option("--clients", type=click.IntRange(2, 16), default=4, show_default=True, help="Device processes.")
-@click.option("--rounds", type=click.IntRange(1), help="Rounds of federated averaging  [default: 10]")
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    default=DEFAULT_ROUNDS,
+    show_default=True,
+    help="Rounds of federated averaging.",
+)
 @click.option(
     "--out", type=click.Path(path_type=Path), help="A new directory  [default: runs/demo-DATE-TIME]"
 )
@@ -45,7 +61,7 @@ from edgefl.system.signals import Stopped, stoppable
 def demo(
     dataset: str,
     clients: int,
-    rounds: int | None,
+    rounds: int,
     out: Path | None,
     seed: int,
     broker: str,
@@ -63,7 +79,7 @@ def demo(
         if importlib.util.find_spec(module) is None:
             raise ModuleNotFoundError(f"No module named {module!r}", name=module)
     out = out or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
-    settings = Settings(dataset, clients, rounds or SCALES[dataset][0], seed, broker, port, out)
+    settings = Settings(dataset, clients, rounds, seed, broker, port, out)
     prepare(out)
     files = DemoFiles(out)
     started = time.monotonic()

@@ -11,12 +11,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edgefl.cli import main as cli
+from edgefl.data.dataset import Dataset
+from edgefl.data.npz import load_shard
 from edgefl.demo.processes import Children
-from edgefl.demo.run import CLIENT_KEYS, client_row, means, table
+from edgefl.demo.run import CLIENT_KEYS, Settings, client_row, draw_samples, means, table, write_shards
 from edgefl.errors import EdgeflError
+from edgefl.storage.demo_directory import DemoFiles
 
 DEMO = (sys.executable, "-m", "edgefl", "demo")
 
@@ -36,33 +42,59 @@ def is_running(pid: int) -> bool:
     return False
 
 
-def test_a_small_demo_leaves_a_summary_and_models(tmp_path: Path) -> None:
+@given(st.integers(1, 30), st.integers(1, 30), st.integers(0, 9), st.integers(1, 40), st.integers(0, 2**32))
+def test_no_sample_is_drawn_twice(of_train: int, of_test: int, train: int, test: int, seed: int) -> None:
+    numbers = np.arange(of_train + of_test)
+    x = numbers.astype(np.float32)[:, None]
+    dataset = Dataset(x[:of_train], 2 * numbers[:of_train], x[of_train:], 2 * numbers[of_train:], 10)
+    drawn = draw_samples(dataset, train, test, seed)
+    total = of_train + of_test
+    assert len(drawn.y_train) == min(train, total)
+    assert len(drawn.y_test) == min(test, max(total - train, 0))
+    found = np.concatenate([drawn.y_train, drawn.y_test])
+    assert len(set(found.tolist())) == len(found)
+    assert np.array_equal(2 * np.concatenate([drawn.x_train, drawn.x_test])[:, 0], found)
+    assert np.array_equal(draw_samples(dataset, train, test, seed).y_train, drawn.y_train)
+
+
+def test_the_clients_of_a_demo_have_few_samples_to_learn_from_and_many_to_measure(tmp_path: Path) -> None:
+    settings = Settings("digits", 4, 1, 1, "auto", 0, tmp_path)
+    write_shards(settings)
+    shards = [load_shard(DemoFiles(tmp_path).shard(client=name)) for name in settings.ids]
+    assert sum(len(shard.y_train) for shard in shards) == 4 * 60
+    assert all(len(shard.y_train) >= 20 for shard in shards)
+    # 1,797 scans, less those to train on
+    assert sum(len(shard.y_test) for shard in shards) == 1557
+    assert all(len(np.unique(shard.y_train)) > 5 for shard in shards)
+
+
+def test_a_demo_shows_a_federation_that_helps_and_leaves_models(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    ran = subprocess.run(
-        [*DEMO, "--clients", "2", "--rounds", "4", "--out", str(out), "--json"],
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+    ran = subprocess.run([*DEMO, "--out", str(out), "--json"], capture_output=True, text=True, timeout=280)
     assert ran.returncode == 0, ran.stderr
     summary = json.loads((out / "summary.json").read_text())
     assert json.loads(ran.stdout) == summary
     assert {"rounds", "seconds", "broker", "dataset", "algorithm", "clients"} <= set(summary)
-    assert (summary["rounds"], summary["dataset"], summary["algorithm"]) == (4, "digits", "pfl-mfe")
+    assert (summary["rounds"], summary["dataset"], summary["algorithm"]) == (20, "digits", "pfl-mfe")
     assert summary["broker"] in ("mosquitto", "amqtt")
-    assert [client["id"] for client in summary["clients"]] == ["pi-1", "pi-2"]
+    assert [client["id"] for client in summary["clients"]] == ["pi-1", "pi-2", "pi-3", "pi-4"]
     for client in summary["clients"]:
         assert tuple(client) == CLIENT_KEYS
         assert None not in client.values()
         assert (out / "clients" / client["id"] / "model.tflite").stat().st_size == client["tflite_bytes"]
-        assert min(client["bytes_up"], client["bytes_down"]) > 4 * 61_706 * 4
+        assert min(client["bytes_up"], client["bytes_down"]) > 20 * 61_706 * 4
     mean = means(summary["clients"])
     assert mean["accuracy_shipped"] is not None
     assert mean["accuracy_federated"] is not None
     assert mean["accuracy_shipped_int8"] is not None
-    assert mean["accuracy_shipped"] >= mean["accuracy_federated"] > 0.5
+    assert mean["accuracy_local"] is not None
+    assert mean["accuracy_federated"] > mean["accuracy_local"] > 0.5
+    assert mean["accuracy_shipped"] > mean["accuracy_local"]
     assert abs(mean["accuracy_shipped_int8"] - mean["accuracy_shipped"]) <= 0.01
-    assert summary["verdict"]["devices"] == 2
+    assert summary["verdict"]["devices"] == 4
+    assert summary["verdict"]["better"] >= 1
+    assert summary["verdict"]["worse"] == 0
+    assert summary["verdict"]["gain_points"] > 1
     # the aggregator's table is left out: the demo prints one of its own
     assert "done in" in ran.stderr
     assert summary["verdict"]["sentence"] not in ran.stderr
