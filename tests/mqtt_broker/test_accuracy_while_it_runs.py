@@ -71,8 +71,8 @@ def test_mqtt_and_simulator_report_the_same_accuracy(federate, any_url, toys, li
             assert line[part] == summaries[record.round][part] == getattr(record, part)
         values = [client["accuracy"] for client in record.updates.values()]
         assert record.accuracy_mean == pytest.approx(np.mean(values))
-        said = f"accuracy {100 * record.accuracy_mean:.1f}% (p10 {100 * record.accuracy_p10:.1f}%, p90 "
-        assert said in aggregator.said
+        expected = f"accuracy {100 * record.accuracy_mean:.1f}% (p10 {100 * record.accuracy_p10:.1f}%, p90 "
+        assert expected in aggregator.said
     assert {each["values"]["accuracy"] for each in of_kind(messages, "metrics") if each["round"] == 2} == {
         client["accuracy"] for client in records[1].updates.values()
     }

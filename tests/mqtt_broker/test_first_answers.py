@@ -51,11 +51,11 @@ def test_a_port_where_a_broker_answers_already(
 ) -> None:
     port = mosquitto_url.rpartition(":")[2]
     assert cli.run(["broker", "start", "--port", port]) == 1
-    said = capsys.readouterr().err
+    errors = capsys.readouterr().err
     assert (
-        "a broker answers there already" in said
-        and f"use mqtt://127.0.0.1:{port}" in said
-        and "--port 0" in said
+        "a broker answers there already" in errors
+        and f"use mqtt://127.0.0.1:{port}" in errors
+        and "--port 0" in errors
     )
 
 
@@ -101,6 +101,6 @@ def test_a_simulation_says_which_data_it_takes(tmp_path: Path, capsys: pytest.Ca
         assert (
             cli.run(["simulate", str(tmp_path / "f.toml"), "--out", str(tmp_path / f"run-{expected}")]) == 1
         )
-        said = capsys.readouterr().err
-        assert "does not know its groups" in said
-        assert ("no [data]" in said and "taking digits" in said) == expected
+        errors = capsys.readouterr().err
+        assert "does not know its groups" in errors
+        assert ("no [data]" in errors and "taking digits" in errors) == expected

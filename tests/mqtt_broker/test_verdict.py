@@ -54,8 +54,8 @@ def test_a_monitor_that_starts_after_the_end_shows_the_verdict(
     assert "done in" in lines[-7]
 
     for device, row in zip(devices, verdict.rows, strict=True):
-        told = [line for line in device.said.splitlines() if line.startswith(f"{row.id} ")]
-        assert told[-2:] == device_lines(row)[-2:]
+        printed = [line for line in device.said.splitlines() if line.startswith(f"{row.id} ")]
+        assert printed[-2:] == device_lines(row)[-2:]
 
     message = decode_json(messages.Verdict, retained(mosquitto_url, federation.topics.verdict))
     assert (message.session, message.sentence) == (result["session"], verdict.sentence)
@@ -172,7 +172,7 @@ def test_differential_privacy_publishes_no_verdict(mosquitto_url, federate, toys
     federation = federate(mosquitto_url, rounds=1, min_clients=2, tables=tables)
     heard = listen(federation)
     aggregator, _ = run(federation, {f"pi-{i}": toys.shard(i) for i in range(2)})
-    said = heard.until_phase("done")
-    assert not any(each.payload for each in said if each.topic == federation.topics.verdict)
+    received = heard.until_phase("done")
+    assert not any(each.payload for each in received if each.topic == federation.topics.verdict)
     assert retained(mosquitto_url, federation.topics.verdict) is None
     assert federation.result()["verdict"]["sentence"] == aggregator.said.splitlines()[-1]

@@ -47,8 +47,8 @@ def init(folder: Path, capsys: pytest.CaptureFixture[str], **arrays: Any) -> str
     ],
 )
 def test_a_probable_mistake_is_named_with_its_remedy(tmp_path, capsys, x, y, words) -> None:
-    said = init(tmp_path, capsys, x=x, y=y)
-    assert all(word in said for word in words), said
+    output = init(tmp_path, capsys, x=x, y=y)
+    assert all(word in output for word in words), output
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def test_a_probable_mistake_is_named_with_its_remedy(tmp_path, capsys, x, y, wor
 def test_a_form_with_one_meaning_is_changed_and_init_says_so(
     tmp_path, capsys, x, y, shape, model, words
 ) -> None:
-    said = init(tmp_path, capsys, x=x, y=y)
-    change = next(line for line in said.splitlines() if "change: pi-1: " in line)
-    assert all(word in change for word in words), said
+    output = init(tmp_path, capsys, x=x, y=y)
+    change = next(line for line in output.splitlines() if "change: pi-1: " in line)
+    assert all(word in change for word in words), output
     config = load_config(tmp_path / "federation.toml").model
     assert (config.input_shape, config.num_classes, config.name) == (shape, 10, model)
 
@@ -126,9 +126,9 @@ def test_numpy_never_advises_to_unpickle(tmp_path, capsys) -> None:
     np.savez(tmp_path / "objects.npz", x=np.array([{}] * 3, object), y=np.arange(3))
     for name, words in (("text.npz", "no file of NumPy"), ("objects.npz", "Python objects")):
         assert cli.run(["init", "--yes", "--data", str(tmp_path / name), str(tmp_path / "f.toml")]) == 1
-        said = capsys.readouterr().err
-        assert words in said and "numpy.savez" in said
-        assert "pickle" not in said and "--input-shape" not in said
+        output = capsys.readouterr().err
+        assert words in output and "numpy.savez" in output
+        assert "pickle" not in output and "--input-shape" not in output
 
 
 def test_a_shape_by_hand_is_offered_only_where_it_helps(tmp_path, capsys) -> None:

@@ -1,6 +1,7 @@
 """An aggregator that is killed goes on where it was, to the bits of an undisturbed run."""
 
 import json
+import sqlite3
 from dataclasses import replace
 
 import pytest
@@ -167,7 +168,21 @@ def test_a_journal_yields_the_updates_of_the_last_rounds(tmp_path):
         assert [begin.round for begin in journal.latest_updates(9, "personalize")] == [1, 2, 3]
 
 
-def test_a_round_looks_up_late_updates_in_the_rounds_that_may_have_them_alone(tmp_path):
+@pytest.fixture
+def connections(monkeypatch):
+    """The connections to SQLite that the test opens, in order."""
+    opened = []
+    connect = sqlite3.connect
+
+    def keep(*arguments, **settings):
+        opened.append(connect(*arguments, **settings))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", keep)
+    return opened
+
+
+def test_a_round_looks_up_late_updates_in_the_rounds_that_may_have_them_alone(tmp_path, connections):
     steps = {}
     with Journal(tmp_path) as journal:
         for number in range(1, 301):
@@ -177,21 +192,21 @@ def test_a_round_looks_up_late_updates_in_the_rounds_that_may_have_them_alone(tm
             def step(number=number):
                 steps[number] += 1
 
-            journal._database.set_progress_handler(step, 1)
+            connections[0].set_progress_handler(step, 1)
             late = {(number - 1, "pi-1"): BEGIN.sha256} if number > 1 else {}
             assert journal.settled(opened, number) == {}
             assert journal.settled(opened, number - 1) == late
-            journal._database.set_progress_handler(None, 1)
+            connections[0].set_progress_handler(None, 1)
             journal.accept(opened, replace(BEGIN, round=number))
     assert steps[300] == steps[10] > 0
 
 
-def test_what_a_journal_noted_is_synced_whatever_file_it_is_in(tmp_path):
+def test_what_a_journal_noted_is_synced_whatever_file_it_is_in(tmp_path, connections):
     with Journal(tmp_path) as journal:
         opened = journal.open_round(Opened(1, "federate", "n1", ("pi-1",)))
         journal.close_round(opened, 0.25, [])
         journal.sync()
-        journal._database.execute("pragma journal_mode=delete")  # as where a file system has no shared memory
+        connections[0].execute("pragma journal_mode=delete")  # as where a file system has no shared memory
         journal.close_round(opened, 0.5, [])
         journal.sync()
         assert journal.losses("personalize") == [0.25]
