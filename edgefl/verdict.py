@@ -384,7 +384,8 @@ def _advice(verdict: Verdict, algorithm: str, num_classes: int, tested: int) -> 
             "smaller learning_rate, or more rounds."
         )
     others = " or ".join(f'"{name}"' for name in SUGGESTED_ALGORITHMS if name != algorithm)
-    if verdict.worse > verdict.better and not verdict.kinds["local"]:
+    # without a selection every device ships its mixture
+    if verdict.worse > verdict.better and verdict.kinds["mixture"] == sum(verdict.kinds.values()):
         return "Set select = true in [personalization], so that a device can keep its local model."
     if 2 * verdict.kinds["local"] > verdict.devices:
         return (

@@ -187,6 +187,14 @@ ALIKE = [row(f"d-{i}", 0.9, 0.6, 0.9, 0.9, 0.0, 0.0, 0.0) for i in range(3)]
             "Set select = true in [personalization], so that a device can keep its local model.",
         ),
         (
+            # one device ships a fine-tuned model, so the devices do select
+            [row("a", 0.9, 0.7, 0.6, 0.6, 3.0, 0.0, 12.0), row("b", 0.9, 0.7, 0.9, 0.9, 2.0, 0.0, 0.0)],
+            {},
+            "The federation was worth it for none of 2 devices: ",
+            "The federated model is 20.0 points below training alone: try more rounds, or the algorithm "
+            '"clustered" or "pfl-mfe".',
+        ),
+        (
             [row("a", 0.5, 0.7, 0.75, 0.7, 3.0, 10.0, 0.0)],
             {"num_classes": 10},
             "The federation was worth it for 1 of 1 device: its model is better than training alone (as ",
