@@ -86,7 +86,6 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
                 "clustering": clustering,
                 "pretrain_rounds": before,
                 "cluster_epochs": 3,
-                "cut": "distance",
                 "cut_distance": 5.0,
                 "epochs": 1,
                 "momentum": 0.0,

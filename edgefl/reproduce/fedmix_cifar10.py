@@ -36,7 +36,12 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
     ways: Mapping[str, dict[str, Any]] = {
         "fedavg": adam,
         "biased-fedavg": adam,
-        "fedmix": {"num_experts": EXPERTS, "server_learning_rate": 1e-3, "phi_learning_rate": PHI[scale]},
+        "fedmix": {
+            "num_experts": EXPERTS,
+            "server_learning_rate": 1e-3,
+            "phi_learning_rate": PHI[scale],
+            "personal_epochs": 0,
+        },
     }
 
     def stage(algorithm: str) -> Stage:

@@ -36,7 +36,7 @@ from edgefl.algorithms.clustering.clusters import START, divided, moved, sent_to
 from edgefl.algorithms.clustering.similarity import compared, vector
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import FEDERATED, GLOBAL, INITIAL
-from edgefl.algorithms.options import check_choice, check_count, check_range, sgd_hyper
+from edgefl.algorithms.options import TrainingOptions, check_choice, check_range, sgd_hyper
 from edgefl.algorithms.papers.fedavg import fedavg_objectives
 from edgefl.learner.base import Learner
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
@@ -72,8 +72,8 @@ def cut_by_similarity(
 
 
 @dataclass(frozen=True)
-class ClusteredOptions:
-    """Options of clustered federated learning. Raises ConfigError for an option out of its range.
+class ClusteredOptions(TrainingOptions):
+    """Options of training, and those of clusters. Raises ConfigError for an option out of its range.
 
     `deltas` compares what training changed, `weights` whole weights, as in the paper. Deltas leave out the
     first weights, which all clients have in common: the deltas of clients without a common task are about
@@ -88,11 +88,6 @@ class ClusteredOptions:
         compare: deltas: what training changed, or weights
         layers: compared layers, with commas between; empty: the dense ones
         mixing: the paper's lambda: 1 is the client's own model, 0 its cluster's
-        epochs: passes over the client's samples in a round
-        learning_rate: step size of SGD on the client
-        momentum: momentum of SGD on the client; it starts at zero in each round
-        weight_decay: decoupled weight decay, w <- w - learning_rate * weight_decay * w before the step
-        batch_size: samples in a training batch; fixed when the plan is built; the paper gives none
     """
 
     clustering: bool = True
@@ -101,18 +96,13 @@ class ClusteredOptions:
     compare: str = "deltas"
     layers: str = ""
     mixing: float = 0.5
-    epochs: int = 2
-    learning_rate: float = 0.05
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    batch_size: int = 32
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_range("threshold", self.threshold)
         check_range("mixing", self.mixing)
         check_choice("cut", self.cut, ["threshold", "auto"])
         check_choice("compare", self.compare, ["weights", "deltas"])
-        check_count("batch_size", self.batch_size)
 
 
 def clustered(learner: Learner | None, options: ClusteredOptions) -> Algorithm:

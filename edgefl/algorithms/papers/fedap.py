@@ -33,7 +33,7 @@ from edgefl.algorithms.clustering.clusters import divided, moved, sent_to
 from edgefl.algorithms.clustering.similarity import vector
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import FEDERATED, GLOBAL, INITIAL
-from edgefl.algorithms.options import check_choice, check_count, epochs_with_steps, sgd_hyper
+from edgefl.algorithms.options import TrainingOptions, epochs_with_steps, sgd_hyper
 from edgefl.algorithms.papers.fedavg import fedavg_objectives
 from edgefl.algorithms.server_optimizer import STATISTICS
 from edgefl.config import FederationConfig
@@ -58,13 +58,13 @@ def statistics(weights: Weights) -> dict[str, Array]:
     return {name: array for name, array in weights.items() if name.rpartition("/")[2] in STATISTICS}
 
 
-def cut_by_distance(updates: Iterable[Update], cut: str, cut_distance: float, num_clusters: int) -> Cut:
+def cut_by_distance(updates: Iterable[Update], cut_distance: float, num_clusters: int) -> Cut:
     """Cluster clients that trained from one model by their deltas: Ward's method on the distance of all but
     statistics.
     """
     vectors = [distance_vector(update) for update in updates]
     merges = linkage(euclidean_distance(vectors), "ward")
-    by_distance = cut_at(merges, cut_distance) if cut == "distance" else cut_widest(merges)
+    by_distance = cut_at(merges, cut_distance) if cut_distance else cut_widest(merges)
     made = cut_into(merges, num_clusters) if num_clusters else by_distance
     return replace(made, similarity=cosine_similarity(vectors), centers=means(vectors, made.labels))
 
@@ -76,8 +76,8 @@ def distance_vector(update: Update) -> Array:
 
 
 @dataclass(frozen=True)
-class FedApOptions:
-    """Options of FedAP. Raises ConfigError for an unknown cut.
+class FedApOptions(TrainingOptions):
+    """Options of training, and those of FedAP.
 
     beta_start = beta_end = 1 and personalize_epochs = 0 give FedAvg, in clusters or not.
 
@@ -85,9 +85,8 @@ class FedApOptions:
         clustering: false: neither pretraining nor clusters
         pretrain_rounds: rounds of FedAvg before the clustering; 0: a quarter of the rounds, at least 1
         cluster_epochs: epochs in the clustering round
-        cut: distance, or auto: in the widest gap among the upper half of the merges
         cut_distance: where Ward's merges are cut; it depends on the model's size and learning rate (see
-            `clusters.explain_clusters`)
+            `clusters.explain_clusters`); 0: in the widest gap among the upper half of the merges
         num_clusters: number of clusters, in place of the cut; 0: by the cut
         beta_start: beta in the first round in clusters
         beta_end: beta from decay_rounds on
@@ -97,18 +96,12 @@ class FedApOptions:
         least_steps: number of steps of these epochs at least; a client with few samples takes more epochs; 0:
             only the epochs
         share_statistics: average the moving statistics of batch norms too
-        epochs: passes over the client's samples in a round
-        learning_rate: step size of SGD on the client
-        momentum: momentum of SGD on the client; it starts at zero in each round
-        weight_decay: decoupled weight decay, w <- w - learning_rate * weight_decay * w before the step
-        batch_size: samples in a training batch; fixed when the plan is built
     """
 
     clustering: bool = True
     pretrain_rounds: int = 0
     cluster_epochs: int = 3
-    cut: str = "distance"
-    cut_distance: float = 5.0
+    cut_distance: float = 0.0
     num_clusters: int = 0
     beta_start: float = 1.0
     beta_end: float = 0.46
@@ -116,15 +109,6 @@ class FedApOptions:
     personalize_epochs: int = 7
     least_steps: int = 200
     share_statistics: bool = False
-    epochs: int = 1
-    learning_rate: float = 0.001
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    batch_size: int = 16
-
-    def __post_init__(self) -> None:
-        check_choice("cut", self.cut, ["distance", "auto"])
-        check_count("batch_size", self.batch_size)
 
 
 def fitted_phases(options: FedApOptions, config: FederationConfig) -> FedApOptions:
@@ -193,9 +177,7 @@ def fedap(learner: Learner | None, options: FedApOptions) -> Algorithm:
             held = list(updates)
             if not held:  # nobody to place: the next round tries again
                 return replace(state, round=state.round + 1)
-            return divided(
-                state, held, cut_by_distance(held, options.cut, options.cut_distance, options.num_clusters)
-            )
+            return divided(state, held, cut_by_distance(held, options.cut_distance, options.num_clusters))
         if state.phase == PRETRAIN:
             return replace(
                 moved(state, updates, place), round=state.round + 1, phase=next_phase(state.round + 1)

@@ -125,14 +125,16 @@ class FedMixOptions:
         entropy: weight of the marginal entropy's gradient
         gate: local, or federated, whose weights are averaged like a model's while q(k|s) stays the client's
         gate_epochs: epochs of the training of a gate, where a client comes to personalization without one
+        personal_epochs: passes over the client's samples at the end, by which it trains its experts, gate and
+            bias further for itself (appendix G); 0: it keeps those of the last round
         bias: each client adds output biases of its own to all experts' logits; a client that took part in
             no round has none
     """
 
     num_experts: int = 4
-    epochs: int = 1
-    learning_rate: float = 0.05
-    batch_size: int = 64
+    epochs: int = 5
+    learning_rate: float = 0.02
+    batch_size: int = 10
     server_optimizer: str = "adam"
     server_learning_rate: float = 0.0
     phi_learning_rate: float = 0.0
@@ -143,6 +145,7 @@ class FedMixOptions:
     entropy: float = 1.0
     gate: str = "local"
     gate_epochs: int = 10
+    personal_epochs: int = 10
     bias: bool = False
 
     def __post_init__(self) -> None:
@@ -199,37 +202,49 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
         return broadcast_to(state, client_id, num_experts, threshold)
 
-    def local_update(
-        broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
-    ) -> tuple[Update, ClientState]:
+    def train(
+        models: Mapping[int, Weights],
+        phi: Array,
+        private: Weights,
+        shard: Shard,
+        epochs: int,
+        rng: np.random.Generator,
+    ) -> tuple[dict[str, Array], float]:
+        """Return experts (by their order among `models`), gate, bias and phi after training, and the loss."""
         assert learner is not None
-        phi = broadcast.models[PHI][PHI]
         conditions = conditions_of(shard, options.condition, len(phi))
-        shares = rs.shares_of(conditions, len(phi))
-        models = experts(broadcast.models)
-        used = used_of(models, rs.by_client(rs.by_condition(phi), shares), threshold)
-        private = private_of(learner, broadcast, state)
         weights = {
             **{
                 f"expert{slot}/{name}": array
-                for slot, k in enumerate(used)
-                for name, array in models[k].items()
+                for slot, model in enumerate(models.values())
+                for name, array in model.items()
             },
             **private,
             PHI: phi,
-            SHARE: shares[None].astype(np.float32),
-            CHOSEN: np.eye(num_experts, dtype=np.float32)[:, list(used)],
+            SHARE: rs.shares_of(conditions, len(phi))[None].astype(np.float32),
+            CHOSEN: np.eye(num_experts, dtype=np.float32)[:, list(models)],
         }
         data = {"x": shard.x_train} | (
             {}
             if options.condition == "label"
             else {CONDITION: np.eye(len(phi), dtype=np.float32)[conditions]}
         )
-        signature = train_name(len(used), num_experts)
+        signature = train_name(len(models), num_experts)
         trained, loss = learner.fit(
-            signature, weights, data, shard.y_train, epochs=options.epochs, rng=rng, hyper=hyper
+            signature, weights, data, shard.y_train, epochs=epochs, rng=rng, hyper=hyper
         )
-        now = {**weights, **trained}
+        return {**weights, **trained}, loss
+
+    def local_update(
+        broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
+    ) -> tuple[Update, ClientState]:
+        assert learner is not None
+        phi = broadcast.models[PHI][PHI]
+        shares = rs.shares_of(conditions_of(shard, options.condition, len(phi)), len(phi))
+        models = experts(broadcast.models)
+        used = used_of(models, rs.by_client(rs.by_condition(phi), shares), threshold)
+        private = private_of(learner, broadcast, state)
+        now, loss = train({k: models[k] for k in used}, phi, private, shard, options.epochs, rng)
         after = rs.by_client(rs.by_condition(now[PHI]), shares)
         if options.objective == LIKELIHOOD:
             ended = {k: {name: now[f"expert{k}/{name}"] for name in models[k]} for k in used}
@@ -271,7 +286,8 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
         conditions = conditions_of(shard, options.condition, len(phi))
         of_condition = rs.by_condition(phi)
         models = experts(broadcast.models)
-        q = rs.by_client(of_condition, rs.shares_of(conditions, len(phi)))
+        shares = rs.shares_of(conditions, len(phi))
+        q = rs.by_client(of_condition, shares)
         used = used_of(models, q, threshold)
         left = {k: models[k] for k in used}
         q = rs.pruned(q, used)
@@ -283,7 +299,17 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
                 TRAIN_GATE, private, data, shard.y_train, epochs=options.gate_epochs, rng=rng, hyper=hyper
             )[0]
             private = {**private, **trained}
-        weights = mixture_of(left, q, private)
+        own, own_private, own_q = left, private, q
+        if options.personal_epochs:
+            now, _ = train(left, phi, private, shard, options.personal_epochs, rng)
+            own = {
+                k: {name: now[f"expert{slot}/{name}"] for name in model}
+                for slot, (k, model) in enumerate(left.items())
+            }
+            own_private = {name: now[name] for name in private}
+            own_q = rs.pruned(rs.by_client(rs.by_condition(now[PHI]), shares), used)
+            hidden = hidden_of(learner, own, own_q, shard.x_train)
+        weights = mixture_of(own, own_q, own_private)
         shared = {name: np.zeros_like(array) for name, array in private.items()} | dict(
             broadcast.models.get(GATE, {})
         )
@@ -292,7 +318,7 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
         usage = gate_probabilities(hidden, weights).mean(axis=0)
         told = {
             f"{kind}/{k}": float(v)
-            for kind, row in (("responsibility", q), ("gate", usage))
+            for kind, row in (("responsibility", own_q), ("gate", usage))
             for k, v in enumerate(row)
         }
         return Mixture(weights, peers, told | {"specialization": rs.specialization(of_condition)}), state

@@ -23,7 +23,7 @@ from edgefl.algorithms.base import FEDERATE, Algorithm
 from edgefl.algorithms.draws import first_weights
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import EXPERT, FEDERATED, expert_name, experts
-from edgefl.algorithms.options import check_count, check_range, experts_for, sgd_hyper
+from edgefl.algorithms.options import TrainingOptions, check_count, check_range, experts_for, sgd_hyper
 from edgefl.algorithms.papers.fedavg import fedavg_objectives
 from edgefl.config import FederationConfig
 from edgefl.data.holdout import hold_out
@@ -120,38 +120,27 @@ def picks(state: ServerState) -> dict[int, int]:
 
 
 @dataclass(frozen=True)
-class IfcaOptions:
-    """Options of IFCA. Raises ConfigError when there is no expert and for a share out of range.
+class IfcaOptions(TrainingOptions):
+    """Options of training, and those of IFCA.
 
-    Momentum is off, for what it gathered at one client would be averaged with nothing. Rates are those of
-    Isaksson et al. for CIFAR-10.
+    Raises ConfigError when there is no expert and for a share out of range.
 
     Attributes:
         num_experts: the number of cluster models, J; where it is not set, at most one for each client that
             the configuration expects
-        epochs: passes over the client's samples in a round
-        learning_rate: step size of SGD on the client
-        momentum: momentum of SGD on the client; it starts at zero in each round
-        weight_decay: decoupled weight decay, w <- w - learning_rate * weight_decay * w before the step
-        batch_size: samples in a training batch; fixed when the plan is built
         selection_samples: number of the client's samples that a choice is made on; 0: all
         validation_share: share of a client's training samples that never trains a cluster model: the last
             choice is made on them; 0: on training samples
     """
 
     num_experts: int = 6
-    epochs: int = 3
-    learning_rate: float = 5.86e-3
-    momentum: float = 0.0
-    weight_decay: float = 1.1e-3
-    batch_size: int = 10
     selection_samples: int = 0
     validation_share: float = 0.1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_count("num_experts", self.num_experts)
         check_range("validation_share", self.validation_share, MAX_SHARE)
-        check_count("batch_size", self.batch_size)
 
 
 def fitted_experts(options: IfcaOptions, config: FederationConfig) -> IfcaOptions:

@@ -47,7 +47,7 @@ def test_dense_layers_by_cosine():
 def test_whole_models_by_wards_method():
     """Ward on (0, 0), (1, 0), (4, 0), (4, 3) merges at 1, 3 and 5.385165."""
     updates = [update(str(i), x, 0, y) for i, (x, y) in enumerate(((0, 0), (1, 0), (4, 0), (4, 3)))]
-    after = divided(STATE, updates, cut_by_distance(updates, "distance", 4.0, 0))
+    after = divided(STATE, updates, cut_by_distance(updates, 4.0, 0))
     told = likeness("fedap", full_options("fedap", {}), after)
     np.testing.assert_allclose([row[2] for row in told["linkage"]], [1, 3, 5.385165], atol=1e-4)
     assert (told["layer"], told["assignment"]) == (

@@ -11,7 +11,6 @@ from edgefl.algorithms import CLUSTER, FEDERATE, PERSONALIZE, PRETRAIN, assignme
 from edgefl.algorithms.check import check_algorithm
 from edgefl.algorithms.clustering.clusters import explain_clusters
 from edgefl.algorithms.papers.fedap import beta, statistics
-from edgefl.errors import ConfigError
 from edgefl.rng import rng_for
 from edgefl.types import Broadcast, ClientState, ServerState, Shard, Update
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
@@ -42,7 +41,9 @@ def test_two_clients_one_round_by_hand():
     shards = {"a": Shard(x[:1], y[:1], x, y, 2), "b": Shard(x[[1, 1, 1]], y[[1, 1, 1]], x, y, 2)}
     options = {
         "clustering": False,
+        "epochs": 1,
         "learning_rate": 1.0,
+        "momentum": 0.0,
         "beta_start": 0.5,
         "decay_rounds": 1280,
         "personalize_epochs": 1,
@@ -105,7 +106,6 @@ def test_the_step_by_hand():
         ({"cut_distance": 5.4}, [0, 0, 0, 0]),
         ({"num_clusters": 3}, [0, 0, 1, 2]),
         ({"num_clusters": 9}, [0, 1, 2, 3]),
-        ({"cut": "auto"}, [0, 0, 1, 1]),
     ],
 )
 def test_clients_are_clustered_by_how_far_apart_they_went(options, clusters):
@@ -165,7 +165,9 @@ def test_a_clustering_round_without_updates_is_played_again():
 
 
 def test_each_phase_has_its_epochs(learner, shards):
-    algorithm = make_algorithm("fedap", learner, {"epochs": 1, "cluster_epochs": 3, "learning_rate": 0.1})
+    algorithm = make_algorithm(
+        "fedap", learner, {"epochs": 1, "cluster_epochs": 3, "learning_rate": 0.1, "momentum": 0.0}
+    )
     weights = initial_of(learner)
     shard = shards["pi-1"]
     for phase, epochs in ((PRETRAIN, 1), (CLUSTER, 3), (FEDERATE, 1)):
@@ -234,17 +236,12 @@ def test_a_client_trains_the_model_that_it_received(learner, shards):
         assert not np.array_equal(mixture.weights[name], weights[name])
 
 
-def test_an_unknown_cut_says_what_is_expected():
-    with pytest.raises(ConfigError, match="expected 'distance' or 'auto'"):
-        make_algorithm("fedap", None, {"cut": "threshold"})
-
-
 @pytest.mark.parametrize(
     "options",
     [
         {"clustering": False},
         {"pretrain_rounds": 0, "num_clusters": 2},
-        {"pretrain_rounds": 1, "cut": "auto"},
+        {"pretrain_rounds": 1},
         {"beta_start": 0.0},
     ],
 )

@@ -44,9 +44,15 @@ def started(options, **sizes):
     return algorithm, learner, algorithm.init(drawn(learner), rng_for(1, 0, "init"))
 
 
-def by_hand():
+def by_hand(personal_epochs=0):
     """Two experts on one input, x = 1: h = 1 and 2, p(y=0) = 1/2 and 3/4."""
-    options = {"num_experts": 2, "learning_rate": 1.0, "entropy": 0.0}
+    options = {
+        "num_experts": 2,
+        "epochs": 1,
+        "learning_rate": 1.0,
+        "entropy": 0.0,
+        "personal_epochs": personal_epochs,
+    }
     algorithm, _, state = started(options, inputs=1, features=1, classes=2, batch_size=3)
     parts = [(1.0, 0.0), (2.0, np.log(3))]
     models = {
@@ -106,6 +112,32 @@ def test_two_clients_one_round_by_hand():
     np.testing.assert_allclose(after.models["phi"]["phi"], [[-1e-3, 1e-3], [1e-3, -1e-3]], rtol=1e-4)
     np.testing.assert_allclose(after.models["expert0"]["head/bias"], [-1e-3, 1e-3], rtol=1e-4)
     assert after.round == 2
+
+
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_the_personal_epochs_continue_the_training_of_a_round(epochs):
+    """One epoch moves client a's experts and gate as its round above does, and nothing else."""
+    algorithm, state = by_hand(epochs)
+    gate = {"gate/kernel": np.zeros((1, 2), np.float32), "gate/bias": np.log([1, 3]).astype(np.float32)}
+    one, label = np.ones((1, 1), np.float32), np.zeros(1, np.int64)
+    last = algorithm.broadcast(replace(state, phase=PERSONALIZE), "a")
+    mixture, kept = algorithm.personalize(
+        last, ClientState(gate), Shard(one, label, one, label, 2), rng_for(1, 2)
+    )
+    moved = {
+        "expert0/head/bias": [0.25, -0.25],
+        "expert1/head/bias": [np.log(3) + 0.125, -0.125],
+        "gate/bias": [0.25, np.log(3) - 0.25],
+    }
+    still = {"expert0/head/bias": [0, 0], "expert1/head/bias": [np.log(3), 0], "gate/bias": [0, np.log(3)]}
+    for name, expected in (moved if epochs else still).items():
+        np.testing.assert_allclose(mixture.weights[name], expected, atol=1e-6)
+    share = [0.320377, 0.679623] if epochs else [0.5, 0.5]  # softmax(-.376019, .376019)
+    np.testing.assert_allclose(
+        [mixture.diagnostics[f"responsibility/{k}"] for k in range(2)], share, atol=2e-5
+    )
+    np.testing.assert_array_equal(mixture.peers["expert"].weights["head/bias"], [0, 0])
+    np.testing.assert_array_equal(kept.arrays["gate/bias"], gate["gate/bias"])
 
 
 def test_phi_may_move_faster_than_the_weights():
@@ -177,7 +209,7 @@ def test_what_a_client_does_not_use_is_neither_trained_nor_returned(shards):
 
 def test_a_client_whose_experts_all_fell_below_keeps_its_likeliest(shards):
     """It holds expert 2 alone, and phi has moved on to expert 0."""
-    algorithm, learner, state = started(PRUNING)
+    algorithm, learner, state = started({**PRUNING, "personal_epochs": 0})
     phi = np.log(np.array([[0.9, 0.05, 0.05]] * 3, np.float32))
     state = replace(
         state,

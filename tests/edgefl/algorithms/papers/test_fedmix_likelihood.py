@@ -12,7 +12,13 @@ from edgefl.rng import rng_for
 from edgefl.types import ClientState, Shard
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
-OPTIONS = {"num_experts": 2, "learning_rate": 1.0, "objective": "likelihood", "server_optimizer": "none"}
+OPTIONS = {
+    "num_experts": 2,
+    "epochs": 1,
+    "learning_rate": 1.0,
+    "objective": "likelihood",
+    "server_optimizer": "none",
+}
 
 
 def started(inputs, features, classes):
