@@ -18,11 +18,11 @@ from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.names import FEDERATED, FINE_TUNED, LOCAL, LOCAL_EPOCHS, LOCAL_START, MIXED
 from edgefl.algorithms.options import epochs_with_steps
 from edgefl.client.batch_norm import reestimate
-from edgefl.client.selection import MODELS, PREFERENCE, choose
+from edgefl.client.selection import MODELS, PREFERENCE, Scores, choose
 from edgefl.client.validation import Split
 from edgefl.config import PersonalizationConfig
 from edgefl.errors import DivergedError
-from edgefl.learner.base import Learner
+from edgefl.learner.base import Learner, label_log_p
 from edgefl.plan.spec import MIXTURE, SINGLE, TRAIN_SINGLE
 from edgefl.types import Array, Broadcast, ClientState, Labels, Mixture, Peer, Scalars, Shard, Weights
 
@@ -87,18 +87,19 @@ def personalize(
     def make(samples: Shard) -> Candidates:
         return make_candidates(algorithm, learner, broadcast, state, samples, settings, rng_of)
 
-    correct: dict[str, Correct] = {}
+    compared: Mapping[str, Peer] = {}
     if settings.select and len(split.y):
         compared = make(split.train).models
-        correct = {name: is_correct(learner, peer, split.x, split.y) for name, peer in compared.items()}
     elif settings.select:
         LOGGER.warning("%s: no sample to compare models on; a second recording would give some", client_id)
     made = make(shard)
     for name, reason in made.failures.items():
         LOGGER.warning("%s: the model %s is left out: %s", client_id, name, reason)
-    comparable = {name: each for name, each in correct.items() if name in made.models}
+    scores = {
+        name: score(learner, peer, split.x, split.y) for name, peer in compared.items() if name in made.models
+    }
     order = PREFERENCE if settings.select else WITHOUT_SELECTION
-    chosen = choose(comparable) if comparable else next(name for name in order if name in made.models)
+    chosen = choose(scores) if scores else next(name for name in order if name in made.models)
     shipped = made.models[chosen]
     peers = {**made.mixture.peers, **made.models}
     right = {name: is_correct(learner, peer, shard.x_test, shard.y_test) for name, peer in peers.items()}
@@ -113,7 +114,10 @@ def personalize(
     if LOCAL in right:
         metrics["test_gained"] = float((right[chosen] & ~right[LOCAL]).sum())
         metrics["test_lost"] = float((right[LOCAL] & ~right[chosen]).sum())
-    accuracies = {f"validation/{name}": _mean(each) for name, each in correct.items()}
+    accuracies = {
+        f"validation/{name}": _mean(is_correct(learner, peer, split.x, split.y))
+        for name, peer in compared.items()
+    }
     mixture = Mixture(
         shipped.weights, peers, {**made.mixture.diagnostics, **accuracies}, signature=shipped.signature
     )
@@ -197,6 +201,15 @@ def train_single(
         hyper={"learning_rate": learning_rate},
     )
     return reestimate(learner, TRAIN_SINGLE, {**start, **trained}, shard.x_train, shard.y_train, rng)
+
+
+def score(learner: Learner, peer: Peer, x: Array, y: Labels) -> Scores:
+    """Return the probability that a model gives the label of each sample, in thousandths, int64[n].
+
+    It tells models apart on fewer samples than whether they are right does. What is not finite counts as 0.
+    """
+    log_p = label_log_p(learner, peer.signature, peer.weights, x, y)
+    return np.rint(1000 * np.nan_to_num(np.exp(log_p), nan=0.0)).astype(np.int64)
 
 
 def is_correct(learner: Learner, peer: Peer, x: Array, y: Labels) -> Correct:

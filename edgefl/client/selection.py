@@ -1,8 +1,9 @@
 """Which of several models a client ships: the first in a fixed order that is as good as the best.
 
-Few validation samples say little about small differences. Within that noise the choice follows what is known
-before: one model that a client fine-tunes from the federation's weights needs few samples, one that it trains
-alone needs many, and a mixture has the most weights to fit. `docs/results/outcomes.md` has the figures.
+Few validation samples say little about small differences. Within that noise the simpler model wins: one that
+a client trains alone needs no federation, a fine-tuned model starts from the federation's, the federation's
+own has nothing personal, and a mixture has the most weights. So a client takes what the federation brings
+where its samples show it. `docs/decisions/0018-which-model-a-device-ships.md` has the figures.
 
 Source: the one-standard-error rule of Breiman, Friedman, Olshen and Stone, Classification and Regression
 Trees, 1984, section 3.4.3; here with the standard error of the paired difference, since all models are
@@ -18,34 +19,31 @@ from edgefl.algorithms.names import FEDERATED, FINE_TUNED, LOCAL, MIXED
 
 MODELS = (LOCAL, FEDERATED, FINE_TUNED, MIXED)
 """The models that a client compares; the metric `shipped` is an index into them."""
-PREFERENCE = (FINE_TUNED, LOCAL, FEDERATED, MIXED)
+PREFERENCE = (LOCAL, FINE_TUNED, FEDERATED, MIXED)
 """The same, those that a client prefers within the noise first."""
+Scores = NDArray[np.int64]
 
 
-def choose(correct: Mapping[str, NDArray[np.bool_]], order: Sequence[str] = PREFERENCE) -> str:
+def choose(scores: Mapping[str, Scores], order: Sequence[str] = PREFERENCE) -> str:
     """Return the name of the first model in `order` that is not worse than the best beyond the noise.
 
     A model is not worse beyond the noise if the best one is ahead of it by at most one standard error of
-    their difference. Of the samples that exactly one of the two is right about, the best one has g and the
-    other l. If both were equally good, g - l would have the standard error sqrt(g + l). Whole numbers decide
-    alike on every processor.
+    their difference. Let d be the differences of the two models' scores. If both were equally good, the sum
+    of d would have the standard error sqrt(sum of d^2). Whole numbers decide alike on every processor.
 
     Args:
-        correct: whether a model is right about each validation sample, bool[n], by the model's name.
+        scores: each model's score of each validation sample, int64[n], by the model's name; more is better.
         order: names, the preferred one first. Others are not chosen.
 
     Raises:
         ValueError: no name of `order` is among the models.
     """
-    names = [name for name in order if name in correct]
+    names = [name for name in order if name in scores]
     if not names:
-        raise ValueError(f"no model of {', '.join(order)} among {', '.join(correct) or 'none'}")
-    scores = {name: correct[name].mean() if len(correct[name]) else 0.0 for name in names}
-    best = max(names, key=lambda name: scores[name])
-    return next(name for name in names if _within_noise(correct[best], correct[name]))
+        raise ValueError(f"no model of {', '.join(order)} among {', '.join(scores) or 'none'}")
+    best = max(names, key=lambda name: int(scores[name].sum()))
+    return next(name for name in names if _within_noise(scores[best] - scores[name]))
 
 
-def _within_noise(best: NDArray[np.bool_], other: NDArray[np.bool_]) -> bool:
-    gained = int((best & ~other).sum())
-    lost = int((other & ~best).sum())
-    return (gained - lost) ** 2 <= gained + lost
+def _within_noise(differences: Scores) -> bool:
+    return int(differences.sum()) ** 2 <= int((differences**2).sum())

@@ -149,7 +149,7 @@ def test_a_plan_has_a_template_for_the_mixture_and_for_one_model(built):
 def test_without_a_sample_to_compare_on_the_preferred_model_is_shipped(built):
     _, _, metrics = ended(built, shard_of(1))
     assert metrics["n_validation"] == 0.0
-    assert MODELS[int(metrics["shipped"])] == "fine_tuned"
+    assert MODELS[int(metrics["shipped"])] == "local"
 
 
 def test_the_rounds_never_see_the_validation_samples(built):
