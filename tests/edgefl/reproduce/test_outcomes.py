@@ -61,6 +61,14 @@ def test_the_regret_by_hand():
     assert outcomes.regret(run_of(UNTESTED)) is None
 
 
+def test_the_best_kind_by_hand():
+    """Fine-tuned models are best, 80 on average, and 77.5 are shipped. A client without one kind is left out."""
+    other = GOOD | {"accuracy_fine_tuned": 0.75, "accuracy_mixture": 0.70, "accuracy_shipped": 0.70}
+    run = run_of(GOOD, other, without(GOOD, "accuracy_local") | {"accuracy_fine_tuned": 0.0}, UNTESTED)
+    assert outcomes.below_best_kind(run) == pytest.approx((85 + 75) / 2 - (85 + 70) / 2)
+    assert outcomes.below_best_kind(run_of(UNTESTED)) is None
+
+
 def test_worse_clients_are_those_of_all_seeds():
     """Ten lost against two gained has p = .019, five against one .109. A client's seeds count together."""
     half = GOOD | {"test_gained": 1, "test_lost": 5}
@@ -88,6 +96,7 @@ def test_the_columns_of_a_stage_by_hand():
         "int8": 84.0,
         "worst client": 55.0,
         "regret": 15.0,
+        "below best kind": 15.0,
         "ships local": 50.0,
         "worse than local": 0.0,
         "MB per client": 4.0,
@@ -126,7 +135,7 @@ def test_the_table_has_the_private_and_the_late_stages():
 def test_all_lines_hold_for_good_results():
     found = outcomes.verdicts("reduced", all_results())
     assert [verdict.line for verdict in found if not verdict.holds] == []
-    assert len(found) == 4 * len(PAPERS) + 3
+    assert len(found) == 5 * len(PAPERS) + 3
     assert outcomes.verdicts("smoke", []) == ()
 
 
