@@ -209,7 +209,7 @@ def score(learner: Learner, peer: Peer, x: Array, y: Labels) -> Scores:
     It tells models apart on fewer samples than whether they are right does. What is not finite counts as 0.
     """
     log_p = label_log_p(learner, peer.signature, peer.weights, x, y)
-    return np.rint(1000 * np.nan_to_num(np.exp(log_p), nan=0.0)).astype(np.int64)
+    return np.asarray(np.rint(1000 * np.nan_to_num(np.exp(log_p), nan=0.0)), np.int64)
 
 
 def is_correct(learner: Learner, peer: Peer, x: Array, y: Labels) -> Correct:

@@ -75,8 +75,8 @@ HEADINGS: Mapping[str, str] = {
 REFUSED = {"full": "its sizes are those of --reduced; use that"}
 LEGEND = (
     "accuracies in per cent, means over clients and seeds; (22 of 24): that many clients have the model\n"
-    "regret: points that the shipped models are below each client's best model by test accuracy. Where tests\n"
-    "are small, the best of four equally good models is points above the others by chance\n"
+    "regret: points that the shipped models are below each client's best model by test accuracy; with few\n"
+    "test samples, one of four equally good models is points above the others by chance\n"
     "below best kind: points that the shipped models are below the kind of model that is best on average\n"
     "worse than local: clients whose shipped model is worse by McNemar's exact test at 5%, over all seeds\n"
     "MB per client: sent and received, with the personalization but without the plan\n"

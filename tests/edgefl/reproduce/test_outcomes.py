@@ -62,7 +62,7 @@ def test_the_regret_by_hand():
 
 
 def test_the_best_kind_by_hand():
-    """Fine-tuned models are best, 80 on average, and 77.5 are shipped. A client without one kind is left out."""
+    """Fine-tuned models are best, 80 on average; 77.5 is shipped. A client without one kind is left out."""
     other = GOOD | {"accuracy_fine_tuned": 0.75, "accuracy_mixture": 0.70, "accuracy_shipped": 0.70}
     run = run_of(GOOD, other, without(GOOD, "accuracy_local") | {"accuracy_fine_tuned": 0.0}, UNTESTED)
     assert outcomes.below_best_kind(run) == pytest.approx((85 + 75) / 2 - (85 + 70) / 2)
