@@ -11,6 +11,8 @@ import click
 from edgefl.cli.commands.bench import print_result
 from edgefl.errors import EdgeflError
 from edgefl.system.progress import Telling
+from tests.benchmarks.accuracy.comparison import render as render_accuracy
+from tests.benchmarks.accuracy.comparison import run_accuracy_bench
 from tests.benchmarks.firmware.comparison import render as render_firmware
 from tests.benchmarks.firmware.comparison import run_firmware_bench
 from tests.benchmarks.firmware.int8 import KINDS, MODELS, run_int8_bench
@@ -112,6 +114,38 @@ def fleet(
     with Telling() as tell:
         result = run_fleet_bench(sizes, repeats, flwr_python, f"{COMMAND} fleet{given}", tell)
     print_result(result, render_fleet, out, as_json)
+
+
+@benchmarks.command()
+@click.option(
+    "--flwr-python",
+    required=True,
+    help="A Python that has flwr and tensorflow, in a virtual environment of its own.",
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(2),
+    default=3,
+    show_default=True,
+    help="Number of seeds. Each has its own partition and first weights, which both share.",
+)
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def accuracy(flwr_python: str, seeds: int, out: Path | None, as_json: bool) -> None:
+    """Accuracy of FedAvg and FedProx beside Flower's, on the same partition of Fashion-MNIST over eight
+    clients.
+
+    An algorithm has the same accuracy within seeds if the mean difference between edgefl and Flower, paired
+    by seed, is at most two standard errors of that mean.
+
+    \b
+    Example:
+      python -m tests.benchmarks accuracy --flwr-python ~/flwr/bin/python --seeds 3
+    """
+    command = f"{COMMAND} accuracy --flwr-python {flwr_python} --seeds {seeds}"
+    with Telling() as tell:
+        result = run_accuracy_bench(flwr_python, seeds, command, tell)
+    print_result(result, render_accuracy, out, as_json)
 
 
 @benchmarks.command()

@@ -46,6 +46,7 @@ NOT_HERE: dict[str, dict[str, str]] = {
         "edgefl bench wire ...": BENCH,
         "python -m tests.benchmarks simulate ...": PEERS,
         "python -m tests.benchmarks fleet ...": PEERS,
+        "python -m tests.benchmarks accuracy ...": PEERS,
         "python -m tests.benchmarks firmware ...": FIRMWARE,
         "python -m tests.benchmarks int8 ...": PEERS,
         "python -m tests.benchmarks monitor ...": PEERS,

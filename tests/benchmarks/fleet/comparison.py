@@ -13,8 +13,9 @@ from typing import Any
 from edgefl.system.host import machine
 from tests.benchmarks.fleet.broker import make_keys, mosquitto_version
 from tests.benchmarks.fleet.floor_run import run_floor
-from tests.benchmarks.fleet.flower import flower_version, run_flower
+from tests.benchmarks.fleet.flower import run_flower
 from tests.benchmarks.fleet.run import Load, run_fleet
+from tests.benchmarks.flower import FLOWER, package_versions
 
 PACKAGES = ("paho-mqtt", "pynacl", "safetensors", "numpy")
 Say = Callable[[str], None]
@@ -48,7 +49,7 @@ def run_fleet_bench(
     """
     versions = {"mosquitto": mosquitto_version(), **{package: version(package) for package in PACKAGES}}
     if flwr_python:
-        versions["flwr"] = flower_version(flwr_python)
+        versions |= package_versions(flwr_python, [FLOWER])
     before = os.getloadavg()[0]
     beside = [_beside(sizes, each, repeats, flwr_python, say) for each in sizes.model_bytes]
     fleets = [

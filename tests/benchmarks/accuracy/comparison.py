@@ -1,0 +1,242 @@
+"""FedAvg and FedProx beside Flower: the same partition, first weights, training and test samples.
+
+Each seed has its own partition, which edgefl and Flower share. The accuracy is the mean over clients of the
+federated model's accuracy on each client's own test samples. Both play the same algorithm, but each shuffles
+the samples in its own way, so that their models differ as those of two seeds do.
+
+The rule: an algorithm has the same accuracy within seeds if the mean over seeds of the difference between
+edgefl and Flower is at most two standard errors of that mean, either way. The differences are paired by seed.
+With three seeds, chance alone breaks the rule in about one of five measurements of equal programs. More seeds
+then tell which it is.
+"""
+
+import math
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+
+from edgefl.config import MIXTURE_ONLY, FederationConfig
+from edgefl.data.partitions.client_partition import client_ids
+from edgefl.learner.base import evaluate
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.plan.spec import SINGLE, Plan
+from edgefl.reproduce.outcomes import config_of
+from edgefl.runs.pipeline import shared_out
+from edgefl.simulation.clients import without_mixture
+from edgefl.simulation.simulate import Simulation, simulate
+from edgefl.system.format import columns
+from edgefl.system.host import machine
+from edgefl.system.stderr import quiet_stderr
+from edgefl.types import Shard, Weights
+from tests.benchmarks.accuracy import keras_trainer
+from tests.benchmarks.accuracy.flower_app import Run, flower_clients, play
+from tests.benchmarks.flower import FLOWER, Deployment, package_versions
+
+FEDERATION = "fashion-dirichlet"
+ALGORITHMS = ("fedavg", "fedprox")
+PACKAGES = ("ai-edge-litert", "tensorflow", "keras", "numpy")
+FLOWER_PACKAGES = (FLOWER, "tensorflow", "keras", "numpy")
+ACCURACY = "accuracy_federated"
+STANDARD_ERRORS = 2
+HEADINGS = ("algorithm", "seed", "edgefl %", "Flower %", "difference")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The accuracies of edgefl and Flower over seeds, in per cent.
+
+    Attributes:
+        edgefl: mean over seeds.
+        flower: mean over seeds.
+        difference: mean over seeds of edgefl less Flower, in points.
+        standard_error: of the difference.
+        is_same: whether the difference is at most `STANDARD_ERRORS` of it, either way.
+    """
+
+    edgefl: float
+    flower: float
+    difference: float
+    standard_error: float
+    is_same: bool
+
+
+def agreement(edgefl: Sequence[float], flower: Sequence[float]) -> Agreement:
+    """Return how the accuracies agree.
+
+    Args:
+        edgefl: accuracy of each seed, in per cent. At least two seeds.
+        flower: accuracy of the same seeds, in per cent.
+    """
+    differences = [ours - theirs for ours, theirs in zip(edgefl, flower, strict=True)]
+    difference = fmean(differences)
+    error = stdev(differences) / math.sqrt(len(differences))
+    return Agreement(
+        fmean(edgefl), fmean(flower), difference, error, abs(difference) <= STANDARD_ERRORS * error
+    )
+
+
+def benchmark_config(algorithm: str, seed: int) -> FederationConfig:
+    """Return a federation of the benchmark: clients train on all of their samples and choose no model."""
+    return replace(config_of(FEDERATION, algorithm, "reduced", seed), personalization=MIXTURE_ONLY)
+
+
+def run_accuracy_bench(flwr_python: str, seeds: int, command: str, say: Say) -> dict[str, Any]:
+    """Play the federations of all seeds with edgefl and with Flower, and return their accuracies.
+
+    Args:
+        flwr_python: a Python that has flwr and TensorFlow.
+        seeds: number of seeds, from 1. At least two.
+        command: the command that was typed.
+        say: receives progress.
+
+    Raises:
+        ConfigError: a package is missing in that Python.
+        EdgeflError: a federation fails.
+    """
+    versions = {package: version(package) for package in PACKAGES}
+    flower_versions = package_versions(flwr_python, FLOWER_PACKAGES)
+    clients = client_ids(benchmark_config(ALGORITHMS[0], 1).partition.num_clients)
+    rows: list[dict[str, Any]] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="edgefl-bench-", ignore_cleanup_errors=True) as name,
+        flower_clients(Path(name), flwr_python, clients) as flower,
+    ):
+        for seed in range(1, seeds + 1):
+            rows += _play_seed(Path(name) / f"seed-{seed}", flower, seed, say)
+    return {
+        "machine": machine(),
+        "versions": versions,
+        "flower_versions": flower_versions,
+        "command": command,
+        "federation": FEDERATION,
+        "rows": rows,
+        "agreement": {
+            algorithm: asdict(
+                agreement(
+                    [row["edgefl"] for row in rows if row["algorithm"] == algorithm],
+                    [row["flower"] for row in rows if row["algorithm"] == algorithm],
+                )
+            )
+            for algorithm in ALGORITHMS
+        },
+    }
+
+
+def _play_seed(directory: Path, flower: Deployment, seed: int, say: Say) -> list[dict[str, Any]]:
+    """Return a row for each algorithm. edgefl and Flower share the partition and the first weights."""
+    configs = {algorithm: benchmark_config(algorithm, seed) for algorithm in ALGORITHMS}
+    with shared_out(configs[ALGORITHMS[0]]) as shared:
+        return _play_both(directory, flower, shared.shards, configs, seed, say)
+
+
+def _play_both(
+    directory: Path,
+    flower: Deployment,
+    shards: Mapping[str, Shard],
+    configs: Mapping[str, FederationConfig],
+    seed: int,
+    say: Say,
+) -> list[dict[str, Any]]:
+    directory.mkdir()
+    for client, shard in shards.items():
+        np.savez(directory / f"{client}.npz", x_train=shard.x_train, y_train=shard.y_train)
+    plans: dict[str, Plan] = {}
+    runs: list[Run] = []
+    accuracies: dict[str, float] = {}
+    for algorithm, config in configs.items():
+        say(f"seed {seed}, {algorithm}: edgefl")
+        plan, initial = build(config)
+        simulation = simulate(plan, initial, shards, config, keep_result=without_mixture)
+        accuracies[algorithm] = mean_accuracy(simulation)
+        plans[algorithm] = plan
+        model = directory / f"{algorithm}.keras"
+        save_model(config, initial, model)
+        runs.append(Run(algorithm, initial, model, directory, config.rounds, seed, plan.spec.options))
+    say(f"seed {seed}: Flower")
+    rows: list[dict[str, Any]] = []
+    for run, weights in zip(runs, play(directory, flower, runs), strict=True):
+        edgefl = 100 * accuracies[run.algorithm]
+        theirs = 100 * measured_accuracy(plans[run.algorithm], weights, shards)
+        rows.append({"algorithm": run.algorithm, "seed": seed, "edgefl": edgefl, "flower": theirs})
+        say(f"seed {seed}, {run.algorithm}: edgefl {edgefl:.2f}%, Flower {theirs:.2f}%")
+    return rows
+
+
+def build(config: FederationConfig) -> tuple[Plan, Weights]:
+    """Return the plan of a federation and its first weights."""
+    with quiet_stderr():
+        from edgefl.algorithms.plans import build_plan
+
+        return build_plan(config)
+
+
+def save_model(config: FederationConfig, weights: Weights, path: Path) -> None:
+    """Write the Keras model of a federation with these weights."""
+    from edgefl.models import build_model
+
+    model = build_model(config.model)
+    for name, variable in keras_trainer.named_variables(model).items():
+        variable.assign(weights[name])
+    model.save(path)
+
+
+def mean_accuracy(simulation: Simulation) -> float:
+    """Return the mean accuracy of the federated model over the clients that have test samples."""
+    values = [metrics[ACCURACY] for metrics in simulation.metrics.values() if metrics["n_test"]]
+    return fmean(values)
+
+
+def measured_accuracy(plan: Plan, weights: Weights, shards: Mapping[str, Shard]) -> float:
+    """Return the mean over clients with test samples of the accuracy of a model on each client's own."""
+    learner = LiteRTLearner(plan)
+    measured = [
+        evaluate(learner, SINGLE, weights, shard.x_test, shard.y_test)
+        for shard in (shards[client] for client in sorted(shards))
+    ]
+    return fmean(metrics.accuracy for metrics in measured if metrics.num_samples)
+
+
+def render(result: dict[str, Any]) -> str:
+    """Return the result as text for a terminal."""
+    table: list[tuple[str, ...]] = [HEADINGS]
+    sentences: list[str] = []
+    for algorithm, summary in result["agreement"].items():
+        for row in result["rows"]:
+            if row["algorithm"] == algorithm:
+                table.append(_cells(algorithm, str(row["seed"]), row["edgefl"], row["flower"]))
+        table.append(_cells(algorithm, "mean", summary["edgefl"], summary["flower"]))
+        relation = "the same accuracy within seeds" if summary["is_same"] else "not the same accuracy"
+        bound = "at most" if summary["is_same"] else "more than"
+        sentences.append(
+            f"{algorithm}: {relation}. The mean difference is {summary['difference']:+.2f} points with a "
+            f"standard error of {summary['standard_error']:.2f}: {bound} two standard errors."
+        )
+    return "\n".join(
+        [
+            result["command"],
+            f"{result['machine']}; {_versions(result['versions'])}",
+            f"Flower: {_versions(result['flower_versions'])}",
+            f"federation {result['federation']}; accuracy of the federated model on each client's own test "
+            "samples, mean over clients",
+            "",
+            columns(table),
+            "",
+            *sentences,
+        ]
+    )
+
+
+def _cells(algorithm: str, seed: str, edgefl: float, flower: float) -> tuple[str, ...]:
+    return (algorithm, seed, f"{edgefl:.2f}", f"{flower:.2f}", f"{edgefl - flower:+.2f}")
+
+
+def _versions(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in versions.items())
