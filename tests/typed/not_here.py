@@ -68,6 +68,11 @@ NOT_HERE: dict[str, dict[str, str]] = {
     "docs/reference/rooms.md": {
         "python tests/support/rooms.py": "writes into the checkout; tests/test_layout.py compares it"
     },
+    "docs/results/accuracy.md": {
+        "python3 -m venv ...": INSTALLS,
+        "~/flwr/bin/pip install ...": INSTALLS,
+        "python -m tests.benchmarks accuracy ...": PEERS,
+    },
     "docs/results/dashboard.md": {"python -m tests.benchmarks dashboard ...": PEERS},
     "docs/results/device.md": {"edgefl bench device ...": BENCH},
     "docs/results/fleet.md": {"python -m tests.benchmarks fleet ...": PEERS},
