@@ -37,6 +37,7 @@ MAIN = (*PAPERS, "fedavg", "ditto", "local")
 """The algorithms that run with every seed; all others run with the first one."""
 RECOMMENDED = "pfl-mfe"
 """The algorithm that `edgefl init` recommends where a federation should help."""
+IN_SMOKE = (RECOMMENDED, "fedavg", "local")
 CANDIDATES = ("local", "federated", "fine_tuned", "mixture")
 """The models that a client chooses from."""
 SHIPPED, INT8 = "shipped", "int8"
@@ -183,15 +184,20 @@ Results = Sequence[Mapping[str, Result]]
 
 
 def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
-    """Return each federation with each algorithm, then those with privacy and with late clients."""
-    federations = ["writers"] if scale == "smoke" else list(FEDERATIONS)
-    others = sorted(set(REGISTRY) - set(MAIN)) if seed == 1 and scale != "smoke" else []
-    found = [
-        Stage(stage_name(name, algorithm), config_of(name, algorithm, scale, seed), int8=algorithm in MAIN)
-        for name in federations
-        for algorithm in (*MAIN, *others)
-    ]
-    return (*found, *(_extra(seed) if seed == 1 and scale != "smoke" else ()))
+    """Return each federation with each algorithm, then those with privacy and with late clients.
+
+    At the scale `smoke` it is one federation with `IN_SMOKE`.
+    """
+    if scale == "smoke":
+        return tuple(_stage("writers", algorithm, scale, seed) for algorithm in IN_SMOKE)
+    others = sorted(set(REGISTRY) - set(MAIN)) if seed == 1 else []
+    found = [_stage(name, algorithm, scale, seed) for name in FEDERATIONS for algorithm in (*MAIN, *others)]
+    return (*found, *(_extra(seed) if seed == 1 else ()))
+
+
+def _stage(federation: str, algorithm: str, scale: Scale, seed: int) -> Stage:
+    config = config_of(federation, algorithm, scale, seed)
+    return Stage(stage_name(federation, algorithm), config, int8=algorithm in MAIN)
 
 
 def stage_name(federation: str, algorithm: str) -> str:

@@ -3,6 +3,7 @@
 import pytest
 
 from edgefl.cli.main import run
+from edgefl.server import config_check
 
 TOO_SHORT = "rounds is 20, expected 42 or more"
 
@@ -40,10 +41,12 @@ def test_init_writes_no_file_that_cannot_work(tmp_path, monkeypatch, capsys):
 
 
 def test_init_warns_of_what_hardly_works(tmp_path, monkeypatch, capsys):
+    """One round of the default epochs is enough for no warning, so the limit is raised."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(config_check, "FEW_PASSES", 11)
     options = "--algorithm fedmix --rounds 2 --input-shape 28,28,1 --num-classes 10"
     assert run(["init", "--yes", *options.split()]) == 0
-    assert "warning: rounds x epochs is 2, expected 3 or more" in capsys.readouterr().err
+    assert "warning: rounds x epochs is 10, expected 11 or more" in capsys.readouterr().err
 
 
 def test_the_aggregator_asks_for_the_broker_before_it_compiles(tmp_path, monkeypatch, capsys):

@@ -191,8 +191,9 @@ def test_clustered_of_a_real_run(name, clustered, tmp_path, capsys):
 def test_fedmix_and_pfl_moe_of_real_runs(simulated, tmp_path):
     """The gradient divergence of FedAvg and FedMix, experts over rounds, and a client's gain over FedAvg."""
     dirichlet = 'name = "dirichlet"\nnum_clients = 4\nalpha = 0.5\nmin_samples = 60'
+    short = {"epochs": 1, "gate_epochs": 1, "personal_epochs": 0}
     fedmix_run = simulated(
-        "fedmix", "fedmix", model="lenet5", rounds=2, partition=dirichlet, num_experts=2, gate_epochs=1
+        "fedmix", "fedmix", model="lenet5", rounds=2, partition=dirichlet, num_experts=2, **short
     )
     options = {"epochs": 1, "adapt_epochs": 1, "gate_epochs": 1}
     mfe = simulated(
@@ -215,6 +216,7 @@ def test_fedmix_and_pfl_moe_of_real_runs(simulated, tmp_path):
         num_experts=3,
         objective="likelihood",
         server_optimizer="none",
+        **short,
     )
     chart = make_figure("fedmix-14", [read_folder(moe)])
     told = json.loads((moe / "gates.json").read_text())["client-000"]
