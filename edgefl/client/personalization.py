@@ -206,7 +206,8 @@ def train_single(
 def score(learner: Learner, peer: Peer, x: Array, y: Labels) -> Scores:
     """Return the probability that a model gives the label of each sample, in thousandths, int64[n].
 
-    It tells models apart on fewer samples than whether they are right does. What is not finite counts as 0.
+    Fewer samples show a difference in probability than a difference in right answers. A probability that is
+    not a number counts as 0.
     """
     log_p = label_log_p(learner, peer.signature, peer.weights, x, y)
     return np.asarray(np.rint(1000 * np.nan_to_num(np.exp(log_p), nan=0.0)), np.int64)

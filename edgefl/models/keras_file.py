@@ -188,9 +188,10 @@ def _without_training(config: Any) -> Any:
 
 @contextmanager
 def _processor_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError after this processor time.
+    """Raise TimeoutError after this processor time, and again after as much more.
 
-    Only the main thread can set the timer; elsewhere there is no limit.
+    Python ignores an exception that a signal raises in a finalizer or in a callback of the garbage collector;
+    the next one counts. Only the main thread can set the timer; elsewhere there is no limit.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -200,7 +201,7 @@ def _processor_limit(seconds: float) -> Iterator[None]:
         raise TimeoutError
 
     before = signal.signal(signal.SIGVTALRM, stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds, seconds)
     try:
         yield
     finally:

@@ -69,7 +69,7 @@ def federation_entities(federation: str, prefix: str = PREFIX) -> dict[str, dict
     summary = f"{topics.root}/round/+/summary"
     phase = f"{{{{ 'offline' if value_json.phase == '{STOPPED}' else 'online' }}}}"
     led = {"availability": [{"topic": topics.state, "value_template": phase}]}
-    told: dict[str, dict[str, Any]] = {
+    entities: dict[str, dict[str, Any]] = {
         "phase": {
             "name": "Phase",
             "state_topic": topics.state,
@@ -109,7 +109,7 @@ def federation_entities(federation: str, prefix: str = PREFIX) -> dict[str, dict
             **MEASURED,
         },
     }
-    told["verdict"] = {
+    entities["verdict"] = {
         "name": "Verdict",
         "state_topic": topics.verdict,
         "value_template": _once_ended(VERDICT_STATE, "not ended"),
@@ -118,7 +118,7 @@ def federation_entities(federation: str, prefix: str = PREFIX) -> dict[str, dict
         "icon": "mdi:scale-balance",
     }
     for figure, name in VERDICT_MEANS.items():
-        told[f"verdict_{figure}"] = {
+        entities[f"verdict_{figure}"] = {
             "name": name,
             "state_topic": topics.verdict,
             "value_template": _once_ended(VERDICT_MEAN % figure, "None"),
@@ -133,7 +133,7 @@ def federation_entities(federation: str, prefix: str = PREFIX) -> dict[str, dict
     }
     return {
         f"{prefix}/sensor/{node}/{key}/config": _entity(f"{node}_{key}", device, each)
-        for key, each in told.items()
+        for key, each in entities.items()
     }
 
 
@@ -177,11 +177,11 @@ def board_entities(
             **present,
         },
     }
-    told = {
+    entities = {
         f"{prefix}/sensor/{node}/{client_id}_{key}/config": (key, {"state_topic": metrics, **each})
         for key, each in sensors.items()
     }
-    told[f"{prefix}/binary_sensor/{node}/{client_id}_online/config"] = (
+    entities[f"{prefix}/binary_sensor/{node}/{client_id}_online/config"] = (
         "online",
         {
             "name": "Online",
@@ -199,7 +199,9 @@ def board_entities(
         "sw_version": version,
         "via_device": node,
     }
-    return {topic: _entity(f"{node} {client_id}_{key}", device, each) for topic, (key, each) in told.items()}
+    return {
+        topic: _entity(f"{node} {client_id}_{key}", device, each) for topic, (key, each) in entities.items()
+    }
 
 
 def _once_ended(template: str, before: str) -> str:

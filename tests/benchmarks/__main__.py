@@ -32,6 +32,13 @@ COMMAND = "python -m tests.benchmarks"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def _outputs(command: F) -> F:
+    """Add the options --out and --json."""
+    as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+    path = click.Path(path_type=Path, dir_okay=False)
+    return click.option("--out", type=path, help="Write the JSON there too.")(as_json(command))
+
+
 @click.group()
 def benchmarks() -> None:
     """Measure edgefl beside a named peer. Run this in the root of a clone.
@@ -52,8 +59,7 @@ def benchmarks() -> None:
     "--torch-python",
     help="A Python that has torch, if this one has not.  [default: this one if it has torch]",
 )
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@_outputs
 def simulate(repeats: int, torch_python: str | None, out: Path | None, as_json: bool) -> None:
     """Client steps a second beside PyTorch, Keras fit and tf.function, one core each; then one process
     against two, and memory.
@@ -86,8 +92,7 @@ def simulate(repeats: int, torch_python: str | None, out: Path | None, as_json: 
     "--flwr-python",
     help="A Python that has flwr, in a virtual environment of its own  [default: Flower is left out]",
 )
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@_outputs
 def fleet(
     quick: bool, repeats: int, workers: int, flwr_python: str | None, out: Path | None, as_json: bool
 ) -> None:
@@ -129,8 +134,7 @@ def fleet(
     show_default=True,
     help="Number of seeds. Each has its own partition and first weights, which both share.",
 )
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@_outputs
 def accuracy(flwr_python: str, seeds: int, out: Path | None, as_json: bool) -> None:
     """Accuracy of FedAvg and FedProx beside Flower's, on the same partition of Fashion-MNIST over eight
     clients.
@@ -171,8 +175,7 @@ def accuracy(flwr_python: str, seeds: int, out: Path | None, as_json: bool) -> N
 @click.option(
     "--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep states and exports there."
 )
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@_outputs
 def firmware(
     samples: int, data: str, cmsis_nn: Path | None, keep: Path | None, out: Path | None, as_json: bool
 ) -> None:
@@ -260,10 +263,7 @@ def evaluation(samples: int, repeats: int) -> None:
 def _simulated_devices(command: F) -> F:
     """Add the options of a benchmark over simulated devices."""
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
-        click.option(
-            "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too."
-        ),
+        _outputs,
         click.option(
             "--seconds",
             type=click.FloatRange(1.0),

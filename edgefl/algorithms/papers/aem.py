@@ -110,7 +110,7 @@ def selectable(state: ServerState, patience: int) -> dict[int, Weights]:
 class AemOptions(IfcaOptions):
     """Those of IFCA, and those of exploration, the local model and the gate.
 
-    Defaults are those that did well over many kinds of data (docs/results/outcomes.md), not the paper's for
+    The defaults were chosen on the federations of `edgefl reproduce outcomes`; they are not the paper's for
     CIFAR-10. The paper trains the gate on the samples that the local model knows by heart, and a step size of
     3e-6 over 200 epochs leaves it nearly as it began; a gate that does learn there trusts the local model
     alone, and loses with IID data. Raises ConfigError for shares and probabilities out of their range.

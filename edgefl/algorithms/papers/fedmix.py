@@ -125,8 +125,8 @@ class FedMixOptions:
         entropy: weight of the marginal entropy's gradient
         gate: local, or federated, whose weights are averaged like a model's while q(k|s) stays the client's
         gate_epochs: epochs of the training of a gate, where a client comes to personalization without one
-        personal_epochs: passes over the client's samples at the end, by which it trains its experts, gate and
-            bias further for itself (appendix G); 0: it keeps those of the last round
+        personal_epochs: epochs of the personal training after the rounds, of experts, gate and bias
+            (appendix G); 0: the experts stay as the federation sent them
         bias: each client adds output biases of its own to all experts' logits; a client that took part in
             no round has none
     """

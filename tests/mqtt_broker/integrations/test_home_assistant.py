@@ -251,7 +251,7 @@ def test_every_entity_of_a_real_federation_gets_its_values(heard_all):
         topic.replace(prefix, "homeassistant", 1): json.loads(payload) for topic, payload in found.items()
     }
     assert len(entities) == 11 + 2 * 7
-    told = {}
+    values_of = {}
     for topic, entity in entities.items():
         check_entity(topic, entity)
         values = [
@@ -261,30 +261,30 @@ def test_every_entity_of_a_real_federation_gets_its_values(heard_all):
         ]
         assert values, f"nothing is said on {entity['state_topic']}"
         # Home Assistant passes over an empty one
-        told["/".join(topic.split("/")[3:4])] = [value for value in values if value]
+        values_of["/".join(topic.split("/")[3:4])] = [value for value in values if value]
         for each in entity.get("availability", ()):
             states = [
                 rendered(each["value_template"], m.payload) for m in messages if m.topic == each["topic"]
             ]
             assert states
             assert set(states) <= {"online", "offline"}
-    assert told["phase"] == ["joining", "federate", "federate", "personalize", "done"]
-    assert told["round"] == ["0", "1", "2", "3", "3"]
+    assert values_of["phase"] == ["joining", "federate", "federate", "personalize", "done"]
+    assert values_of["round"] == ["0", "1", "2", "3", "3"]
     verdict = federation.result()["verdict"]
-    assert told["verdict"] == ["not compared"], "these devices do not train alone"
+    assert values_of["verdict"] == ["not compared"], "these devices do not train alone"
     assert verdict["means"]["local"] is None
-    assert told["verdict_local"] == ["None"]
-    assert [float(value) for value in told["verdict_shipped"]] == [
+    assert values_of["verdict_local"] == ["None"]
+    assert [float(value) for value in values_of["verdict_shipped"]] == [
         pytest.approx(100 * verdict["means"]["shipped"], abs=0.06)
     ]
-    assert [float(value) for value in told["loss"]] == [
+    assert [float(value) for value in values_of["loss"]] == [
         round(loss, 4) for loss in federation.result()["losses"]
     ]
-    assert told["pi-1_round"] == ["1", "2", "3"]
+    assert values_of["pi-1_round"] == ["1", "2", "3"]
     (row,) = (each for each in federation.result()["clients"] if each["id"] == "pi-1")
-    assert [float(value) for value in told["pi-1_accuracy"]] == [round(100 * row["accuracy_shipped"], 1)]
-    assert [20 < float(value) < 100 for value in told["pi-1_memory"]] == [True] * 3
-    assert (told["pi-1_online"][0], len(told["pi-1_loss"])) == ("ON", 2)
+    assert [float(value) for value in values_of["pi-1_accuracy"]] == [round(100 * row["accuracy_shipped"], 1)]
+    assert [20 < float(value) < 100 for value in values_of["pi-1_memory"]] == [True] * 3
+    assert (values_of["pi-1_online"][0], len(values_of["pi-1_loss"])) == ("ON", 2)
 
 
 def test_entities_are_taken_away_at_the_end_where_that_is_asked_for(heard_all):

@@ -130,10 +130,10 @@ def play(federate, mosquitto_url, toys, masked_puppet, masked):
         assert code == 0, f"one client ended the federation:\n{aggregator.said}"
         for client in clients:
             client.join(10)
+        dropped = {row["id"]: row["reason"] for row in federation.result()["dropped"] if row["round"] == 1}
+        assert set(dropped) == set(out), aggregator.said
         updates = [client.update for client in clients if client.update.client_id not in out]
         masked.check_models(federation, masked.after(federation, toys.weights(), updates))
-        dropped = {row["id"]: row["reason"] for row in federation.result()["dropped"] if row["round"] == 1}
-        assert set(dropped) == set(out)
         return aggregator.said, dropped
 
     return make
