@@ -89,7 +89,12 @@ class Verdict:
 
 
 def judge(
-    rows: Iterable[Mapping[str, Any]], *, measure: str = MEASURE, algorithm: str = "", num_classes: int = 0
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    measure: str = MEASURE,
+    algorithm: str = "",
+    num_classes: int = 0,
+    select: bool = True,
 ) -> Verdict:
     """Return the verdict on a federation.
 
@@ -99,6 +104,7 @@ def judge(
         measure: the first part of the figures' names.
         algorithm: the federation's algorithm, which the sentence does not suggest again.
         num_classes: the number of classes, to recognise a federated model at chance; 0 where it is unknown.
+        select: whether each device chose its model, `[personalization] select`.
     """
     found = sorted(((str(row["id"]), row) for row in rows), key=lambda each: each[0])
     devices = tuple(_device(name, row, measure) for name, row in found)
@@ -125,7 +131,8 @@ def judge(
         sentence="",
     )
     tested = sum(_count(row.get("n_test")) or 0 for _, row in found)
-    sentence = " ".join(filter(None, (_finding(verdict), _advice(verdict, algorithm, num_classes, tested))))
+    advice = _advice(verdict, algorithm, num_classes, tested, select)
+    sentence = " ".join(filter(None, (_finding(verdict), advice)))
     return Verdict(**{**vars(verdict), "sentence": sentence})
 
 
@@ -365,7 +372,7 @@ def _finding(verdict: Verdict) -> str:
     )
 
 
-def _advice(verdict: Verdict, algorithm: str, num_classes: int, tested: int) -> str:
+def _advice(verdict: Verdict, algorithm: str, num_classes: int, tested: int, select: bool) -> str:
     local, federated, shipped = (verdict.means[name] for name in ("local", "federated", "shipped"))
     if shipped is None or verdict.gain_points is None:
         return ""
@@ -384,8 +391,7 @@ def _advice(verdict: Verdict, algorithm: str, num_classes: int, tested: int) -> 
             "smaller learning_rate, or more rounds."
         )
     others = " or ".join(f'"{name}"' for name in SUGGESTED_ALGORITHMS if name != algorithm)
-    # without a selection every device ships its mixture
-    if verdict.worse > verdict.better and verdict.kinds["mixture"] == sum(verdict.kinds.values()):
+    if verdict.worse > verdict.better and not select:
         return "Set select = true in [personalization], so that a device can keep its local model."
     if 2 * verdict.kinds["local"] > verdict.devices:
         return (

@@ -29,7 +29,8 @@ def verdict_of(folder: Folder) -> Verdict | None:
     """Return the verdict on a folder's federation, None where no client has measured a model of its own."""
     classes = number(mapping_at(folder.config, "model").get("num_classes"))
     num_classes = int(classes) if np.isfinite(classes) else 0
-    verdict = judge(folder.clients, algorithm=folder.algorithm, num_classes=num_classes)
+    select = mapping_at(folder.config, "personalization").get("select") is not False
+    verdict = judge(folder.clients, algorithm=folder.algorithm, num_classes=num_classes, select=select)
     return verdict if verdict.means["shipped"] is not None else None
 
 

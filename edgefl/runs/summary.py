@@ -115,7 +115,12 @@ def summarize(
         )
     usage = dict.fromkeys(key for row in rows for key in row["diagnostics"])
     means = {key: [row["diagnostics"][key] for row in rows if key in row["diagnostics"]] for key in usage}
-    verdict = judge(rows, algorithm=config.algorithm, num_classes=config.model.num_classes)
+    verdict = judge(
+        rows,
+        algorithm=config.algorithm,
+        num_classes=config.model.num_classes,
+        select=config.personalization.select,
+    )
     summary["verdict"] = as_dict(verdict)
     summary["diagnostics"] = {key: sum(values) / len(values) for key, values in means.items()}
     found: dict[str, Any] = finite(summary | {"clients": rows})

@@ -130,7 +130,9 @@ def client_rows(begins: Iterable[Begin]) -> list[dict[str, Any]]:
 
 def judge_clients(spec: PlanSpec, clients: Sequence[Mapping[str, Any]]) -> Verdict:
     """Return the verdict on a federation from the rows of its clients."""
-    return judge(clients, algorithm=spec.algorithm, num_classes=spec.num_classes)
+    # without settings of the personalization, a device ships its mixture
+    select = bool(spec.personalization.get("select", False))
+    return judge(clients, algorithm=spec.algorithm, num_classes=spec.num_classes, select=select)
 
 
 def publish_verdict(

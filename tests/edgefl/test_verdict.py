@@ -181,14 +181,14 @@ ALIKE = [row(f"d-{i}", 0.9, 0.6, 0.9, 0.9, 0.0, 0.0, 0.0) for i in range(3)]
         ),
         (
             [row("a", 0.9, 0.7, 0.6, 0.6, 3.0, 0.0, 12.0)],
-            {},
+            {"select": False},
             "The federation was worth it for none of 1 device: no model is better than training alone beyond "
             "chance (as good for none, worse for 1). On average accuracy falls by 30.0 points. ",
             "Set select = true in [personalization], so that a device can keep its local model.",
         ),
         (
-            # one device ships a fine-tuned model, so the devices do select
-            [row("a", 0.9, 0.7, 0.6, 0.6, 3.0, 0.0, 12.0), row("b", 0.9, 0.7, 0.9, 0.9, 2.0, 0.0, 0.0)],
+            # the devices do choose, and all chose the mixture
+            [row("a", 0.9, 0.7, 0.6, 0.6, 3.0, 0.0, 12.0), row("b", 0.9, 0.7, 0.9, 0.9, 3.0, 0.0, 0.0)],
             {},
             "The federation was worth it for none of 2 devices: ",
             "The federated model is 20.0 points below training alone: try more rounds, or the algorithm "
