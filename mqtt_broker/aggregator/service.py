@@ -9,7 +9,6 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,7 +39,7 @@ from edgefl.server.plausible import left_out
 from edgefl.server.stack import server_stack
 from edgefl.server.staleness import check_rounds
 from edgefl.storage.aggregator_directory import AggregatorFiles
-from edgefl.transport.link import KEEPALIVE_S, Message
+from edgefl.transport.link import KEEPALIVE_S, Link, Message
 from edgefl.types import ServerState, Weights
 from edgefl.verdict import Verdict, as_dict, lines
 from edgefl.wire.messages import JOINING, STOPPED, Begin, State, Summary
@@ -48,7 +47,7 @@ from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import Topics
 from mqtt_broker.aggregator import results
 from mqtt_broker.aggregator.cluster_telemetry import ToldClusters
-from mqtt_broker.aggregator.control import SharedLink
+from mqtt_broker.aggregator.exchange import Exchange
 from mqtt_broker.aggregator.journal import Journal, Opened
 from mqtt_broker.aggregator.noise_key import noise_key
 from mqtt_broker.aggregator.older_devices import OlderDevices
@@ -69,8 +68,7 @@ from mqtt_broker.aggregator.resume import SETTLE_S, check_alone, enter, rejoin
 from mqtt_broker.aggregator.run_log import keep_round
 from mqtt_broker.aggregator.saving import Saving
 from mqtt_broker.aggregator.secagg.rounds import MaskedRounds, UnsettledError, check_masked
-from mqtt_broker.aggregator.shared_spool import SharedSpool
-from mqtt_broker.aggregator.split import check_split, exchange_for
+from mqtt_broker.aggregator.spool import Spool
 from mqtt_broker.aggregator.tasks import Tasks
 
 LONELY_DEADLINES = 4
@@ -83,8 +81,7 @@ class Aggregator:
 
     `security`: the directory of `edgefl broker init`; without it nothing is signed and nobody's signature is
     asked for.
-    `workers`: so many processes take the uploads, 0: this one does. `doing`: gets what is done now, rounds
-    done, and rounds in all. `closed` is told what each round gave.
+    `doing`: gets what is done now, rounds done, and rounds in all. `closed` is told what each round gave.
     """
 
     def __init__(
@@ -95,13 +92,10 @@ class Aggregator:
         out: Path,
         note: Callable[[str], None],
         security: Path | None = None,
-        workers: int = 0,
         doing: Callable[[str, int, int], None] = lambda *_: None,
         closed: Callable[[Summary], None] = lambda _: None,
     ) -> None:
         check_rounds(config)
-        check_split(workers, config)
-        self._workers = workers
         self._security = security
         self._closed = closed
         self._config = config
@@ -138,7 +132,7 @@ class Aggregator:
         `fresh`: begin a new federation although the directory holds one; else one that is done is only told
         of again.
         """
-        with Journal(self._out) as self._journal, ExitStack() as ending:
+        with Journal(self._out) as self._journal:
             self._started, self._resumed = enter(self._journal, self._config, self._plan, self._out, fresh)
             self._session = self._started.session
             self._run_started = self._journal.begin_run(time.time_ns() // 10**6)
@@ -151,7 +145,7 @@ class Aggregator:
             # broker
             name = f"edgefl-aggregator-{secrets.token_hex(8)}"
             context = tls_context(self._own) if self._own else None
-            self._link = SharedLink(broker, name, will=will, keepalive_s=KEEPALIVE_S, context=context)
+            self._link = Link(broker, name, will=will, keepalive_s=KEEPALIVE_S, context=context)
             leading = False
             stop: dict[str, float] = {}
             try:
@@ -159,15 +153,11 @@ class Aggregator:
                 if self._started.done:
                     return self._tell_again()
                 self._link.publish(self._topics.verdict, b"", retain=True)  # of an earlier federation
-                self._spool = SharedSpool(AggregatorFiles(self._out).spool(session=self._session))
+                self._spool = Spool(AggregatorFiles(self._out).spool(session=self._session))
                 self._older = OlderDevices(
                     self._link, self._config.name, self._session, self._trust, self._note
                 )
-                self._exchange = exchange_for(
-                    self._workers,
-                    broker,
-                    self._security,
-                    ending,
+                self._exchange = Exchange(
                     self._link,
                     self._topics,
                     self._state(JOINING, 0, 0),

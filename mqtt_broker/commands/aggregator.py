@@ -56,13 +56,6 @@ def aggregator() -> None:
     help="The directory of `edgefl broker init`.",
 )
 @click.option("--fresh", is_flag=True, help="Begin anew although --out holds a federation.")
-@click.option(
-    "--workers",
-    type=click.IntRange(0, 64),
-    default=0,
-    show_default=True,
-    help="So many processes take the uploads; 0: this one.",
-)
 @tool_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; progress goes to stderr.")
 def start_aggregator(
@@ -73,7 +66,6 @@ def start_aggregator(
     take_over: bool,
     security: Path | None,
     fresh: bool,
-    workers: int,
     tools: Tools,
     as_json: bool,
 ) -> None:
@@ -149,7 +141,7 @@ def start_aggregator(
                 def closed(summary: Summary) -> None:
                     log(summary.round, round_scalars(asdict(summary)))
 
-                leading = Aggregator(settings, made, initial, out, tell, security, workers, tell.at, closed)
+                leading = Aggregator(settings, made, initial, out, tell, security, tell.at, closed)
                 result = leading.run(url, take_over=take_over, fresh=fresh)
                 log.write_verdict(settings.rounds + 1, result["verdict"])
         except Stopped as stopped:

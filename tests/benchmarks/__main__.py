@@ -83,19 +83,11 @@ def simulate(repeats: int, torch_python: str | None, out: Path | None, as_json: 
     help="Runs of each beside the others; the medians are printed.",
 )
 @click.option(
-    "--workers",
-    type=click.IntRange(0),
-    default=0,
-    help="Run each larger fleet with so many workers too.  [default: not]",
-)
-@click.option(
     "--flwr-python",
     help="A Python that has flwr, in a virtual environment of its own  [default: Flower is left out]",
 )
 @_outputs
-def fleet(
-    quick: bool, repeats: int, workers: int, flwr_python: str | None, out: Path | None, as_json: bool
-) -> None:
+def fleet(quick: bool, repeats: int, flwr_python: str | None, out: Path | None, as_json: bool) -> None:
     """Seconds a round, the aggregator's memory and lost messages with 10, 100 and 500 stub clients; beside
     bare paho, and Flower.
 
@@ -106,16 +98,9 @@ def fleet(
     Example:
       python -m tests.benchmarks fleet --repeats 3 --flwr-python ~/flwr/bin/python
     """
-    if quick and workers:
-        raise click.UsageError(
-            "workers are for the larger fleets, which --quick does not run; leave out --quick or --workers"
-        )
-    asked = [
-        f" --workers {workers}" if workers else "",
-        f" --flwr-python {flwr_python}" if flwr_python else "",
-    ]
-    given = "".join([" --quick" * quick, f" --repeats {repeats}", *asked])
-    sizes = Sizes(loads=()) if quick else Sizes(workers=workers)
+    flower = f" --flwr-python {flwr_python}" if flwr_python else ""
+    given = f"{' --quick' * quick} --repeats {repeats}{flower}"
+    sizes = Sizes(loads=()) if quick else Sizes()
     with Telling() as tell:
         result = run_fleet_bench(sizes, repeats, flwr_python, f"{COMMAND} fleet{given}", tell)
     print_result(result, render_fleet, out, as_json)

@@ -4,8 +4,7 @@
 A line counts at most thirty times, so that waiting loops do not drown what happens once. N may be a place
 too: `aggregator/service.py:183#2` is that line the second time, `aggregator/service.py:_close#4` the fourth
 call. N = 0: the test is told at the end how many lines there were. The test's answer is a number when the
-clock is to jump by so many seconds. N = `worker:M`: the aggregator runs untouched, and its workers count
-their lines.
+clock is to jump by so many seconds.
 """
 
 import os
@@ -17,8 +16,6 @@ from collections import Counter
 from pathlib import Path
 
 import edgefl.cli.main
-import mqtt_broker.aggregator.crew
-import mqtt_broker.aggregator.worker
 from tests.support import device as _numpy_learner  # noqa: F401 - a device may be started with it
 
 PACKAGES = tuple(
@@ -29,11 +26,6 @@ OFTEN = 30
 
 
 def main(port, wanted, arguments):
-    if wanted.startswith("worker:"):
-        mqtt_broker.aggregator.crew.COMMAND = (__file__, str(port), wanted.removeprefix("worker:"), "worker")
-        sys.argv = ["edgefl", *arguments]
-        edgefl.cli.main.main()
-        return
     seen = Counter()
     lock = threading.Lock()
     total = 0
@@ -70,19 +62,11 @@ def main(port, wanted, arguments):
         passed(frame, frame.f_code.co_name, False)
         return on_line
 
-    leave = os._exit
-
-    def left(code):
-        if wanted == "0":
-            tell(f"count {os.getpid()} {total}")
-        leave(code)
-
-    os._exit = left  # so a worker ends
     threading.settrace(on_call)
     sys.settrace(on_call)
     sys.argv = ["edgefl", *arguments]
     try:
-        mqtt_broker.aggregator.worker.main() if arguments == ["worker"] else edgefl.cli.main.main()
+        edgefl.cli.main.main()
     finally:
         sys.settrace(None)
         threading.settrace(None)  # type: ignore[arg-type]

@@ -191,10 +191,8 @@ class Fleet:
         self._start(name, *(["--fresh"] if upgraded else []))
 
     def _named(self, pid):
-        """Return whose process that is; a worker is one of the aggregator's."""
-        return next(
-            (name for name, process in self.processes.items() if process.popen.pid == pid), "aggregator"
-        )
+        """Return whose process that is."""
+        return next(name for name, process in self.processes.items() if process.popen.pid == pid)
 
     def _happen(self, pid, place):
         """Do to the victim what its hazard says, while it stands still at that line; return by how much its
@@ -203,8 +201,6 @@ class Fleet:
         name = self._named(pid)
         hazard = self._hazards[name]
         victim = self.processes[name]
-        if hazard.kind == "worker-killed" and any(line.startswith(hazard.kind) for line in self.log):
-            return ""  # another worker, or the one that came after it
         self.log.append(f"{hazard.kind} of {hazard.victim} at {place}")
         if name == "pi-0" and hazard.kind in ("killed", "replaced", "power-cut"):
             self._hold()
@@ -227,8 +223,6 @@ class Fleet:
             case "plan-upgraded":
                 self._kill(victim)
                 self.federation.upgrade()
-            case "worker-killed":
-                os.kill(pid, signal.SIGKILL)
             case "full-disk":
                 resource.prlimit(victim.popen.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
             case "clock":

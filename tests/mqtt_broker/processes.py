@@ -181,7 +181,6 @@ class Federation:
         self.name = f"t{secrets.token_hex(4)}"
         self.options = settings.pop("options", {})
         self.tables = settings.pop("tables", "")
-        self.workers = settings.pop("workers", int(os.environ.get("EDGEFL_TEST_WORKERS", "0")))
         self.settings = {"rounds": 3, "min_clients": 2, "grace_s": 0.3, "deadline_s": 30.0, **settings}
         features = int(self.settings.pop("wide", False)) * 10_000 or 4
         self.algorithm = self.settings.pop("algorithm", "pfl-mfe")
@@ -232,7 +231,6 @@ class Federation:
         config.write_text(
             f'[federation]\nname = "{self.name}"\n{rows}\n{algorithm}\n[broker]\nurl = "{url}"\n{self.tables}'
         )
-        workers = ("--workers", self.workers) if self.workers else ()
         return (
             "aggregator",
             "start",
@@ -242,7 +240,6 @@ class Federation:
             self.directory / "plan",
             "--out",
             self.out,
-            *workers,
             *more,
         )
 

@@ -22,12 +22,11 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner
 CLIENTS = ("pi-0", "pi-1", "pi-2")
 DEVICE_KINDS = ("killed", "replaced", "power-cut", "full-disk", "clock", "line-cut", "half-open", "slow-link")
 KINDS = [("aggregator", kind) for kind in ("killed", "full-disk", "clock", "broker-killed", "plan-upgraded")]
-KINDS += [("pi-0", kind) for kind in DEVICE_KINDS] + [("aggregator", "worker-killed")]
+KINDS += [("pi-0", kind) for kind in DEVICE_KINDS]
 LINES = {"aggregator": 19_000, "pi-0": 14_000}
 """About as many lines as `at_line` counts in a process that nothing happens to; a test holds the figures near
 the truth.
 """
-WORKER_LINES = 5_000
 RUNS = int(os.environ.get("EDGEFL_FAULT_RUNS", len(KINDS)))
 RULES = [("pfl-mfe", "fp32"), ("pfl-mfe", "int8"), ("ditto", "fp32")]
 
@@ -46,9 +45,7 @@ class Hazard:
 
 
 def draw(seed):
-    """Return the run of a seed: algorithm, codec, what happens, and the aggregator's workers; every second
-    run has a second fault.
-    """
+    """Return the run of a seed: algorithm, codec and what happens; every second run has a second fault."""
     rng = rng_for(seed, 0, "faults")
     algorithm, codec = RULES[rng.integers(len(RULES))]
     drawn = {}
@@ -56,16 +53,12 @@ def draw(seed):
         : 1 + (seed // len(KINDS) + seed) % 2
     ]:
         jump = float(rng.integers(-(10**6), 10**6))
-        of_worker = kind == "worker-killed"
-        line = str(1 + int(rng.integers(WORKER_LINES if of_worker else LINES[victim])))
-        drawn.setdefault(
-            victim, Hazard(victim, kind, "worker:" * of_worker + line, float(rng.random()), jump)
-        )
+        line = str(1 + int(rng.integers(LINES[victim])))
+        drawn.setdefault(victim, Hazard(victim, kind, line, float(rng.random()), jump))
     if any(hazard.kind in ("replaced", "power-cut") for hazard in drawn.values()):
         # What a board keeps for itself is lost with it; here it keeps nothing between rounds
         algorithm, codec = RULES[0]
-    split = any(hazard.kind == "worker-killed" for hazard in drawn.values()) or bool(rng.integers(2))
-    return algorithm, codec, tuple(drawn.values()), 2 * split
+    return algorithm, codec, tuple(drawn.values())
 
 
 def replay(fleet, toys, config):
@@ -121,21 +114,6 @@ def test_the_lines_that_a_seed_draws_from_are_those_that_run(fleet):
     assert all(0.7 < sum(made.counts[victim]) / lines < 1.5 for victim, lines in LINES.items()), made.counts
 
 
-def test_the_lines_that_a_worker_is_killed_at_are_those_that_run(fleet):
-    made = fleet(
-        [Hazard("aggregator", "worker-killed", "worker:0")],
-        min_clients=3,
-        quorum=1.0,
-        rounds=4,
-        clients_per_round=2,
-        workers=2,
-    )
-    made.run()
-    counted = made.counts["aggregator"]  # one has two of the three clients, so of both together
-    assert len(counted) == 2
-    assert 0.7 < sum(counted) / 2 / WORKER_LINES < 1.3, counted
-
-
 def test_an_aggregator_killed_at_the_end_of_the_last_round_goes_on_to_personalize(fleet, toys):
     check(fleet, toys, "pfl-mfe", "fp32", [Hazard("aggregator", "killed", "aggregator/service.py:_close#4")])
 
@@ -158,9 +136,9 @@ def test_nothing_is_lost_whatever_happens(seed, fleet, toys):
     check(fleet, toys, *draw(seed))
 
 
-def check(fleet, toys, algorithm, codec, hazards, workers=0):
+def check(fleet, toys, algorithm, codec, hazards):
     config = {"rounds": 4, "seed": 5, "clients_per_round": 2, "codec": codec}
-    made = fleet(hazards, algorithm=algorithm, min_clients=3, quorum=1.0, workers=workers, **config)
+    made = fleet(hazards, algorithm=algorithm, min_clients=3, quorum=1.0, **config)
     made.run()
     state, mixtures, cohorts = replay(made, toys, config)
     story = made.story()

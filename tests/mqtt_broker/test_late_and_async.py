@@ -243,7 +243,7 @@ def test_a_client_cannot_let_another_one_into_a_round_by_its_task(federate, mosq
     one that was.
     """
     federation = federate(
-        mosquitto_url, rounds=2, clients_per_round=1, min_clients=2, quorum=1.0, late="keep", workers=0
+        mosquitto_url, rounds=2, clients_per_round=1, min_clients=2, quorum=1.0, late="keep"
     )
     aggregator = federation.aggregator()
     task, drawn, other = first_asked(puppet(federation, "pi-1"), puppet(federation, "pi-2"))

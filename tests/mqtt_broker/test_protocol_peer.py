@@ -136,7 +136,6 @@ def test_its_words_are_in_a_masked_sum(request, mosquitto_url, federate, toys, s
         min_clients=3,
         tables="[privacy]\nsecure_aggregation = true\n",
         algorithm="fedavg",
-        workers=0,
     )
     aggregator = federation.aggregator(*(("--security", broker.directory, "--broker", url) if broker else ()))
     devices = []

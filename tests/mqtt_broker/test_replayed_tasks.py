@@ -88,7 +88,7 @@ def scene(secured_broker, federate, toys, tmp_path):
             relays.append(self.relay)
 
         def federation(self, **settings):
-            made = federate(secured_broker.url, algorithm="fedavg", workers=0, **settings)
+            made = federate(secured_broker.url, algorithm="fedavg", **settings)
             if self.name:
                 made.name, made.topics = self.name, replace(made.topics, federation=self.name)
                 made.out = made.out.with_name(f"out-{len(list(tmp_path.iterdir()))}")

@@ -51,13 +51,6 @@ def test_run_a_cluster(desk: Any, page: Callable[[str], Any]) -> None:
     leader = desk.start(cluster.take("edgefl aggregator start --config federation.toml --broker mqtt:"))
     for each in (board, leader):
         each.ended()
-    leader = desk.start(
-        cluster.take("edgefl aggregator start --config federation.toml --workers"),
-        {"--workers 2": "--workers 2 --out two"},
-    )
-    board = desk.start(f"edgefl device start --broker {url} --id pi-2 --data shard.npz")
-    for each in (board, leader):
-        each.ended()
 
     port = free_port()
     here = {"--host a.local": f"--host localhost --port {port} --bind 127.0.0.1 --host a.local"}

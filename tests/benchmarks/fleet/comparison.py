@@ -25,9 +25,6 @@ Say = Callable[[str], None]
 class Sizes:
     """What is run. pair: clients beside the peers; loads: (clients, rounds) of the larger fleets;
     model_bytes: the models' sizes.
-
-    workers: so many processes take the uploads of each larger fleet, which is then run a second time; 0: it
-    is not.
     """
 
     pair: int = 10
@@ -35,7 +32,6 @@ class Sizes:
     flower_rounds: int = 4
     loads: tuple[tuple[int, int], ...] = ((100, 5), (500, 3))
     model_bytes: tuple[int, ...] = (240_000, 2_000_000)
-    workers: int = 0
 
 
 def run_fleet_bench(
@@ -53,10 +49,9 @@ def run_fleet_bench(
     before = os.getloadavg()[0]
     beside = [_beside(sizes, each, repeats, flwr_python, say) for each in sizes.model_bytes]
     fleets = [
-        _fleet(Load(clients, size, rounds, workers=workers), say)
+        _fleet(Load(clients, size, rounds), say)
         for clients, rounds in sizes.loads
         for size in sizes.model_bytes
-        for workers in sorted({0, sizes.workers})
     ]
     return {
         "machine": machine(),
@@ -77,9 +72,8 @@ def _directory() -> Iterator[Path]:
 def _fleet(load: Load, say: Say) -> dict[str, Any]:
     with _directory() as directory:
         row = run_fleet(load, directory)
-    split = f", {load.workers} workers" * (load.workers > 0)
     say(
-        f"{load.clients} clients x {load.model_bytes // 1000} KB{split}: {row['round_s']:.3f} s a round, "
+        f"{load.clients} clients x {load.model_bytes // 1000} KB: {row['round_s']:.3f} s a round, "
         f"{row['aggregator_mb']:.0f} MB"
     )
     return row
@@ -164,8 +158,7 @@ def render(result: dict[str, Any]) -> str:
     lines += [
         "",
         f"{'clients':>7} {'model KB':>8} {'s a round':>9} {'aggregator MB':>13} {'accepted once':>14} "
-        f"{'left out':>8} {'dropped':>7} {'KB up':>8} {'KB down':>8}  processor s a round: aggregator, "
-        "workers",
+        f"{'left out':>8} {'dropped':>7} {'KB up':>8} {'KB down':>8}  processor s a round",
     ]
     for row in [*(run for each in result["beside"] for run in each["edgefl"]["runs"][:1]), *result["fleets"]]:
         once = f"{row['updates_accepted_once']} of {row['updates_expected']}"
@@ -175,6 +168,6 @@ def render(result: dict[str, Any]) -> str:
             f"{row['aggregator_mb']:13.1f} {once:>14} {row['clients_left_out']:8d} "
             f"{row['dropped_by_broker'] + row['dropped_by_clients']:7d} {sent['up'] / 1000:8.1f} "
             f"{sent['down'] / 1000:8.1f}  "
-            f"{', '.join(f'{used:.3f}' for used in (row['aggregator_cpu_s'], *row['workers_cpu_s']))}"
+            f"{row['aggregator_cpu_s']:.3f}"
         )
     return "\n".join(lines)

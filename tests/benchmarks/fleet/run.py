@@ -28,7 +28,7 @@ from edgefl.wire.strict_json import decode_json
 from edgefl.wire.tensors import encode_weights
 from edgefl.wire.topics import Topics
 from tests.benchmarks.fleet.broker import WATCH, make_keys, secured_broker
-from tests.benchmarks.process import children, clients_a_process, cpu_s, running
+from tests.benchmarks.process import clients_a_process, cpu_s, running
 from tests.support.numpy_learner.softmax import softmax_spec
 
 INPUTS = 60
@@ -42,15 +42,12 @@ SETTLE_S = 2.5
 class Load:
     """What is measured: so many clients, a model of so many bytes, so many rounds; `timeout_s` for the whole
     of it.
-
-    `workers`: so many processes take the uploads, 0: the aggregator does.
     """
 
     clients: int
     model_bytes: int
     rounds: int
     timeout_s: float = 600.0
-    workers: int = 0
 
 
 def client_ids(count: int) -> list[str]:
@@ -99,7 +96,6 @@ def run_fleet(load: Load, directory: Path) -> dict[str, Any]:
         "--out",
         str(out),
     ]
-    lead += ["--workers", str(load.workers)] if load.workers else []
     files = [str(directory / f"{client_id}.enrol") for client_id in ids]
     together = clients_a_process(load.clients)
     clients = [sys.executable, "-m", "tests.benchmarks.fleet.stub_client", name, str(together), *files]
@@ -110,7 +106,7 @@ def run_fleet(load: Load, directory: Path) -> dict[str, Any]:
         began = time.time()
         aggregator = stack.enter_context(running(lead, directory / "aggregator.log"))
         stubs = stack.enter_context(running(clients, directory / "stubs.log", stdout=subprocess.PIPE))
-        summaries, peaks_mb, used_s = watch.until_personal(aggregator, stubs, load.timeout_s)
+        summaries, peak_mb, used_s = watch.until_personal(aggregator, stubs, load.timeout_s)
         told = json.loads(_output(stubs, directory / "stubs.log"))
         if aggregator.wait(60):
             raise EdgeflError(
@@ -126,11 +122,8 @@ def run_fleet(load: Load, directory: Path) -> dict[str, Any]:
         "first_round_s": times[0] - began,
         "round_s": median(seconds),
         "round_s_range": [min(seconds), max(seconds)],
-        "workers": load.workers,
-        "aggregator_cpu_s": used_s[0],
-        "aggregator_mb": peaks_mb[0],
-        "workers_cpu_s": used_s[1:],
-        "workers_mb": peaks_mb[1:],
+        "aggregator_cpu_s": used_s,
+        "aggregator_mb": peak_mb,
         "client_process_mb": told["peak_rss_mb"],
         "clients_a_process": together,
         "bytes_a_round": _bytes_a_round(told["clients"], load.rounds),
@@ -159,29 +152,22 @@ class Watch:
 
     def until_personal(
         self, aggregator: "subprocess.Popen[str]", stubs: "subprocess.Popen[str]", timeout_s: float
-    ) -> tuple[list[Summary], list[float], list[float]]:
-        """Return the rounds' summaries, that of the personalization last, and what the aggregator and then
-        each of its workers needed: peak memory in MB, and seconds of processor time a round after the first.
+    ) -> tuple[list[Summary], float, float]:
+        """Return the rounds' summaries, that of the personalization last, and what the aggregator needed: its
+        peak memory in MB, and seconds of processor time a round after the first.
         """
         until = time.monotonic() + timeout_s
         found = list[Summary]()
-        used = list[list[float]]()
-        pids = [aggregator.pid]
-        peaks = dict[int, float]()
+        used = list[float]()
+        peak_mb = 0.0
         while time.monotonic() < until and aggregator.poll() is None and not stubs.poll():
             if summary := self._take(0.5):
                 found.append(summary)
-                pids = pids if used else [aggregator.pid, *children(aggregator.pid)]
-                used.append([cpu_s(pid) for pid in pids])
-            for pid in pids:
-                # NaN of one that has ended is not larger
-                peaks[pid] = max(peaks.get(pid, 0.0), peak_rss_mb(pid))
+                used.append(cpu_s(aggregator.pid))
+            # NaN of one that has ended is not larger
+            peak_mb = max(peak_mb, peak_rss_mb(aggregator.pid))
             if summary and summary.phase == PERSONALIZE:
-                spent = [
-                    (last - first) / max(1, len(used) - 2)
-                    for first, last in zip(used[0], used[-2], strict=True)
-                ]
-                return found, list(peaks.values()), spent
+                return found, peak_mb, (used[-2] - used[0]) / max(1, len(used) - 2)
         for process, name in ((aggregator, "aggregator"), (stubs, "stubs")):
             if process.poll():
                 raise EdgeflError(

@@ -67,7 +67,7 @@ def test_a_flood_while_the_aggregator_computes_does_not_fill_its_memory(
     federate, own_broker, puppet, toys, slow_algorithm, tmp_path
 ):
     federation = federate(
-        f"mqtt://127.0.0.1:{own_broker.port}", algorithm=slow_algorithm, workers=0, rounds=1, quorum=0.5
+        f"mqtt://127.0.0.1:{own_broker.port}", algorithm=slow_algorithm, rounds=1, quorum=0.5
     )
     honest = puppet(federation, "pi-1")
     flooder = puppet(federation, "pi-2")

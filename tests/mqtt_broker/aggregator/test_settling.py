@@ -22,13 +22,10 @@ from edgefl.wire.messages import JOINING, Begin, Receipt, State, Task
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.tensors import encode_models
 from edgefl.wire.topics import Topics
-from mqtt_broker.aggregator import control
 from mqtt_broker.aggregator import exchange as module
-from mqtt_broker.aggregator.control import SharedLink
 from mqtt_broker.aggregator.exchange import Exchange
 from mqtt_broker.aggregator.spool import Spool
 from mqtt_broker.aggregator.tasks import Tasks
-from mqtt_broker.aggregator.worker import CONTROL, Intake
 
 DEADLINE_S = 40.0
 
@@ -186,42 +183,3 @@ def test_who_is_missing_is_told_of_its_task_again_when_the_aggregators_own_link_
     play.send("b", task, 2)
     assert play.next("receipt", "b").outcome == "ok"
     assert play.end() == ["a", "b"]
-
-
-def test_a_worker_whose_link_was_lost_says_whose_announcements_may_be_and_sends_no_task(
-    mosquitto_url, tmp_path
-):
-    """It has no whole task to send."""
-    said = []
-    topics = Topics(f"worker-{time.monotonic_ns()}")
-    link = SharedLink(mosquitto_url, f"a-{topics.federation}")
-    device = Link(mosquitto_url, f"d-{topics.federation}")
-    start = control.Start(
-        broker=mosquitto_url, federation=topics.federation, session="s", plan="p", security="", upload_slots=4
-    )
-    intake = Intake(link, start, Trust(topics.federation), said.append, lambda line: None)
-    task = Task("s", 1, "federate", "p", {}, {}, 1, 30.0, "fp32", 0, 0.0, "n1", 0.0)
-    lines = (
-        control.Play(1, 0, ((1, "n1"),), str(tmp_path), (("b", "0" * 64),), (), ()),
-        control.Serve((control.Client("a", task, {}, 64), control.Client("b", task, {}, 64)), ()),
-    )
-
-    def until_said(told):
-        deadline = time.monotonic() + DEADLINE_S
-        while not said and time.monotonic() < deadline:
-            intake.pump(0.5)
-        assert said == [told]
-        said.clear()
-
-    try:
-        device.subscribe(topics.device("+", "task"))
-        for each in lines:
-            link.post(Message(CONTROL, control.to_line(each)))
-        until_said(control.Serving(("a", "b")))
-        link._client.socket().shutdown(socket.SHUT_RDWR)
-        until_said(control.Serving(("a",)))
-        link.publish(topics.device("a", "task"), b"marker")
-        assert device.get(DEADLINE_S).payload == b"marker"
-    finally:
-        for each in (link, device):
-            each.close(1.0)
