@@ -58,13 +58,15 @@ def test_run_a_cluster(desk: Any, page: Callable[[str], Any]) -> None:
     desk.start("mosquitto -c broker/mosquitto.conf").until(" running")
     desk.run(cluster.take("edgefl device enrol"))
     desk.instead |= {"mqtts://a.local:8883": f"mqtts://localhost:{port}"}
-    board = desk.start(cluster.take("edgefl device start --enrol"), {"--state state": "--state third"})
-    leader = desk.start(cluster.take("edgefl aggregator start"), {"--security": "--out third-out --security"})
+    board = desk.start(cluster.take("edgefl device start --enrol"), {"--state state": "--state second"})
+    leader = desk.start(
+        cluster.take("edgefl aggregator start"), {"--security": "--out second-out --security"}
+    )
     for each in (board, leader):
         each.ended()
     assert all(
         json.loads((desk / out / "result.json").read_text())["clients"]
-        for out in ("kitchen-out", "two", "third-out")
+        for out in ("kitchen-out", "second-out")
     )
     (desk / "mqtt_broker").symlink_to(desk.root / "mqtt_broker")
     desk.run(cluster.take("sed -e"))
