@@ -5,12 +5,12 @@ asked.
 import time
 
 from edgefl.errors import WireError
+from edgefl.server.blobs import RETAINED_BYTES, BlobServer
 from edgefl.transport.link import Link
 from edgefl.wire.chunks import CHUNK_BYTES, chunk_count
 from edgefl.wire.messages import Manifest, Want
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.topics import Topics
-from mqtt_broker.aggregator.blob_server import RETAINED_BYTES, BlobServer
 
 CHUNK_WINDOW = 8
 

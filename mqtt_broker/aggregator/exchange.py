@@ -10,7 +10,10 @@ from edgefl.errors import LinkError, WireError
 from edgefl.security.trust import Trust
 from edgefl.server import rounds
 from edgefl.server.divergence import Divergence, FederationDivergedError
+from edgefl.server.presence import ClientLines, Presence, forget, take_status
 from edgefl.server.rounds import Round
+from edgefl.server.tasks import Accepted, Asks, Steps, Then, checked_answer
+from edgefl.server.uploads import Uploads, answer, receipt
 from edgefl.transport.link import Connected, Link, Message
 from edgefl.wire.chunks import CHUNK_BYTES
 from edgefl.wire.messages import DIVERGED, REFUSES, STOPPED, Begin, Receipt, State, Status, Want
@@ -19,11 +22,8 @@ from edgefl.wire.topics import Address, Topics, parse_topic
 from edgefl.wire.version1 import is_version1
 from mqtt_broker.aggregator.blob_traffic import BlobTraffic
 from mqtt_broker.aggregator.older_devices import OlderDevices
-from mqtt_broker.aggregator.presence import ClientLines, Presence, forget, take_status
 from mqtt_broker.aggregator.results import reported
 from mqtt_broker.aggregator.spool import Spool
-from mqtt_broker.aggregator.tasks import Accepted, Asks, Steps, Then, checked_answer
-from mqtt_broker.aggregator.uploads import Uploads, answer, receipt
 
 SETTLE_S = 0.05
 """So long at most an update that came whole waits for those on their way, to be synced and journalled with

@@ -12,6 +12,7 @@ from edgefl.algorithms import DONE
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, LinkError
 from edgefl.server import rounds
+from edgefl.server.tasks import Expected
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.transport.link import Link, Message
 from edgefl.wire.messages import STOPPED, Begin, State
@@ -19,7 +20,7 @@ from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import Topics
 from mqtt_broker.aggregator.journal import Journal, Started
 from mqtt_broker.aggregator.run_log import keep_note
-from mqtt_broker.aggregator.spool import Expected, Spool
+from mqtt_broker.aggregator.spool import Spool
 
 SETTLE_S = 0.5
 """How long retained messages take to come after a subscription."""

@@ -38,6 +38,7 @@ from edgefl.server.personalization_time import RoundTime, personalization_deadli
 from edgefl.server.plausible import left_out
 from edgefl.server.stack import server_stack
 from edgefl.server.staleness import check_rounds
+from edgefl.server.tasks import Tasks
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.transport.link import KEEPALIVE_S, Link, Message
 from edgefl.types import ServerState, Weights
@@ -69,7 +70,6 @@ from mqtt_broker.aggregator.run_log import keep_round
 from mqtt_broker.aggregator.saving import Saving
 from mqtt_broker.aggregator.secagg.rounds import MaskedRounds, UnsettledError, check_masked
 from mqtt_broker.aggregator.spool import Spool
-from mqtt_broker.aggregator.tasks import Tasks
 
 LONELY_DEADLINES = 4
 MEASURED_ROUNDS = 10

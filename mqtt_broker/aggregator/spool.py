@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from edgefl.errors import StateError, WireError
-from edgefl.plan.spec import TensorSpec
+from edgefl.server.tasks import Expected
 from edgefl.system.files import parse_json, sync_directory
 from edgefl.types import Update, Weights
 from edgefl.wire.messages import Begin
 from edgefl.wire.tensors import decode_models
 
-Expected = Mapping[str, tuple[TensorSpec, ...]]
 FILE = "updates"
 MAX_LINE = 1024
 KEPT_BYTES = 4 * 1024 * 1024

@@ -17,6 +17,7 @@ from edgefl.security.secagg.vectors import Shapes, size_of
 from edgefl.security.trust import Trust
 from edgefl.server import rounds
 from edgefl.server.rounds import Round
+from edgefl.server.tasks import Brief, Steps, Tasks
 from edgefl.wire.masked import (
     ADVERTISED_BYTES,
     AGREE,
@@ -47,7 +48,6 @@ from edgefl.wire.messages import Begin
 from edgefl.wire.strict_json import decode_json, encode_json
 from mqtt_broker.aggregator.exchange import Exchange
 from mqtt_broker.aggregator.secagg.state import Held
-from mqtt_broker.aggregator.tasks import Brief, Steps, Tasks
 
 
 class Failed(Exception):

@@ -33,6 +33,7 @@ from edgefl.security.secagg.summing import check_secure
 from edgefl.security.secagg.vectors import Shapes, means_of, size_of
 from edgefl.security.trust import Trust
 from edgefl.server.rounds import Round
+from edgefl.server.tasks import Brief, Tasks
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.wire.chunks import CHUNK_BYTES, chunk_count
 from edgefl.wire.masked import MOST_ATTEMPTS
@@ -41,7 +42,6 @@ from edgefl.wire.tensors import encode_models
 from mqtt_broker.aggregator.exchange import Exchange
 from mqtt_broker.aggregator.results import weighted_loss
 from mqtt_broker.aggregator.spool import Spool
-from mqtt_broker.aggregator.tasks import Brief, Tasks
 
 if TYPE_CHECKING:
     from mqtt_broker.aggregator.secagg.state import Held

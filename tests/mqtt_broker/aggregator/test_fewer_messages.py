@@ -10,6 +10,8 @@ import pytest
 from edgefl.algorithms import full_options, make_algorithm
 from edgefl.config import FederationConfig
 from edgefl.rng import rng_for
+from edgefl.server.tasks import GRANTED_BYTES, Tasks
+from edgefl.server.uploads import IDLE_S, Uploads
 from edgefl.transport.link import Link
 from edgefl.transport.receive_queue import Message
 from edgefl.wire.chunks import CHUNK_BYTES, chunk
@@ -18,8 +20,6 @@ from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.tensors import encode_models
 from edgefl.wire.topics import Topics
 from mqtt_broker.aggregator.blob_traffic import BlobTraffic
-from mqtt_broker.aggregator.tasks import GRANTED_BYTES, Tasks
-from mqtt_broker.aggregator.uploads import IDLE_S, Uploads
 
 A = "a" * 64
 B = "b" * 64

@@ -15,12 +15,13 @@ from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, LinkError, PlanError, WireError
 from edgefl.plan.spec import save_plan
 from edgefl.server import rounds
+from edgefl.server.blobs import LONGEST_S, MANIFEST_S, REPEAT_S, WINDOW_S, BlobServer
+from edgefl.server.presence import Presence, take_status
+from edgefl.server.uploads import IDLE_S, Uploads
 from edgefl.verdict import judge
 from edgefl.wire.chunks import CHUNK_BYTES, chunk, chunk_count
 from edgefl.wire.messages import Begin, Status, Want
-from mqtt_broker.aggregator.blob_server import LONGEST_S, MANIFEST_S, REPEAT_S, WINDOW_S, BlobServer
 from mqtt_broker.aggregator.plan_source import build_in_child, open_plan
-from mqtt_broker.aggregator.presence import Presence, take_status
 from mqtt_broker.aggregator.results import (
     client_rows,
     dropped_of,
@@ -29,7 +30,6 @@ from mqtt_broker.aggregator.results import (
     summarize,
     weighted_loss,
 )
-from mqtt_broker.aggregator.uploads import IDLE_S, Uploads
 from mqtt_broker.broker import dev_broker as embedded
 
 A = "a" * 64

@@ -14,11 +14,11 @@ from devices.availability import pause, resume
 from devices.conditions import Window
 from edgefl.errors import ConfigError, StateError
 from edgefl.server import rounds
+from edgefl.server.presence import Presence, take_status
 from edgefl.wire.messages import Status
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.tensors import encode_models
 from mqtt_broker.aggregator.pauses import pause_clients, paused_clients, resume_clients
-from mqtt_broker.aggregator.presence import Presence, take_status
 from mqtt_broker.commands import aggregator as aggregator_command
 
 

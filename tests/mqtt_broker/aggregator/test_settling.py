@@ -16,6 +16,7 @@ from edgefl.config import FederationConfig
 from edgefl.rng import rng_for
 from edgefl.security.trust import Trust
 from edgefl.server import rounds
+from edgefl.server.tasks import Tasks
 from edgefl.transport.link import Link, Message
 from edgefl.wire.chunks import CHUNK_BYTES
 from edgefl.wire.messages import JOINING, Begin, Receipt, State, Task
@@ -25,7 +26,6 @@ from edgefl.wire.topics import Topics
 from mqtt_broker.aggregator import exchange as module
 from mqtt_broker.aggregator.exchange import Exchange
 from mqtt_broker.aggregator.spool import Spool
-from mqtt_broker.aggregator.tasks import Tasks
 
 DEADLINE_S = 40.0
 

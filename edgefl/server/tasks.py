@@ -13,12 +13,13 @@ from edgefl.algorithms import PERSONALIZE, Algorithm
 from edgefl.config import FederationConfig
 from edgefl.errors import WireError
 from edgefl.plan.spec import TensorSpec
+from edgefl.server.figures import Figures
 from edgefl.types import ServerState, Weights
 from edgefl.wire.messages import Begin, Task
 from edgefl.wire.tensors import encode_weights, models_limit, specs_of
-from mqtt_broker.aggregator.figures import Figures
-from mqtt_broker.aggregator.spool import Expected
 
+Expected = Mapping[str, tuple[TensorSpec, ...]]
+"""The tensors that an update may hold, by model."""
 GRANTED_BYTES = 8 * 1024 * 1024
 """So much of a round's updates may come unasked: the first clients that are told of the round need not ask
 for a slot.

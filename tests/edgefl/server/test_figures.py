@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtt_broker.aggregator.figures import Figures
+from edgefl.server.figures import Figures
 
 
 @given(st.dictionaries(st.text(max_size=20), st.floats(), max_size=12))
