@@ -7,7 +7,7 @@ EXTRAS ?= aggregator,broker,dp,export,images,mlflow,monitor,plots,prometheus,ten
 STAMP := $(VENV)/.installed
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: demo test test-faults test-fuzz test-parity lint docs install clean
+.PHONY: demo test test-deep test-faults test-fuzz test-parity lint docs install clean
 .DEFAULT_GOAL := demo
 
 demo: install  ## four device processes federate, personalize and quantize; about a minute
@@ -15,6 +15,9 @@ demo: install  ## four device processes federate, personalize and quantize; abou
 
 test: install  ## two processes, a file's tests in one of them; JOBS=0 runs all in this one
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+test-deep: install  ## ten thousand schedules of lost, repeated and reordered messages and crashes for the round server
+	EDGEFL_SCHEDULES=$${EDGEFL_SCHEDULES:-2500} $(BIN)/python -m pytest tests/edgefl/server/test_round_server.py $(ARGS)
 
 test-faults: install  ## fifty fleets that something happens to; ARGS="-k 'happens[17]'" repeats the one of seed 17
 	EDGEFL_FAULT_RUNS=$${EDGEFL_FAULT_RUNS:-50} $(BIN)/python -m pytest tests/mqtt_broker/test_fault_suite.py $(ARGS)

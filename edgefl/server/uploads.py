@@ -122,6 +122,11 @@ class Uploads:
                 del self._open[client_id]
         return self._grant(now)
 
+    @property
+    def is_queued(self) -> bool:
+        """Whether clients wait for a slot."""
+        return bool(self._queue)
+
     def clear(self) -> None:
         """Forget all: a round is over."""
         self._open.clear()

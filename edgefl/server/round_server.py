@@ -1,0 +1,466 @@
+"""The round server: leads a federation from its first client to its result, without I/O and without a clock.
+
+The MQTT service and the simulator drive the same class. `handle` takes an event and the time, and returns the
+actions that a driver carries out in their order. What a driver must store is an action too, so a driver that
+was killed at any point starts a new server from what it has stored (`Resume`).
+
+Design: sans-I/O, as h11 does it for HTTP (https://sans-io.readthedocs.io).
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from edgefl.algorithms import CLUSTER, DONE, PERSONALIZE, Algorithm
+from edgefl.algorithms.clustering.clusters import explain_clusters
+from edgefl.algorithms.cohort import enough_of
+from edgefl.algorithms.mixtures.gate_utilization import count_own_experts
+from edgefl.config import FederationConfig
+from edgefl.errors import RoundError
+from edgefl.plan.spec import PlanSpec
+from edgefl.privacy import accountant
+from edgefl.privacy.mechanism import expected_cohort
+from edgefl.security.secagg.masking import LEAST_CLIENTS
+from edgefl.server import rounds
+from edgefl.server.divergence import FederationDivergedError, find_divergence
+from edgefl.server.events import (
+    Action,
+    AggregateUpdates,
+    CloseRound,
+    CommitUpdates,
+    DroppedClient,
+    Event,
+    Finish,
+    Log,
+    OpenedRound,
+    OpenRound,
+    SaveState,
+    StateAggregated,
+)
+from edgefl.server.personalization_time import RoundTime, personalization_deadline_s
+from edgefl.server.plausible import left_out
+from edgefl.server.rounds import Answer, Round
+from edgefl.server.spread import Spread, spread_of
+from edgefl.server.tasks import Tasks
+from edgefl.server.update_collector import UpdateCollector
+from edgefl.types import ServerState
+from edgefl.wire.messages import JOINING, Begin, State
+from edgefl.wire.topics import Topics
+
+RETAINED_WAIT_S = 0.5
+"""How long retained messages take to arrive after a subscription."""
+LONELY_DEADLINES = 4
+"""A round that nobody can play waits so many deadlines for clients."""
+MEASURED_ROUNDS = 10
+"""The training times of the last rounds say how long a personalization may take."""
+ACCURACIES = ("accuracy_shipped", "accuracy_mixture", "accuracy")
+"""The metrics that the accuracy of a round comes from: the first one that a client reports."""
+Cohort = Callable[[ServerState, Iterable[str]], tuple[str, ...]]
+"""Draws the cohort of a round from the clients that are available."""
+Course = Generator[float, None, None]
+"""A generator that yields the time at which it has to be resumed."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """What a driver stored of a federation that was interrupted.
+
+    Attributes:
+        state: the server state after the last aggregated round.
+        opened: the round of that state, None when it was not opened.
+        begins: the updates that it accepted and whose bytes are intact.
+        nonces: the nonces of earlier rounds of the same phase, as many as late updates may answer.
+        settled: the updates that earlier rounds accepted, by round and client.
+        losses: the mean loss of each closed round.
+        times: the training times of the last rounds.
+    """
+
+    state: ServerState
+    opened: OpenedRound | None = None
+    begins: Sequence[Begin] = ()
+    nonces: Mapping[int, str] = field(default_factory=dict)
+    settled: Mapping[Answer, str] = field(default_factory=dict)
+    losses: Sequence[float | None] = ()
+    times: Sequence[RoundTime] = ()
+
+
+class RoundServer:
+    """One federation, from the first client to the last model.
+
+    Args:
+        config: the federation.
+        spec: the plan's specification.
+        plan: the sha256 of the plan, and its bytes.
+        algorithm: the algorithm as the server aggregates with it, see `server_stack`.
+        state: where the federation begins.
+        session: the name of this start of the federation.
+        started: orders the runs of an aggregator, see `edgefl.wire.messages`.
+        draw_cohort: draws the cohort of a round.
+        new_nonce: returns a fresh nonce that nobody can guess.
+        resume: what an earlier run stored; None for a new federation.
+
+    Attributes:
+        is_done: whether the federation is complete.
+    """
+
+    def __init__(
+        self,
+        config: FederationConfig,
+        spec: PlanSpec,
+        plan: tuple[str, bytes],
+        algorithm: Algorithm,
+        state: ServerState,
+        *,
+        session: str,
+        started: int,
+        draw_cohort: Cohort,
+        new_nonce: Callable[[], str],
+        resume: Resume | None = None,
+    ) -> None:
+        self._config = config
+        self._spec = spec
+        self._plan, self._plan_blob = plan
+        self._algorithm = algorithm
+        self._session = session
+        self._started = started
+        self._draw_cohort = draw_cohort
+        self._new_nonce = new_nonce
+        self._resume = resume
+        self._actions: list[Action] = []
+        self._personalization_s = config.deadline_s
+        self._left_out: frozenset[str] = frozenset()
+        self._aggregated: ServerState | None = None
+        self._has_gathered = False
+        self._was_resumed = resume is not None
+        self._nonces: dict[int, str] = dict(resume.nonces) if resume else {}
+        self._settled: dict[Answer, str] = dict(resume.settled) if resume else {}
+        self._losses: list[float | None] = list(resume.losses) if resume else []
+        self._times: deque[tuple[RoundTime, ...]] = deque(maxlen=MEASURED_ROUNDS)
+        if resume:
+            self._times.append(tuple(resume.times))
+        self._collector = UpdateCollector(
+            Topics(config.name),
+            self._state_message(JOINING, 0, 0),
+            self._actions.append,
+            upload_slots=config.upload_slots,
+            max_samples=config.max_samples,
+            chunk_bytes=config.chunk_bytes,
+            clients=config.clients,
+        )
+        self._course = self._lead(resume.state if resume else state)
+        self._resume_at = -math.inf
+        self.is_done = False
+
+    def start(self, now: float) -> list[Action]:
+        """Return the first actions; call it once, before `handle`.
+
+        Args:
+            now: the time in seconds, of any clock that does not go back.
+        """
+        self._collector.now = now
+        self._collector.publish_state(self._collector.state)
+        self._collector.blobs.offer(self._plan, self._plan_blob)
+        return self._advance()
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """Return the actions that follow from an event.
+
+        Args:
+            event: the event.
+            now: the time in seconds; not before that of the last event.
+
+        Raises:
+            RoundError: a round missed its quorum for good, or no client came.
+            FederationDivergedError: training diverged.
+        """
+        if isinstance(event, StateAggregated):
+            self._aggregated = event.state
+        self._collector.handle(event, now)
+        return self._advance()
+
+    def _advance(self) -> list[Action]:
+        if not self.is_done:
+            try:
+                self._resume_at = next(self._course)
+            except StopIteration:
+                self.is_done = True
+                self._resume_at = math.inf
+        actions = list(self._actions)
+        self._actions.clear()
+        return actions
+
+    def next_change(self) -> float:
+        """Return the time at which `handle` is due although nothing happens; infinity for never."""
+        return min(self._resume_at, self._collector.next_change())
+
+    @property
+    def open_round(self) -> Round | None:
+        """The round that collects updates, None between rounds."""
+        return self._collector.round
+
+    def clients_to_check(self) -> tuple[str, ...]:
+        """Return the clients whose enrolment matters now: those online, and those the round waits for."""
+        waiting = rounds.missing(self.open_round) if self.open_round else ()
+        return tuple(sorted({*self._collector.presence.statuses, *waiting}))
+
+    @property
+    def _now(self) -> float:
+        return self._collector.now
+
+    def _log(self, line: str) -> None:
+        self._actions.append(Log(line))
+
+    def _state_message(self, phase: str, number: int, cohort_size: int) -> State:
+        config = self._config
+        return State(
+            config.name,
+            self._session,
+            phase,
+            number,
+            config.rounds,
+            cohort_size,
+            self._deadline_s(phase),
+            self._plan,
+            0.0,
+            started=self._started,
+            settings={
+                "min_clients": float(config.min_clients),
+                "own_experts": float(count_own_experts(self._spec)),
+            },
+        )
+
+    def _deadline_s(self, phase: str) -> float:
+        """Return the seconds after which a round of this phase closes."""
+        return self._personalization_s if phase == PERSONALIZE else self._config.deadline_s
+
+    def _lead(self, state: ServerState) -> Course:
+        config = self._config
+        if self._resume:
+            self._log(f"going on at round {state.round} of {config.rounds} (session {self._session[:8]})")
+        while state.round <= config.rounds and state.phase not in (PERSONALIZE, DONE):
+            state = yield from self._federate(state)
+        state = replace(state, phase=PERSONALIZE)
+        self._left_out = frozenset()  # Also a client whose updates were absurd gets a model
+        times = [time for each in self._times for time in each]
+        self._personalization_s = personalization_deadline_s(config, self._spec, times)
+        self._log(
+            "personalize: devices make models of their own; this takes longer than a round; the aggregator "
+            f"waits {self._personalization_s:.0f} s at most"
+        )
+        opened, _ = yield from self._play(
+            state,
+            lambda: self._collector.presence.askable(self._unavailable()),
+            is_open_to_all=True,
+        )
+        self._actions.append(Finish(opened, replace(state, phase=DONE)))
+        self._collector.blobs.keep_only(())
+        self._collector.publish_state(self._state_message(DONE, state.round, 0))
+
+    def _federate(self, state: ServerState) -> Generator[float, None, ServerState]:
+        """Play one round and return the state after it."""
+        self._left_out = left_out(state)
+
+        def cohort() -> tuple[str, ...]:
+            return self._draw_cohort(state, self._collector.presence.available(self._unavailable()))
+
+        _, accuracy = yield from self._play(state, cohort, is_open_to_all=self._config.mode == "async")
+        self._aggregated = None
+        self._actions.append(AggregateUpdates(state))
+        while self._aggregated is None:
+            yield math.inf
+        after = self._aggregated
+        for line in filter(None, explain_clusters(after) if state.phase == CLUSTER else ()):
+            self._log(line)
+        self._actions.append(SaveState(after))
+        if self._config.privacy.is_on:
+            self._log(accountant.told(self._config, after.round - 1))
+        if not self._config.privacy.is_on and accuracy is not None:
+            divergence = find_divergence(self._losses, self._spec.num_classes, accuracy)
+            if divergence:
+                raise FederationDivergedError(divergence)
+        return after
+
+    def _unavailable(self) -> frozenset[str]:
+        return self._collector.paused | self._left_out
+
+    def _gather(self) -> Course:
+        """Wait for enough clients to open a round. Before the first round it is `min_clients`."""
+        if not self._has_gathered:
+            if self._was_resumed:
+                # Retained statuses of clients that were online before a restart arrive together
+                until = self._now + RETAINED_WAIT_S
+                while self._now < until:
+                    yield until
+            # Paused clients took part before a restart. They count, so that it waits for no pause to end.
+            yield from self._wait_for_clients(self._config.min_clients, math.inf, self._was_resumed)
+            self._has_gathered = True
+        least = LEAST_CLIENTS if self._config.privacy.secure_aggregation else 1
+        yield from self._wait_for_clients(least, LONELY_DEADLINES * self._config.deadline_s)
+
+    def _wait_for_clients(self, count: int, timeout_s: float, counts_paused: bool = False) -> Course:
+        """Wait until `count` clients are online and not paused.
+
+        The time does not run while a client is paused, because it comes back. A client that refuses the plan
+        may not come back.
+
+        Raises:
+            RoundError: no client came online in time.
+        """
+        until = self._now + timeout_s
+        last_line = ""
+        while True:
+            presence = self._collector.presence
+            available = len(presence.available(self._unavailable()))
+            paused = len(presence.online()) - available
+            if available + (paused if counts_paused else 0) >= count:
+                return
+            line = f"waiting for devices: {available} of {count} online"
+            if paused:
+                line += f", {paused} paused"
+            if line != last_line:
+                self._log(line)
+                last_line = line
+            if paused > len(presence.refusing()):
+                until = self._now + timeout_s
+            if self._now > until:
+                raise RoundError(
+                    f"no device came online within {timeout_s:g} s, expected {count}; look at the devices' "
+                    "logs"
+                )
+            yield math.nextafter(until, math.inf)
+
+    def _play(
+        self, state: ServerState, cohort: Callable[[], tuple[str, ...]], *, is_open_to_all: bool = False
+    ) -> Generator[float, None, tuple[OpenedRound, float | None]]:
+        """Play a round, or what is left of it after a restart.
+
+        Returns:
+            The round as it was opened, and the mean accuracy that its clients reported. The accuracy is None
+            for a round that was closed before a restart.
+        """
+        resumed = self._resume
+        self._resume = None
+        opened = resumed.opened if resumed else None
+        if opened is None:
+            yield from self._gather()
+            opened = OpenedRound(state.round, state.phase, self._new_nonce(), cohort())
+            self._actions.append(OpenRound(opened))
+        if opened.is_closed:
+            return opened, None
+        config = self._config
+        staleness = config.staleness if state.phase != PERSONALIZE else 0
+        oldest = state.round - staleness
+        self._nonces = {number: n for number, n in self._nonces.items() if oldest <= number < state.round}
+        self._nonces[state.round] = opened.nonce
+        self._settled = {key: sha256 for key, sha256 in self._settled.items() if key[0] >= oldest}
+        if not opened.cohort:  # A Poisson sample may be empty: the round is its noise
+            self._close(opened, None, ())
+            return opened, math.nan
+        tasks = Tasks(
+            self._algorithm,
+            state,
+            config,
+            session=self._session,
+            plan=self._plan,
+            nonces=dict(self._nonces),
+            max_staleness=staleness,
+            offer=self._collector.blobs.offer,
+            started=self._started,
+            deadline_s=self._deadline_s(state.phase),
+        )
+        begins = {(begin.client_id, begin.round): begin for begin in (resumed.begins if resumed else ())}
+        begun = self._rejoined(self._opened_round(state, opened, staleness), begins.values())
+        is_sample = config.privacy.is_on and state.phase != PERSONALIZE
+        size = expected_cohort(config) if is_sample else len(opened.cohort)
+        self._collector.publish_state(self._state_message(opened.phase, opened.number, size))
+
+        def accept(accepted: tuple[Begin, ...]) -> None:
+            self._actions.append(CommitUpdates(opened, accepted))
+            begins.update({(begin.client_id, begin.round): begin for begin in accepted})
+
+        closed = yield from self._collector.collect(
+            begun, tasks, accept, is_open_to_all=is_open_to_all, is_sample=is_sample
+        )
+        accuracy = self._close(opened, closed, tuple(begins[key] for key in sorted(begins)))
+        # Late clients still ask for the blobs of this round
+        self._collector.blobs.keep_only(tasks.blobs() | {self._plan})
+        return opened, accuracy
+
+    def _opened_round(self, state: ServerState, opened: OpenedRound, staleness: int) -> Round:
+        config = self._config
+        return rounds.open_round(
+            state.round,
+            opened.cohort,
+            quorum=config.quorum,
+            deadline_s=self._deadline_s(state.phase),
+            extension_s=config.deadline_s,
+            grace_s=config.grace_s,
+            now=self._now,
+            enough=enough_of(config, state, opened.cohort),
+            max_staleness=staleness,
+            late_count=config.mode == "async",
+            settled=dict(self._settled),
+        )
+
+    @staticmethod
+    def _rejoined(begun: Round, begins: Iterable[Begin]) -> Round:
+        """Return a round with the updates that it accepted before a restart."""
+        for begin in begins:
+            if begin.round == begun.number:
+                begun = rounds.admit(begun, begin.client_id)
+            begun, _ = rounds.receive(begun, begin.round, begin.client_id, begin.sha256)
+        return begun
+
+    def _close(self, opened: OpenedRound, closed: Round | None, begins: tuple[Begin, ...]) -> float:
+        """Emit that a round is closed, and return the mean accuracy that its clients reported."""
+        loss = mean_loss(begins)
+        seconds = self._now - closed.opened if closed else 0.0
+        dropped = tuple(self._dropped(opened, closed)) if closed else ()
+        if closed and not closed.cohort and not begins:
+            self._log(f"round {opened.number}: all whom it drew were revoked; it counts as an empty sample")
+        self._actions.append(CloseRound(opened, closed, begins, dropped, loss, seconds))
+        if opened.phase != PERSONALIZE:
+            self._losses.append(loss if math.isfinite(loss) else None)
+            self._settled.update({(begin.round, begin.client_id): begin.sha256 for begin in begins})
+            self._times.append(tuple(self._round_times(begins)))
+        return reported_accuracy(begins).mean
+
+    def _dropped(self, opened: OpenedRound, closed: Round) -> Iterator[DroppedClient]:
+        presence = self._collector.presence
+        paused = presence.paused()
+        for client_id in rounds.missing(closed):
+            if closed.max_staleness and client_id not in {*closed.failed, *closed.away}:
+                continue  # Its update may still come
+            away = f"paused ({paused[client_id]})" if client_id in paused else "offline"
+            reason = closed.failed.get(client_id) or (away if client_id in closed.away else "too late")
+            yield DroppedClient(closed.number, client_id, reason)
+        if opened.phase == PERSONALIZE:
+            for client_id, reason in sorted(presence.refusing().items()):
+                if client_id not in closed.cohort:
+                    yield DroppedClient(closed.number, client_id, f"paused ({reason})")
+
+    def _round_times(self, begins: Iterable[Begin]) -> Iterator[RoundTime]:
+        """Yield what clients reported of their training time; at most the deadline of a round counts."""
+        epochs = float(self._spec.options.get("epochs", 1))
+        for begin in begins:
+            seconds = min(begin.metrics.get("seconds", math.nan), self._config.deadline_s)
+            trained = begin.metrics.get("epochs", epochs)
+            yield RoundTime(begin.client_id, seconds, trained, begin.num_samples)
+
+
+def reported_accuracy(begins: Sequence[Begin]) -> Spread:
+    """Return the spread over clients of the accuracy that they report."""
+    names = (name for name in ACCURACIES if any(name in begin.metrics for begin in begins))
+    return spread_of(next(names, ACCURACIES[-1]), [begin.metrics for begin in begins])
+
+
+def mean_loss(begins: Sequence[Begin]) -> float:
+    """Return the mean training loss over samples of the updates that report one; else NaN."""
+    reported = [
+        (begin.metrics["loss"], begin.num_samples)
+        for begin in begins
+        if math.isfinite(begin.metrics.get("loss", math.nan))
+    ]
+    samples = sum(count for _, count in reported)
+    return sum(loss * count for loss, count in reported) / samples if samples else math.nan

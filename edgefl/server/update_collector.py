@@ -1,0 +1,447 @@
+"""Hands out the tasks of one round at a time, and collects the updates that answer them."""
+
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterable
+
+from edgefl.algorithms import PERSONALIZE
+from edgefl.errors import WireError
+from edgefl.server import rounds
+from edgefl.server.blob_publisher import BlobPublisher
+from edgefl.server.divergence import Divergence, FederationDivergedError
+from edgefl.server.events import (
+    Action,
+    BeginReceived,
+    ChunkReceived,
+    ClientExcluded,
+    EndReceived,
+    Event,
+    LinkLoad,
+    LinkRestored,
+    Log,
+    MessageInvalid,
+    PausesChanged,
+    Publish,
+    StatusReceived,
+    StoreUpdate,
+    WantReceived,
+)
+from edgefl.server.presence import Presence, forget, take_status
+from edgefl.server.rounds import Round
+from edgefl.server.tasks import Asks, Steps, checked_answer
+from edgefl.server.uploads import Uploads, answer, receipt
+from edgefl.wire.messages import DIVERGED, REFUSES, Begin, Receipt, State, Status
+from edgefl.wire.tensors import decode_models
+from edgefl.wire.topics import Topics
+
+GROUP_COMMIT_DELAY_S = 0.05
+"""How long a complete update waits, so that others can be committed with it."""
+MAX_TASKS_IN_FLIGHT = 50
+"""Further tasks wait until the broker has acknowledged some."""
+UPLOAD_POLL_S = 1.0
+"""How often the server looks for upload slots of silent clients, while others wait for a slot."""
+Wait = Generator[float, None, Round]
+"""A generator that yields the time at which it has to be resumed, and returns a closed round."""
+
+
+class UpdateCollector:
+    """One federation's traffic with its clients: presence, tasks, blobs and uploads.
+
+    It does no I/O and reads no clock. `handle` takes each event. `collect` plays a round: it is a generator
+    that waits for events.
+
+    Args:
+        topics: the topics of the federation.
+        state: where the federation stands.
+        emit: receives each action.
+        upload_slots: how many clients may send an update at a time.
+        max_samples: how many samples a client may count.
+        chunk_bytes: the size of the chunks of blobs in bytes.
+        clients: the clients that may take part; empty for all.
+
+    Attributes:
+        state: the state that was published last.
+        presence: which clients are online.
+        blobs: the blobs on offer.
+        round: the open round, None between rounds.
+        paused: the clients that the operator has paused.
+        now: the time of the last event in seconds.
+    """
+
+    def __init__(
+        self,
+        topics: Topics,
+        state: State,
+        emit: Callable[[Action], None],
+        *,
+        upload_slots: int,
+        max_samples: int,
+        chunk_bytes: int,
+        clients: Collection[str] = (),
+    ) -> None:
+        self._topics = topics
+        self._emit = emit
+        self._clients = frozenset(clients)
+        self._max_samples = max_samples
+        self._uploads = Uploads(upload_slots)
+        self._asks: Asks | None = None
+        self._accept: Callable[[tuple[Begin, ...]], None] = lambda begins: None
+        self._complete: dict[str, Begin] = {}
+        self._commit_at = math.inf
+        self._due_tasks: deque[str] = deque()
+        self._in_flight = 0
+        self._is_open_to_all = False
+        self._is_sample = False
+        self._diverged: set[str] = set()
+        self._excluded: dict[str, str] = {}
+        self.state = state
+        self.presence = Presence()
+        self.blobs = BlobPublisher(topics, state.session, emit, chunk_bytes)
+        self.round: Round | None = None
+        self.paused: frozenset[str] = frozenset()
+        self.now = 0.0
+
+    def publish_state(self, state: State) -> None:
+        """Publish where the federation stands, retained."""
+        self.state = state
+        self._emit(Publish(self._topics.state, state, receiver="", is_retained=True))
+
+    def collect(
+        self,
+        round: Round,
+        asks: Asks,
+        accept: Callable[[tuple[Begin, ...]], None],
+        *,
+        is_open_to_all: bool = False,
+        is_sample: bool = False,
+    ) -> Wait:
+        """Send the tasks of a round and collect updates until the round closes.
+
+        Args:
+            round: the round.
+            asks: makes the task of each client.
+            accept: emits the action that commits updates. Their receipts follow it.
+            is_open_to_all: whether clients that come online join the round.
+            is_sample: whether the cohort is a random sample that nobody may join. If all of it is excluded,
+                the round closes without a cohort.
+
+        Returns:
+            The closed round.
+
+        Raises:
+            RoundError: the round missed its quorum for good.
+            FederationDivergedError: it missed its quorum because training diverged on the clients.
+        """
+        self.round = round
+        self._asks = asks
+        self._accept = accept
+        self._is_open_to_all = is_open_to_all
+        self._is_sample = is_sample
+        self._complete.clear()
+        self._diverged.clear()
+        for client_id in rounds.missing(round):
+            if client_id in self._excluded:
+                self._leave_out(client_id)
+        self._send_tasks(rounds.missing(self.round))
+        while (self.round.cohort or not is_sample) and not rounds.is_closed(self.round, self.now):
+            self._check_divergence()
+            if rounds.is_overdue(self.round, self.now):
+                self._extend()
+            yield self.now + rounds.next_change(self.round, self.now)
+        self._commit()
+        if not round.max_staleness:
+            self._uploads.clear()
+        closed = self.round
+        self.round = None
+        return closed
+
+    def _extend(self) -> None:
+        assert self.round is not None
+        missing = rounds.missing(self.round)
+        will_return = self.presence.paused().keys() - self.presence.refusing().keys()
+        self.round = rounds.extend(self.round, self.now, counts=not will_return & set(missing))
+        self._emit(
+            Log(f"round {self.round.number}: no quorum yet, tasks are sent again to {', '.join(missing)}")
+        )
+        self._send_tasks(missing)
+
+    def _check_divergence(self) -> None:
+        """Raise FederationDivergedError when too many clients diverged for the round's quorum."""
+        assert self.round is not None
+        lost = self._diverged & set(rounds.missing(self.round))
+        if lost and len(self.round.cohort) - len(lost) < self.round.needed:
+            raise FederationDivergedError(
+                Divergence(self.round.number, clients=len(lost), cohort=len(self.round.cohort))
+            )
+
+    def _send_tasks(self, client_ids: Iterable[str]) -> None:
+        """Send tasks as the link takes them."""
+        self._due_tasks.extend(client_ids)
+        while self._due_tasks and self._in_flight < MAX_TASKS_IN_FLIGHT:
+            client_id = self._due_tasks.popleft()
+            if self.round and client_id in rounds.missing(self.round):
+                self._send_task(client_id)
+
+    def _send_task(self, client_id: str) -> None:
+        assert self._asks is not None
+        assert self.round is not None
+        if self.presence.is_resting(client_id):
+            # The client gets its task when it takes up tasks again
+            self.round = rounds.offline(self.round, client_id, self.now)
+            return
+        task = self._asks.brief(client_id).task
+        for sha256 in task.models.values():
+            self.blobs.expect(sha256, client_id)
+        qos = int(len(self.round.cohort) > MAX_TASKS_IN_FLIGHT)
+        self._emit(Publish(self._topics.device(client_id, "task"), task, receiver=client_id, qos=qos))
+        self._in_flight += qos
+
+    def _send(self, receipts: Iterable[tuple[str, Receipt]]) -> None:
+        for client_id, each in receipts:
+            # A client that misses a receipt announces its update again
+            topic = self._topics.device(client_id, "receipt")
+            self._emit(Publish(topic, each, receiver=client_id, qos=0))
+
+    def handle(self, event: Event, now: float) -> None:
+        """Take an event, then do what is due at this time.
+
+        Args:
+            event: the event.
+            now: the time in seconds, of any clock that does not go back.
+        """
+        self.now = now
+        client_id = _client_of(event)
+        try:
+            if client_id and self._clients and client_id not in self._clients:
+                self._emit(Log(f"ignored: {client_id} is not one of [federation] clients", client_id))
+            else:
+                self._take(event)
+        except WireError as error:
+            assert client_id, "only messages of clients raise WireError"
+            self._reject(client_id, str(error), _update_of(event))
+        if self._complete and (now >= self._commit_at or not self._lacks_updates()):
+            self._commit()
+        self._send(self._uploads.expire(now))
+        self._send_tasks(())
+        self._in_flight += self.blobs.publish_due(now, self._in_flight)
+
+    def next_change(self) -> float:
+        """Return the time at which something is due although nothing happens."""
+        commit = self._commit_at if self._complete else math.inf
+        uploads = self.now + UPLOAD_POLL_S if self._uploads.is_queued else math.inf
+        return min(commit, uploads, self.blobs.next_change(self.now))
+
+    def _take(self, event: Event) -> None:
+        if not isinstance(event, ClientExcluded):
+            self._excluded.pop(_client_of(event), None)
+        match event:
+            case StatusReceived(status):
+                self._on_status(status)
+            case BeginReceived(begin):
+                self._on_begin(begin)
+            case ChunkReceived():
+                self._on_chunk(event)
+            case EndReceived(client_id, sha256):
+                self._send(self._uploads.end(client_id, sha256, self.now))
+            case WantReceived(client_id, want):
+                self.blobs.want(client_id, want, self.now)
+            case MessageInvalid(client_id, reason, sha256):
+                self._reject(client_id, reason, sha256)
+            case ClientExcluded(client_id, reason, sha256):
+                self._exclude(client_id, reason)
+                if sha256:
+                    self._send_rejection(client_id, reason, sha256)
+            case PausesChanged(client_ids):
+                self.paused = client_ids
+            case LinkLoad(in_flight):
+                self._in_flight = in_flight
+            case LinkRestored():
+                self.publish_state(self.state)
+                self.blobs.publish_again()
+                self._due_tasks.clear()
+                self._send_tasks(rounds.missing(self.round) if self.round else ())
+
+    def _lacks_updates(self) -> bool:
+        """Return whether the round lacks more updates than those that are complete."""
+        return self.round is not None and rounds.lacking(self.round) > len(self._complete)
+
+    def _on_status(self, status: Status) -> None:
+        client_id = status.client_id
+        before = self.presence.word(client_id)
+        self.presence = take_status(self.presence, status)
+        if (word := self.presence.word(client_id)) != before:
+            self._emit(Log(f"{client_id} is {word} ({len(self.presence.online())} online)", client_id))
+        if self.round is None:
+            return
+        if status.paused.startswith(f"{REFUSES}round {self.round.number}: {DIVERGED}"):
+            self._diverged.add(client_id)
+        if word == "offline" or self.presence.is_resting(client_id):
+            self.round = rounds.offline(self.round, client_id, self.now)
+            self._send(self._uploads.close(client_id, self.now))
+            return
+        self.round = rounds.online(self.round, client_id)
+        if self._is_open_to_all and client_id not in self.paused:
+            self.round = rounds.admit(self.round, client_id)
+        if client_id in rounds.missing(self.round) and not status.draining:
+            self._send_tasks([client_id])
+
+    def _on_begin(self, begin: Begin) -> None:
+        client_id = begin.client_id
+        if begin.session != self.state.session:
+            raise WireError(
+                f"the update is of session {begin.session[:8]!r}, this is {self.state.session[:8]!r}; wait "
+                "for a task"
+            )
+        if self.round is None or self._asks is None:
+            self._send([(client_id, receipt(begin, "wait", "no round is open"))])
+            return
+        if begin.plan != self.state.plan:
+            raise WireError(
+                f"{client_id} runs the plan {begin.plan[:8] or '(none)'}, expected {self.state.plan[:8]}; "
+                "restart it"
+            )
+        if client_id in self._complete:
+            self._commit()
+        verdict = rounds.judge(self.round, begin.round, client_id, begin.sha256)
+        if verdict.kind != "accepted":
+            self._send([(client_id, answer(begin, verdict))])
+            return
+        brief = self._asks.brief(client_id)
+        if begin.sha256 in brief.before:  # The receipt was lost
+            self._send([(client_id, receipt(begin, "ok"))])
+            return
+        if isinstance(self._asks, Steps) and begin.nonce in self._asks.over:
+            self._send([(client_id, receipt(begin, "rejected", "enough others answered this step"))])
+            return
+        checked = checked_answer(begin, brief, self._asks.nonce_of(begin.round, client_id), self._max_samples)
+        follows = begin.follows and brief.task.granted
+        self._send(self._uploads.begin(checked, brief.limit, self.now, follows=follows))
+
+    def _on_chunk(self, event: ChunkReceived) -> None:
+        client_id = event.client_id
+        begin = self._uploads.chunk(client_id, event.sha256, event.index, event.payload, self.now)
+        if begin is None:
+            return
+        if self.round is None or self._asks is None:
+            self._send([(client_id, receipt(begin, "wait", "no round is open"))])
+            self._send(self._uploads.close(client_id, self.now))
+            return
+        # A late update may have become too old on its way
+        verdict = rounds.judge(self.round, begin.round, client_id, begin.sha256)
+        if verdict.kind != "accepted":
+            self._send([(client_id, answer(begin, verdict)), *self._uploads.close(client_id, self.now)])
+            return
+        blob = self._uploads.blob(client_id)
+        brief = self._asks.brief(client_id)
+        if brief.take:
+            brief.take(begin, blob)
+        else:
+            deltas = decode_models(blob, brief.expected, client_id, brief.task.codec)
+            if not deltas and brief.expected:
+                raise WireError(
+                    f"{client_id} sent an update without tensors, expected some of "
+                    f"{', '.join(brief.expected)}; restart it"
+                )
+            self._emit(StoreUpdate(begin, blob, brief.expected, brief.task.codec, deltas))
+        if not self._complete:
+            self._commit_at = self.now + GROUP_COMMIT_DELAY_S
+        self._complete[client_id] = begin
+        self._send(self._uploads.close(client_id, self.now))
+
+    def _commit(self) -> None:
+        """Commit the complete updates together, and only then send their receipts."""
+        if not self._complete:
+            return
+        assert self.round is not None
+        begins = tuple(self._complete.values())
+        self._complete.clear()
+        self._accept(begins)
+        for begin in begins:
+            self.round, _ = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
+            self._send([(begin.client_id, receipt(begin, "ok"))])
+            self._emit(Log(_progress_line(self.state.phase, self.round, begin), begin.client_id))
+
+    def _reject(self, client_id: str, reason: str, sha256: str) -> None:
+        """Reject what a client sent. The round does not wait for a client whose update cannot be used."""
+        self._emit(Log(f"rejected from {client_id}: {reason}", client_id))
+        if not sha256:
+            return
+        self._send_rejection(client_id, reason, sha256)
+        if self.round:
+            self.round = rounds.fail(self.round, client_id, reason)
+
+    def _send_rejection(self, client_id: str, reason: str, sha256: str) -> None:
+        number = self.round.number if self.round else 0
+        rejection = Receipt(number, sha256, "rejected", (), reason[:1000], "", 0.0)
+        self._send([(client_id, rejection), *self._uploads.close(client_id, self.now)])
+
+    def _exclude(self, client_id: str, reason: str) -> None:
+        if client_id not in self._excluded:
+            self._excluded[client_id] = reason
+            self._emit(
+                Log(
+                    f"ignored: {reason}. To end its connection, restart the broker: other devices reconnect "
+                    "by themselves"
+                )
+            )
+        self.presence = forget(self.presence, client_id)
+        self._leave_out(client_id)
+
+    def _leave_out(self, client_id: str) -> None:
+        """Let the open round go on without an excluded client."""
+        if self.round is None:
+            return
+        if client_id in self._complete:
+            self._commit()  # The update was complete before the client was excluded
+        self._send(self._uploads.close(client_id, self.now))
+        # The keys of a masked round fix how many clients must answer
+        if isinstance(self._asks, Steps):
+            self.round = rounds.fail(self.round, client_id, self._excluded[client_id])
+            return
+        self.round = rounds.leave(self.round, client_id)
+        # A random sample must not be filled up: epsilon counts with its size
+        if not self.round.cohort and not self._is_sample:
+            self._is_open_to_all = True
+            for other in self.presence.available(self.paused):
+                self.round = rounds.admit(self.round, other)
+            self._send_tasks(rounds.missing(self.round))
+
+    def without_excluded(self, client_ids: Iterable[str]) -> tuple[str, ...]:
+        """Return the clients that are not excluded."""
+        return tuple(client_id for client_id in client_ids if client_id not in self._excluded)
+
+
+def _progress_line(phase: str, round: Round, begin: Begin) -> str:
+    name = phase if phase == PERSONALIZE else f"round {round.number}"
+    late = f" late, for round {begin.round}" if begin.round < round.number else ""
+    return (
+        f"{name}: {begin.client_id} reported{late} ({rounds.count(round)} of "
+        f"{round.enough or len(round.cohort)})"
+    )
+
+
+def _client_of(event: Event) -> str:
+    match event:
+        case StatusReceived(status):
+            return status.client_id
+        case BeginReceived(begin):
+            return begin.client_id
+        case (
+            ChunkReceived(client_id=client_id)
+            | EndReceived(client_id=client_id)
+            | WantReceived(client_id=client_id)
+            | MessageInvalid(client_id=client_id)
+            | ClientExcluded(client_id=client_id)
+        ):
+            return client_id
+    return ""
+
+
+def _update_of(event: Event) -> str:
+    """Return the sha256 of the update that an event belongs to; empty for other events."""
+    match event:
+        case BeginReceived(begin):
+            return begin.sha256
+        case ChunkReceived(sha256=sha256) | EndReceived(sha256=sha256):
+            return sha256
+    return ""

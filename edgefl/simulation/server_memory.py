@@ -1,0 +1,98 @@
+"""What a round server asks to store, in memory: the storage of simulated federations."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from edgefl.algorithms import DONE, PERSONALIZE
+from edgefl.config import FederationConfig
+from edgefl.server.events import (
+    Action,
+    CloseRound,
+    CommitUpdates,
+    Finish,
+    ForgetRound,
+    OpenedRound,
+    OpenRound,
+    SaveState,
+    StoreUpdate,
+)
+from edgefl.server.round_server import Resume
+from edgefl.server.rounds import Answer
+from edgefl.types import ServerState, Update
+from edgefl.wire.messages import Begin
+
+RoundKey = tuple[int, str]
+"""The number and the phase of a round."""
+
+
+class ServerMemory:
+    """Stores what the actions of a round server say.
+
+    Args:
+        state: the server state at the start.
+
+    Attributes:
+        state: the server state after the last aggregated round.
+        opened: each round that was opened.
+        accepted: the announcements of the updates that each round accepted, by client and answered round.
+        losses: the mean loss of each closed round.
+    """
+
+    def __init__(self, state: ServerState) -> None:
+        self.state = state
+        self.opened: dict[RoundKey, OpenedRound] = {}
+        self.accepted: dict[RoundKey, dict[tuple[str, int], Begin]] = {}
+        self.losses: list[float | None] = []
+        self._stored: dict[tuple[str, int], StoreUpdate] = {}
+        self._committed: dict[tuple[str, int], StoreUpdate] = {}
+
+    def apply(self, action: Action) -> None:
+        """Store what an action says; other actions are ignored."""
+        match action:
+            case OpenRound(opened):
+                self.opened[opened.number, opened.phase] = opened
+            case StoreUpdate(begin):
+                self._stored[begin.client_id, begin.round] = action
+            case CommitUpdates(opened, begins):
+                accepted = self.accepted.setdefault((opened.number, opened.phase), {})
+                for begin in begins:
+                    key = begin.client_id, begin.round
+                    self._committed[key] = self._stored.pop(key)
+                    accepted[key] = begin
+            case ForgetRound(opened):
+                del self.opened[opened.number, opened.phase]
+            case CloseRound(opened, loss=loss):
+                self.opened[opened.number, opened.phase] = replace(opened, is_closed=True)
+                if opened.phase != PERSONALIZE:
+                    self.losses.append(loss)
+            case SaveState(state) | Finish(state=state):
+                self.state = state
+                self._committed.clear()
+
+    def updates(self) -> Iterator[Update]:
+        """Yield the committed updates of the open round, sorted by client and answered round."""
+        for key in sorted(self._committed):
+            stored = self._committed[key]
+            begin = stored.begin
+            yield Update(begin.client_id, begin.round, begin.num_samples, stored.deltas, begin.metrics)
+
+    def crash(self) -> None:
+        """Lose what was not committed."""
+        self._stored.clear()
+
+    def resume(self, config: FederationConfig) -> Resume:
+        """Return what a round server needs to continue."""
+        state = self.state
+        is_over = state.round > config.rounds or state.phase in (PERSONALIZE, DONE)
+        phase = PERSONALIZE if is_over else state.phase
+        opened = self.opened.get((state.round, phase))
+        begins = tuple(self.accepted.get((state.round, phase), {}).values()) if opened else ()
+        earlier = {number: each for (number, of), each in self.opened.items() if of == phase}
+        settled: dict[Answer, str] = {
+            (answers, client_id): begin.sha256
+            for (number, of), accepted in self.accepted.items()
+            if of == phase and number < state.round
+            for (client_id, answers), begin in accepted.items()
+        }
+        nonces = {number: each.nonce for number, each in earlier.items() if number < state.round}
+        return Resume(state, opened, begins, nonces, settled, tuple(self.losses))

@@ -1,0 +1,318 @@
+"""A federation in one process whose network reorders, repeats and loses messages, and that crashes."""
+
+import hashlib
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+from safetensors.numpy import load
+
+from edgefl.algorithms import PERSONALIZE, full_options, make_algorithm
+from edgefl.algorithms.cohort import selected
+from edgefl.errors import RoundError
+from edgefl.rng import rng_for
+from edgefl.server.events import (
+    AggregateUpdates,
+    BeginReceived,
+    LinkRestored,
+    Publish,
+    StateAggregated,
+    TimePassed,
+)
+from edgefl.server.round_server import RoundServer
+from edgefl.server.stack import server_stack
+from edgefl.server.tasks import client_nonce
+from edgefl.simulation.server_memory import ServerMemory
+from edgefl.simulation.virtual_client import TrainedUpdate, VirtualClient
+from edgefl.types import Update
+from edgefl.wire.messages import Receipt, Task
+from edgefl.wire.tensors import encode_models
+from edgefl.wire.topics import parse_topic
+from tests.support.numpy_learner.softmax import softmax_spec
+
+WEIGHTS = {"head/kernel": np.zeros((4, 3), np.float32), "head/bias": np.zeros(3, np.float32)}
+FINAL_STEPS = 3000
+
+
+def delta_of(client_id, number, weights):
+    """Return a client's delta: it depends on the client, the round and the weights that it received."""
+    rng = rng_for(1, number, client_id)
+    return {
+        name: (0.1 * rng.standard_normal(weights[name].shape) + 0.01 * weights[name]).astype(np.float32)
+        for name in sorted(weights)
+    }
+
+
+def samples_of(client_id):
+    return 10 + int(client_id.removeprefix("c"))
+
+
+def update_of(event):
+    """Return the sha256 of the update that an event is about."""
+    return event.begin.sha256 if isinstance(event, BeginReceived) else event.sha256
+
+
+class Crash(Exception):
+    """The server's process ends before it has carried out all actions."""
+
+
+class HostileNetwork:
+    """One round server and its clients. Every message waits until it is delivered, in any order.
+
+    Args:
+        config: the federation.
+        clients: number of clients.
+    """
+
+    def __init__(self, config, clients):
+        self.config = config
+        self.lines = []
+        self.spec = softmax_spec(
+            "fedavg", inputs=4, features=4, classes=3, options=full_options("fedavg", {})
+        )
+        self.algorithm = server_stack(
+            make_algorithm("fedavg", None, self.spec.options),
+            config,
+            self.spec,
+            key=b"",
+            note=lambda line: None,
+        )
+        initial = self.algorithm.init(self.initial_weights(), rng_for(1, 0, "init"))
+        self.memory = ServerMemory(initial)
+        self.first_state = initial
+        self.clients = {f"c{i}": VirtualClient(f"c{i}", 10 + i) for i in range(clients)}
+        self.retained = {}
+        self.history = []
+        self.to_server = []
+        self.to_clients = []
+        self.blobs = {}
+        self.now = 0.0
+        self.nonces = 0
+        self.starts = 0
+        self.crash_after = None
+        self.promised = defaultdict(set)
+        self.start_server()
+        for client in self.clients.values():
+            self.send(client.connect(self.now))
+
+    def initial_weights(self):
+        named = {each.name: each.shape for each in self.spec.weights}
+        return {name: np.full(shape, 0.5, np.float32) for name, shape in named.items()}
+
+    # The server
+
+    def start_server(self):
+        self.starts += 1
+        resume = self.memory.resume(self.config) if self.memory.opened or self.starts > 1 else None
+        self.memory.crash()
+        self.server = RoundServer(
+            self.config,
+            self.spec,
+            ("0" * 64, b"plan"),
+            self.algorithm,
+            self.first_state,
+            session="session",
+            started=self.starts,
+            draw_cohort=lambda state, available: selected(self.config, state, available),
+            new_nonce=self.new_nonce,
+            resume=resume,
+        )
+        self.crash_after = None
+        self.carry_out(self.server.start(self.now))
+        # The broker gives a new connection the retained status of each client
+        self.to_server.extend(self.retained.values())
+
+    def new_nonce(self):
+        self.nonces += 1
+        return f"{self.nonces:016x}"
+
+    def handle(self, event):
+        """Have the server handle an event. A server that ends with an error is started again."""
+        if self.server.is_done:
+            return
+        try:
+            self.carry_out(self.server.handle(event, self.now))
+        except (Crash, RoundError):
+            self.start_server()
+
+    def carry_out(self, actions):
+        for action in actions:
+            if self.crash_after is not None:
+                self.crash_after -= 1
+                if self.crash_after < 0:
+                    raise Crash
+            self.memory.apply(action)
+            match action:
+                case AggregateUpdates(state):
+                    after = self.algorithm.aggregate(state, self.memory.updates())
+                    self.carry_out(self.server.handle(StateAggregated(after), self.now))
+                case Publish():
+                    self.publish(action)
+
+    def publish(self, action):
+        address = parse_topic(action.topic)
+        if address.kind == "blob" and action.message:
+            self.blobs[address.sha256] = action.message
+        elif address.kind in ("task", "receipt"):
+            if isinstance(action.message, Receipt) and action.message.outcome == "ok":
+                committed = {
+                    begin.sha256 for accepted in self.memory.accepted.values() for begin in accepted.values()
+                }
+                assert action.message.sha256 in committed, "ok before the update was committed"
+                self.promised[address.client_id].add(action.message.sha256)
+            if isinstance(action.message, Task):
+                self.check_task(address.client_id, action.message)
+            self.to_clients.append((address.client_id, action.message))
+
+    def check_task(self, client_id, task):
+        """Assert that a task is of a stored round, and asks for nothing that was committed before."""
+        opened = self.memory.opened.get((task.round, task.phase))
+        assert opened is not None, "a task before its round was stored"
+        assert task.nonce == client_nonce(opened.nonce, client_id)
+        assert (client_id, task.round) not in self.memory.accepted.get((task.round, task.phase), {})
+
+    # The network
+
+    def send(self, events):
+        for event in events:
+            if hasattr(event, "status"):
+                self.retained[event.status.client_id] = event
+            else:
+                self.history.append(event)
+            self.to_server.append(event)
+
+    def replay(self, index):
+        """Send all messages of an earlier update once more."""
+        if self.history:
+            sha256 = update_of(self.history[index % len(self.history)])
+            self.to_server.extend(event for event in self.history if update_of(event) == sha256)
+
+    def deliver_to_client(self, client_id, message):
+        client = self.clients[client_id]
+        if not client.is_online:
+            return
+        if isinstance(message, Task):
+            self.send(client.receive_task(message, self.now))
+        else:
+            self.send(client.receive_receipt(message, self.now))
+
+    def train(self, client):
+        """Let a client complete its training."""
+        task = client.wants_training
+        if task is None:
+            return
+        if task.phase == PERSONALIZE:
+            update = TrainedUpdate(encode_models({}), samples_of(client.client_id), {"accuracy": 0.5})
+        else:
+            weights = load(self.blobs[task.models["global"]])
+            delta = {"global": delta_of(client.client_id, task.round, weights)}
+            update = TrainedUpdate(encode_models(delta), samples_of(client.client_id), {"loss": 1.0})
+        self.send(client.trained(update, self.now))
+
+    def step(self, kind, index):
+        """Do one thing of a schedule."""
+        clients = list(self.clients.values())
+        client = clients[index % len(clients)]
+        match kind:
+            case "to server" if self.to_server:
+                self.handle(self.to_server.pop(index % len(self.to_server)))
+            case "to client" if self.to_clients:
+                self.deliver_to_client(*self.to_clients.pop(index % len(self.to_clients)))
+            case "drain":
+                for _ in range(len(self.to_server)):
+                    self.handle(self.to_server.pop(0))
+                for _ in range(len(self.to_clients)):
+                    self.deliver_to_client(*self.to_clients.pop(0))
+            case "repeat" if self.to_server:
+                self.handle(self.to_server[index % len(self.to_server)])
+            case "repeat to client" if self.to_clients:
+                self.deliver_to_client(*self.to_clients[index % len(self.to_clients)])
+            case "replay":
+                self.replay(index)
+            case "lose" if self.to_server:
+                self.to_server.pop(index % len(self.to_server))
+            case "lose to client" if self.to_clients:
+                self.to_clients.pop(index % len(self.to_clients))
+            case "train":
+                self.train(client)
+            case "disconnect" if client.is_online:
+                self.send(client.disconnect())
+            case "connect" if not client.is_online:
+                self.send(client.connect(self.now))
+            case "restart client":
+                self.send(client.disconnect())
+                client.restart()
+                self.send(client.connect(self.now))
+            case "time":
+                self.now += (index % 100) / 10
+                self.pass_time()
+            case "crash":
+                self.crash_after = index % 6
+            case "restart server" if not self.server.is_done:
+                self.start_server()
+            case "link":
+                self.handle(LinkRestored())
+
+    def pass_time(self):
+        self.handle(TimePassed())
+        for client in self.clients.values():
+            if client.is_online:
+                self.send(client.pass_time(self.now))
+
+    def finish(self):
+        """Let everything work from now on, until the federation is complete."""
+        self.crash_after = None
+        for client in self.clients.values():
+            if not client.is_online:
+                self.send(client.connect(self.now))
+        # A status is lost only together with the connection, and the broker sends it again afterwards
+        self.handle(LinkRestored())
+        self.to_server.extend(self.retained.values())
+        for _ in range(FINAL_STEPS):
+            if self.server.is_done:
+                return
+            if self.to_server:
+                self.handle(self.to_server.pop(0))
+            elif self.to_clients:
+                self.deliver_to_client(*self.to_clients.pop(0))
+            elif any(client.wants_training for client in self.clients.values()):
+                for client in self.clients.values():
+                    self.train(client)
+            else:
+                changes = [self.server.next_change(), *(c.next_change() for c in self.clients.values())]
+                self.now = max(self.now, min(changes))
+                assert self.now < float("inf"), "nothing will happen any more"
+                self.pass_time()
+        raise AssertionError("the federation does not end")
+
+    # What must have come of it
+
+    def check(self):
+        """Assert that the state is that of the journalled rounds, and that no promise was broken."""
+        state = self.first_state
+        states = {}
+        accepted_by_client = defaultdict(set)
+        while state.round <= self.config.rounds:
+            states[state.round] = state
+            opened = self.memory.opened[state.round, state.phase]
+            accepted = self.memory.accepted.get((state.round, state.phase), {})
+            assert opened.is_closed
+            updates = []
+            for (client_id, answers), begin in sorted(accepted.items()):
+                weights = self.algorithm.broadcast(states[answers], client_id).models["global"]
+                delta = {"global": delta_of(client_id, answers, weights)}
+                assert hashlib.sha256(encode_models(delta)).hexdigest() == begin.sha256
+                assert 0 <= state.round - answers <= self.config.staleness, "too old"
+                assert (client_id, answers) not in accepted_by_client[client_id], "an answer counts once"
+                accepted_by_client[client_id].add((client_id, answers))
+                updates.append(Update(client_id, answers, samples_of(client_id), delta, begin.metrics))
+            state = self.algorithm.aggregate(state, iter(updates))
+        assert self.memory.state.phase == "done"
+        assert self.memory.state.round == state.round
+        for name, array in state.models["global"].items():
+            assert self.memory.state.models["global"][name].tobytes() == array.tobytes()
+        assert len(self.memory.losses) == self.config.rounds
+        personal = self.memory.accepted[state.round, PERSONALIZE]
+        kept = {begin.sha256 for accepted in self.memory.accepted.values() for begin in accepted.values()}
+        assert all(promised <= kept for promised in self.promised.values())
+        return replace(state, phase="done"), personal

@@ -1,0 +1,78 @@
+"""The round server without a broker: whatever the network and the processes do, rounds are as stored."""
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from edgefl.config import FederationConfig
+from tests.edgefl.server.hostile_network import HostileNetwork
+
+SCHEDULES = int(os.environ.get("EDGEFL_SCHEDULES", "100"))
+KINDS = (
+    "repeat",
+    "repeat to client",
+    "replay",
+    "lose",
+    "lose to client",
+    "disconnect",
+    "connect",
+    "restart client",
+    "crash",
+    "restart server",
+    "link",
+)
+PROGRESS = ("to server", "to client", "drain", "train", "time")
+MODES = {
+    "sync": {},
+    "half of them": {"clients_per_round": 2},
+    "over-selected": {"clients_per_round": 2, "over_selection": 2.0, "late": "keep"},
+    "async": {"mode": "async", "buffer": 2, "max_staleness": 2},
+}
+# Most steps make progress, so that schedules reach later rounds
+steps = st.lists(
+    st.tuples(st.sampled_from((*PROGRESS * 3, *KINDS)), st.integers(0, 10_000)),
+    min_size=40,
+    max_size=150,
+)
+
+
+def federation(clients=3, **changes):
+    values = {"rounds": 3, "min_clients": 2, "seed": 5, "deadline_s": 20.0, "grace_s": 2.0} | changes
+    return HostileNetwork(FederationConfig(**values), clients)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_federation_without_faults_ends_with_every_client(mode):
+    network = federation(**MODES[mode])
+    network.finish()
+    _, personal = network.check()
+    assert {client_id for client_id, _ in personal} == set(network.clients)
+    assert network.starts == 1
+
+
+def test_nothing_happens_until_enough_clients_are_online():
+    network = federation(clients=1)
+    for _ in range(10):
+        if network.to_server:
+            network.step("to server", 0)
+        network.step("time", 99)
+    assert network.memory.opened == {}
+    assert not network.to_clients
+
+
+@pytest.mark.parametrize("mode", MODES)
+@given(schedule=steps)
+@example(schedule=[("crash", 0), ("to server", 0), ("to server", 0)])
+@settings(
+    max_examples=SCHEDULES,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+def test_any_schedule_ends_in_the_state_of_the_stored_rounds(mode, schedule):
+    network = federation(**MODES[mode])
+    for kind, index in schedule:
+        network.step(kind, index)
+    network.finish()
+    network.check()
