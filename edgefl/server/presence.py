@@ -1,15 +1,15 @@
-"""Who is online, by the retained status of each device. A will of an earlier boot takes nobody offline."""
+"""Tracks which devices are online from their retained status. A last will from an earlier boot is ignored."""
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 from edgefl.wire.messages import PAUSED_BY_OPERATOR, REFUSES, Status
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """What of a device's last status is needed; an aggregator keeps it for each of hundreds."""
+class LastStatus:
+    """The fields of a device's last status that the aggregator needs."""
 
     boot_id: str
     online: bool
@@ -17,18 +17,40 @@ class Word:
     draining: bool
 
 
-@dataclass(frozen=True)
 class Presence:
-    """The last word of each device that was ever seen."""
+    """The last status of each device.
 
-    statuses: Mapping[str, Word] = field(default_factory=dict)
+    Attributes:
+        statuses: the last status by client id.
+        num_online: number of clients that are online.
+    """
+
+    def __init__(self) -> None:
+        self.statuses: dict[str, LastStatus] = {}
+        self.num_online = 0
+
+    def take(self, status: Status) -> None:
+        """Take a status, unless it is the last will of a boot that a later one has replaced."""
+        last = self.statuses.get(status.client_id)
+        if last and not status.online and last.boot_id != status.boot_id:
+            return
+        self.forget(status.client_id)
+        self.num_online += status.online
+        self.statuses[sys.intern(status.client_id)] = LastStatus(
+            status.boot_id, status.online, status.paused, status.draining
+        )
+
+    def forget(self, client_id: str) -> None:
+        """Remove a client."""
+        last = self.statuses.pop(client_id, None)
+        self.num_online -= bool(last and last.online)
 
     def online(self) -> tuple[str, ...]:
-        """Return who is online, sorted."""
+        """Return the clients that are online, sorted."""
         return tuple(sorted(client_id for client_id, status in self.statuses.items() if status.online))
 
     def paused(self) -> Mapping[str, str]:
-        """Return who is online and takes up no task, with the reason that the device gives."""
+        """Return the clients that are online and take up no task, with the reason that each gives."""
         return {
             client_id: status.paused
             for client_id, status in self.statuses.items()
@@ -36,61 +58,43 @@ class Presence:
         }
 
     def refusing(self) -> Mapping[str, str]:
-        """Return who is online and refuses what this federation asks for, with the reason that the device
-        gives.
-        """
-        return {client_id: why for client_id, why in self.paused().items() if why.startswith(REFUSES)}
+        """Return the clients that are online and refuse what this federation asks for, with the reason."""
+        return {
+            client_id: reason for client_id, reason in self.paused().items() if reason.startswith(REFUSES)
+        }
 
-    def available(self, held: frozenset[str]) -> tuple[str, ...]:
-        """Return who can train now: online, and paused neither by itself nor by the aggregator's operator
-        (`held`). Sorted.
-        """
-        return tuple(client_id for client_id in self.online() if client_id not in held | self.paused().keys())
+    def available(self, excluded: frozenset[str]) -> tuple[str, ...]:
+        """Return the clients that can train now, sorted: online, not paused, and not in `excluded`."""
+        unavailable = excluded | self.paused().keys()
+        return tuple(client_id for client_id in self.online() if client_id not in unavailable)
 
-    def askable(self, held: frozenset[str]) -> tuple[str, ...]:
-        """Return who is asked to personalize: who is online and not paused by an operator, here (`held`) or
-        at the device. Sorted.
+    def askable(self, excluded: frozenset[str]) -> tuple[str, ...]:
+        """Return the clients that are asked to personalize, sorted.
 
-        A device that only waits for a better hour is asked: the last phase waits for it as for one that is
-        offline. A device that refuses is not asked, because it may never come back.
+        A client that an operator paused is left out. A client that waits for a better hour is asked, because
+        the last phase waits for it as for a client that is offline. A client that refuses is left out,
+        because it may never come back.
         """
-        by_operator = {client_id for client_id, why in self.paused().items() if why == PAUSED_BY_OPERATOR}
-        return tuple(
-            client_id
-            for client_id in self.online()
-            if client_id not in held | by_operator | self.refusing().keys()
-        )
+        paused = self.paused()
+        by_operator = {client_id for client_id, reason in paused.items() if reason == PAUSED_BY_OPERATOR}
+        unavailable = excluded | by_operator | self.refusing().keys()
+        return tuple(client_id for client_id in self.online() if client_id not in unavailable)
 
     def is_resting(self, client_id: str) -> bool:
-        """Whether a client is paused and not at work on a task that it had before."""
-        return client_id in self.paused() and not self.statuses[client_id].draining
+        """Whether a client is paused and not at work on an earlier task."""
+        status = self.statuses.get(client_id)
+        return status is not None and status.online and bool(status.paused) and not status.draining
 
     def is_gone(self, client_id: str) -> bool:
-        """Whether a client said, or the broker for it, that it is not there any more."""
+        """Whether a client was online before and is not now."""
         return client_id in self.statuses and not self.statuses[client_id].online
 
-    def word(self, client_id: str) -> str:
-        """Return what a person is told of a client: online, offline, or paused and why."""
-        known = self.statuses.get(client_id)
-        if known is None or not known.online:
+    def describe(self, client_id: str) -> str:
+        """Return the state of a client for a log: online, offline, or paused with the reason."""
+        status = self.statuses.get(client_id)
+        if status is None or not status.online:
             return "offline"
-        return f"paused ({known.paused})" if known.paused else "online"
-
-
-def forget(presence: Presence, client_id: str) -> Presence:
-    """Return the presence without a client."""
-    return replace(
-        presence, statuses={key: word for key, word in presence.statuses.items() if key != client_id}
-    )
-
-
-def take_status(presence: Presence, status: Status) -> Presence:
-    """Note a status, unless it is the will of a boot that another one replaced."""
-    known = presence.statuses.get(status.client_id)
-    if known and not status.online and known.boot_id != status.boot_id:
-        return presence
-    word = Word(status.boot_id, status.online, status.paused, status.draining)
-    return replace(presence, statuses={**presence.statuses, sys.intern(status.client_id): word})
+        return f"paused ({status.paused})" if status.paused else "online"
 
 
 LINES_A_MINUTE = 20

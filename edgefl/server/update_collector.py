@@ -26,7 +26,7 @@ from edgefl.server.events import (
     StoreUpdate,
     WantReceived,
 )
-from edgefl.server.presence import Presence, forget, take_status
+from edgefl.server.presence import Presence
 from edgefl.server.rounds import Round
 from edgefl.server.tasks import Asks, Steps, checked_answer
 from edgefl.server.uploads import Uploads, answer, receipt
@@ -267,15 +267,16 @@ class UpdateCollector:
 
     def _on_status(self, status: Status) -> None:
         client_id = status.client_id
-        before = self.presence.word(client_id)
-        self.presence = take_status(self.presence, status)
-        if (word := self.presence.word(client_id)) != before:
-            self._emit(Log(f"{client_id} is {word} ({len(self.presence.online())} online)", client_id))
+        before = self.presence.describe(client_id)
+        self.presence.take(status)
+        after = self.presence.describe(client_id)
+        if after != before:
+            self._emit(Log(f"{client_id} is {after} ({self.presence.num_online} online)", client_id))
         if self.round is None:
             return
         if status.paused.startswith(f"{REFUSES}round {self.round.number}: {DIVERGED}"):
             self._diverged.add(client_id)
-        if word == "offline" or self.presence.is_resting(client_id):
+        if after == "offline" or self.presence.is_resting(client_id):
             self.round = rounds.offline(self.round, client_id, self.now)
             self._send(self._uploads.close(client_id, self.now))
             return
@@ -384,7 +385,7 @@ class UpdateCollector:
                     "by themselves"
                 )
             )
-        self.presence = forget(self.presence, client_id)
+        self.presence.forget(client_id)
         self._leave_out(client_id)
 
     def _leave_out(self, client_id: str) -> None:

@@ -10,7 +10,7 @@ from edgefl.errors import LinkError, WireError
 from edgefl.security.trust import Trust
 from edgefl.server import rounds
 from edgefl.server.divergence import Divergence, FederationDivergedError
-from edgefl.server.presence import ClientLines, Presence, forget, take_status
+from edgefl.server.presence import ClientLines, Presence
 from edgefl.server.rounds import Round
 from edgefl.server.tasks import Accepted, Asks, Steps, Then, checked_answer
 from edgefl.server.uploads import Uploads, answer, receipt
@@ -306,10 +306,10 @@ class Exchange:
                 f"the status names {status.client_id!r}, its topic {address.client_id!r}; a device speaks "
                 "for itself only"
             )
-        before = self.presence.word(status.client_id)
-        self.presence = take_status(self.presence, status)
-        if (word := self.presence.word(status.client_id)) != before:
-            line = f"{status.client_id} is {word} ({len(self.presence.online())} online)"
+        before = self.presence.describe(status.client_id)
+        self.presence.take(status)
+        if (word := self.presence.describe(status.client_id)) != before:
+            line = f"{status.client_id} is {word} ({self.presence.num_online} online)"
             self._client_lines(status.client_id, line, time.monotonic())
         if self.round is None:
             return
@@ -458,7 +458,7 @@ class Exchange:
                 f"ignored: {reason}. To end its connection, restart the broker: other devices reconnect by "
                 "themselves"
             )
-        self.presence = forget(self.presence, client_id)
+        self.presence.forget(client_id)
         if self.round is None:
             return
         if client_id in self._unsettled:  # this update was complete, and its client enrolled

@@ -322,7 +322,7 @@ class Aggregator:
         until = None if timeout_s is None else time.monotonic() + timeout_s
         last_line = ""
         while True:
-            presence = self._exchange.presence  # a new one after each status
+            presence = self._exchange.presence
             available = len(presence.available(self._held()))
             paused = len(presence.online()) - available
             if available + paused * with_paused >= count:

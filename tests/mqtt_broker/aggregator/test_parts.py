@@ -16,11 +16,10 @@ from edgefl.errors import ConfigError, LinkError, PlanError, WireError
 from edgefl.plan.spec import save_plan
 from edgefl.server import rounds
 from edgefl.server.blobs import LONGEST_S, MANIFEST_S, REPEAT_S, WINDOW_S, BlobServer
-from edgefl.server.presence import Presence, take_status
 from edgefl.server.uploads import IDLE_S, Uploads
 from edgefl.verdict import judge
 from edgefl.wire.chunks import CHUNK_BYTES, chunk, chunk_count
-from edgefl.wire.messages import Begin, Status, Want
+from edgefl.wire.messages import Begin, Want
 from mqtt_broker.aggregator.plan_source import build_in_child, open_plan
 from mqtt_broker.aggregator.results import (
     client_rows,
@@ -34,16 +33,6 @@ from mqtt_broker.broker import dev_broker as embedded
 
 A = "a" * 64
 B = "b" * 64
-
-
-def status(boot_id, online):
-    return Status("pi-1", boot_id, online, 0.0, 1, "0", 0.0)
-
-
-def test_a_stale_will_takes_no_new_boot_offline():
-    presence = take_status(take_status(Presence(), status("one", True)), status("two", True))
-    assert take_status(presence, status("one", False)).online() == ("pi-1",)
-    assert take_status(presence, status("two", False)).online() == ()
 
 
 def test_chunks_that_several_want_go_out_once_after_a_moment():

@@ -14,7 +14,7 @@ from devices.availability import pause, resume
 from devices.conditions import Window
 from edgefl.errors import ConfigError, StateError
 from edgefl.server import rounds
-from edgefl.server.presence import Presence, take_status
+from edgefl.server.presence import Presence
 from edgefl.wire.messages import Status
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.tensors import encode_models
@@ -29,7 +29,7 @@ def status(client_id="pi-1", *, online=True, paused="", draining=False):
 def presence(*statuses):
     made = Presence()
     for each in statuses:
-        made = take_status(made, each)
+        made.take(each)
     return made
 
 
@@ -66,8 +66,14 @@ def test_who_is_available_by_hand():
     assert seen.askable(held) == ("a", "b", "f")
     assert [client_id for client_id in "abcdefg" if seen.is_resting(client_id)] == ["b", "c"]
     refuses = status("h", paused="refuses the plan: it names a module")
-    assert take_status(seen, refuses).askable(held) == ("a", "b", "f"), "it may refuse for ever"
-    assert [seen.word(client_id) for client_id in "abdx"] == ["online", "paused (busy)", "offline", "offline"]
+    assert [seen.describe(client_id) for client_id in "abdx"] == [
+        "online",
+        "paused (busy)",
+        "offline",
+        "offline",
+    ]
+    seen.take(refuses)
+    assert seen.askable(held) == ("a", "b", "f"), "it may refuse for ever"
 
 
 def test_waiting_for_a_paused_client_does_not_count_as_an_extension():

@@ -1,0 +1,33 @@
+"""Which devices are online, from their statuses."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgefl.server.presence import Presence
+from edgefl.wire.messages import Status
+
+names = st.sampled_from(("a", "b", "c"))
+
+
+def status(boot_id, online, client_id="pi-1"):
+    return Status(client_id, boot_id, online, 0.0, 1, "0", 0.0)
+
+
+def test_a_last_will_of_an_earlier_boot_is_ignored():
+    presence = Presence()
+    for boot_id in ("one", "two"):
+        presence.take(status(boot_id, True))
+    presence.take(status("one", False))
+    assert presence.online() == ("pi-1",)
+    presence.take(status("two", False))
+    assert presence.online() == ()
+
+
+@given(st.lists(st.tuples(names, st.booleans(), st.booleans())))
+def test_the_number_of_online_clients_is_counted_along(changes):
+    presence = Presence()
+    for client_id, is_online, is_forgotten in changes:
+        presence.take(status("boot", is_online, client_id))
+        if is_forgotten:
+            presence.forget(client_id)
+        assert presence.num_online == len(presence.online())
