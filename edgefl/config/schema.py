@@ -12,7 +12,17 @@ from edgefl.errors import ConfigError
 
 DEFAULT_BROKER = "mqtt://localhost:1883"
 T = TypeVar("T")
-APART = ("broker", "algorithm", "options", "model", "data", "partition", "privacy", "personalization")
+APART = (
+    "broker",
+    "algorithm",
+    "options",
+    "model",
+    "data",
+    "partition",
+    "privacy",
+    "personalization",
+    "fleet",
+)
 """The fields of FederationConfig that are no keys of the table `[federation]`."""
 
 KINDS: Mapping[type, str] = {
@@ -219,6 +229,52 @@ class PersonalizationConfig:
             )
 
 
+@dataclass(frozen=True)
+class FleetConfig:
+    """`[fleet]`: the devices of a simulation in virtual time. Only `edgefl simulate` reads it.
+
+    Attributes:
+        samples_per_s: how many samples a typical device trains on in a second
+        speed_spread: the standard deviation of the natural logarithm of the devices' speeds; 0: all are equal
+        hours_per_day: how many hours a day a device is online, at a time of day of its own; 24: always
+        outages_per_day: how often a day a device loses its connection, on average
+        outage_s: how many seconds a device is away then, on average
+        lost_per_day: the share of the devices that go away for good each day
+        message_loss: the share of tasks, announcements and receipts that are lost on their way
+        latency_s: how many seconds a message takes
+        bytes_per_s: how many bytes a second a device sends or receives; 0: no limit
+        max_days: the simulation ends with an error after so many virtual days
+    """
+
+    samples_per_s: float = 500.0
+    speed_spread: float = 0.0
+    hours_per_day: float = 24.0
+    outages_per_day: float = 0.0
+    outage_s: float = 60.0
+    lost_per_day: float = 0.0
+    message_loss: float = 0.0
+    latency_s: float = 0.0
+    bytes_per_s: float = 0.0
+    max_days: float = 365.0
+
+    def __post_init__(self) -> None:
+        for key, low, high in (
+            ("samples_per_s", 1e-6, 1e12),
+            ("speed_spread", 0.0, 5.0),
+            ("hours_per_day", 0.01, 24.0),
+            ("outages_per_day", 0.0, 10_000.0),
+            ("outage_s", 0.001, 1e7),
+            ("lost_per_day", 0.0, 1.0),
+            ("message_loss", 0.0, 0.9),
+            ("latency_s", 0.0, 1e5),
+            ("bytes_per_s", 0.0, 1e15),
+            ("max_days", 0.001, 1e5),
+        ):
+            value = getattr(self, key)
+            if not low <= value <= high:
+                raise ConfigError(f"[fleet] {key} is {value:g}, expected {low:g} to {high:g}")
+
+
 MIXTURE_ONLY = PersonalizationConfig(select=False, validation_share=0.0, baseline=False)
 """A client trains on all of its samples and ships the algorithm's mixture, as in the papers."""
 
@@ -227,7 +283,7 @@ MIXTURE_ONLY = PersonalizationConfig(select=False, validation_share=0.0, baselin
 class FederationConfig:
     """`[federation]`, with `[model]`, `[algorithm]`, `[privacy]` and `[broker]` beside it.
 
-    `[data]` and `[partition]` are the simulator's.
+    `[data]`, `[partition]` and `[fleet]` are the simulator's.
 
     What is said of a key here is what `edgefl init` writes above it. Raises ConfigError when keys do not fit
     together.
@@ -261,6 +317,7 @@ class FederationConfig:
         broker: where the broker listens
         algorithm: a name of `edgefl algorithms`, or module:name of yours
         options: what the algorithm takes
+        fleet: the devices of a simulation in virtual time; None: the simulation has no clock
     """
 
     name: str = "federation"
@@ -291,6 +348,7 @@ class FederationConfig:
     partition: PartitionConfig = field(default_factory=PartitionConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     personalization: PersonalizationConfig = field(default_factory=PersonalizationConfig)
+    fleet: FleetConfig | None = None
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,63}", self.name):
@@ -439,7 +497,7 @@ def parse_config(text: str) -> FederationConfig:
         raise ConfigError(
             f"not TOML: {error}; mend that line, or write a new file with `edgefl init`"
         ) from error
-    tables = ["federation", "model", "algorithm", "broker", "data", "partition", "privacy", "personalization"]
+    tables = ["federation", *(name for name in APART if name != "options")]
     for table, value in raw.items():
         if table not in tables or not isinstance(value, dict):
             raise ConfigError(f"unknown table [{table}]; {nearest(table, tables)}")
@@ -463,6 +521,7 @@ def parse_config(text: str) -> FederationConfig:
         personalization=PersonalizationConfig(
             **_check("personalization", raw.get("personalization", {}), PersonalizationConfig)
         ),
+        fleet=FleetConfig(**_check("fleet", raw["fleet"], FleetConfig)) if "fleet" in raw else None,
     )
 
 

@@ -27,6 +27,7 @@ def to_toml(config: FederationConfig) -> str:
         "broker": {"url": config.broker},
         "privacy": asdict(config.privacy),
         "personalization": asdict(config.personalization),
+        **({"fleet": asdict(config.fleet)} if config.fleet else {}),
     }
     texts = [
         f"[{name}]\n" + "".join(f"{key_text(key)} = {value_text(value)}\n" for key, value in rows.items())

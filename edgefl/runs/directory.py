@@ -150,7 +150,7 @@ class RunDirectory:
             for name, value in asdict(record).items()
             if name != "likeness"
             and (name != "measured" or value)
-            and (not name.startswith("accuracy_") or math.isfinite(value))
+            and (not name.startswith(("accuracy_", "hours")) or math.isfinite(value))
         }
         if record.likeness is not None:
             self.write(self.files.clusters, json.dumps(record.likeness, allow_nan=False) + "\n")

@@ -1,11 +1,13 @@
 """A configuration becomes a run: data, partition, plan, rounds, client results."""
 
+import logging
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -24,14 +26,18 @@ from edgefl.runs.directory import RunDirectory
 from edgefl.runs.progress import RoundProgress
 from edgefl.simulation.clients import ClientResult, Federation, without_mixture
 from edgefl.simulation.communication_cost import Traffic
-from edgefl.simulation.engines.base import Engine
+from edgefl.simulation.engines.base import Engine, Serial
+from edgefl.simulation.engines.processes import Processes
 from edgefl.simulation.simulate import KeepResult, Record, Simulation, States, simulate
+from edgefl.simulation.virtual_time import EngineTrainer, FleetFigures, simulate_fleet
 from edgefl.system.files import write_atomic
 from edgefl.system.progress import Telling
 from edgefl.system.signals import deaf_children, ended_with_this
 from edgefl.system.stderr import quiet_stderr
 from edgefl.types import ServerState, Weights
 from edgefl.wire.tensors import encode_weights
+
+LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -181,3 +187,65 @@ def play(
         losses=[] if start else [record["loss"] for record in run.records()],
         without_rounds=without_rounds,
     )
+
+
+def play_fleet(
+    run: RunDirectory,
+    config: FederationConfig,
+    shared: Shared,
+    *,
+    processes: int = 1,
+    open_engine: Callable[[Federation], Engine] | None = None,
+    progress: RoundProgress | None = None,
+    keep_result: KeepResult = without_mixture,
+    log: Write | None = None,
+) -> tuple[Simulation, FleetFigures]:
+    """Play a run in virtual time, see `edgefl.simulation.virtual_time`. It cannot be continued.
+
+    Args:
+        run: the directory of the run.
+        config: the federation, with `[fleet]`.
+        shared: the data set and who has which samples.
+        processes, open_engine, keep_result: see `simulate`.
+        progress: receives rounds and clients that are done.
+        log: receives each round's scalars.
+    """
+    plan, initial = open_plan(run, config)
+    dataset = shared.shards.dataset
+    if progress:
+        progress.begin(0)
+    results: dict[str, ClientResult] = {}
+
+    def save(state: ServerState, record: Record) -> None:
+        run.save_round(state, record, {}, last=state.round > config.rounds)
+        if log:
+            log(record.round, round_scalars(asdict(record)))
+        if progress:
+            progress(state, record)
+
+    def count(client_id: str, result: ClientResult) -> ClientResult:
+        results[client_id] = keep_result(client_id, result)
+        if progress:
+            progress.ending(len(results), len(shared.shards))
+        return results[client_id]
+
+    test = as_float(dataset.x_test), dataset.y_test
+    federation = Federation(plan, config.seed, shared.shards, test)
+    counts = {client_id: len(shared.shards[client_id].y_train) for client_id in sorted(shared.shards)}
+    with (open_engine or partial(_local_engine, processes))(federation) as engine:
+        trainer = EngineTrainer(plan, engine, counts, count)
+        state, figures = simulate_fleet(
+            plan,
+            initial,
+            config,
+            counts,
+            trainer,
+            log=lambda hours, line: LOGGER.info("%.2f h: %s", hours, line),
+            progress=save,
+        )
+    kept = {client_id: results[client_id] for client_id in sorted(results)}
+    return Simulation(state, kept), figures
+
+
+def _local_engine(processes: int, federation: Federation) -> Engine:
+    return Serial(federation) if processes == 1 else Processes(federation, processes)

@@ -19,6 +19,7 @@ from edgefl.runs.directory import read_json
 from edgefl.runs.metrics import Spread, global_test, local_test, spread
 from edgefl.simulation.clients import ClientResult
 from edgefl.simulation.simulate import Simulation
+from edgefl.simulation.virtual_time import FleetFigures
 from edgefl.storage.run_directory import RunFiles
 from edgefl.system.files import finite
 from edgefl.verdict import as_dict, judge
@@ -31,6 +32,7 @@ FIGURES = {
 }
 """What the first part of a figure's name says; the second names the model: mixture, federated, local, ..."""
 
+ACCURACY_STEPS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 _KEYS = ("algorithm", "data", "figures", "clients", "rounds", "seconds", "bytes_up", "bytes_down")
 
 
@@ -125,6 +127,26 @@ def summarize(
     summary["diagnostics"] = {key: sum(values) / len(values) for key, values in means.items()}
     found: dict[str, Any] = finite(summary | {"clients": rows})
     return found
+
+
+def summarize_fleet(fleet: FleetFigures, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what summary.json holds of a simulation in virtual time.
+
+    Args:
+        fleet: what happened in the fleet.
+        records: the rounds.
+
+    Returns:
+        The fields of `fleet`, and `hours_to_accuracy`: for each of `ACCURACY_STEPS` that the clients' mean
+        accuracy reached, the virtual hours after which it did so first.
+    """
+    reached: dict[str, float] = {}
+    for record in records:
+        accuracy = record.get("accuracy_mean", math.nan)
+        for step in ACCURACY_STEPS:
+            if accuracy >= step:
+                reached.setdefault(f"{step:g}", round(record["hours"], 3))
+    return {**asdict(fleet), "hours_to_accuracy": reached}
 
 
 def confusions(simulation: Simulation) -> str:

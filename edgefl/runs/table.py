@@ -40,6 +40,8 @@ def result_table(summary: Mapping[str, Any]) -> str:
         f"{summary['seconds']:.0f} s, up {size(summary['bytes_up'])}, down {size(summary['bytes_down'])}",
         columns(rows),
     ]
+    if "fleet" in summary:
+        lines.append(fleet_text(summary["fleet"]))
     lines += summary.get("clustering", [])
     if spent := summary.get("privacy"):
         lines.append(
@@ -54,6 +56,20 @@ def result_table(summary: Mapping[str, Any]) -> str:
     if "verdict" in summary:
         lines.append("\n".join(verdict_lines(from_dict(summary["verdict"]))))
     return "\n\n".join(lines)
+
+
+def fleet_text(fleet: Mapping[str, Any]) -> str:
+    """Return what happened in a simulated fleet, see `summarize_fleet`."""
+    reached = ", ".join(
+        f"{percent(float(step), 0)} after {hours:g} h" for step, hours in fleet["hours_to_accuracy"].items()
+    )
+    return (
+        f"virtual time: {fleet['hours']:.2f} h; {fleet['trained']} trainings, {fleet['accepted']} updates "
+        f"accepted ({fleet['late']} late), {fleet['dropped']} missing when their round closed\n"
+        f"fleet: {fleet['outages']} times offline, {fleet['lost_clients']} devices lost for good, "
+        f"{fleet['lost_messages']} messages lost\n"
+        f"time to accuracy: {reached or 'no round reached 50%'}"
+    )
 
 
 def comparison(names: Sequence[str], summaries: Sequence[Mapping[str, Any]]) -> str:

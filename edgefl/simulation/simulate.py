@@ -53,6 +53,8 @@ class Record:
         accuracy_p90: the 90th percentile over clients.
         measured: see `diagnostics`.
         likeness: see `diagnostics`.
+        hours: the virtual time at which the round closed, in hours; NaN in a simulation without a clock. The
+            seconds are virtual too in a simulation with a clock.
     """
 
     round: int
@@ -67,6 +69,7 @@ class Record:
     accuracy_p90: float = math.nan
     measured: Mapping[str, Any] = field(default_factory=dict)
     likeness: Mapping[str, Any] | None = None
+    hours: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -204,9 +207,10 @@ def simulate(
 
 def check_simulated(config: FederationConfig) -> None:
     """Raise ConfigError when the simulator cannot play a configuration."""
-    if config.mode == "async":
+    if config.mode == "async" and config.fleet is None:
         raise ConfigError(
-            "the simulator has no clock to play mode 'async' by; simulate mode 'sync', or run it over MQTT"
+            "mode 'async' needs a clock; add the table [fleet] to simulate it in virtual time, or run it "
+            "over MQTT"
         )
 
 
@@ -214,7 +218,7 @@ def _check(config: FederationConfig, clients: int, processes: int, learner: Lear
     """Raise ConfigError when a federation cannot be simulated in this way."""
     if not clients:
         raise ConfigError("no shards to simulate, expected one a client; give at least one")
-    check_simulated(config)
+    check_simulated(replace(config, fleet=None))
     if processes < 1:
         raise ConfigError(f"{processes} processes, expected at least 1")
     if learner is not None and processes != 1:

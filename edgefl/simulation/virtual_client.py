@@ -183,6 +183,10 @@ class VirtualClient:
         self.wants_training, self._next_task = self._next_task, None
         return []
 
+    def skip_task(self) -> None:
+        """Leave the task in `wants_training`: its models are not on offer any more."""
+        self.wants_training, self._next_task = self._next_task, None
+
     def pass_time(self, now: float) -> list[Event]:
         """Repeat an announcement that is due."""
         return self._announce(now, follows=False) if now >= self._announce_at else []

@@ -26,7 +26,7 @@ SETTLE_S = 0.5
 """How long retained messages take to come after a subscription."""
 
 
-MAY_CHANGE = ("broker", "clients", "max_samples", "chunk_bytes", "evaluate", "data", "partition")
+MAY_CHANGE = ("broker", "clients", "max_samples", "chunk_bytes", "evaluate", "data", "partition", "fleet")
 """Settings that another start in the same directory may change."""
 
 

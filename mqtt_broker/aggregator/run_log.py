@@ -41,7 +41,9 @@ def keep_note(config: FederationConfig, out: Path) -> None:
     Not where its broker is, whose address may hold a password, nor its own command line.
     """
     told = {
-        name: value for name, value in asdict(config).items() if name not in ("broker", "data", "partition")
+        name: value
+        for name, value in asdict(config).items()
+        if name not in ("broker", "data", "partition", "fleet")
     }
     note = json.dumps({"config": told, "versions": versions(), "machine": machine()}, indent=1) + "\n"
     write_state(AggregatorFiles(out).note, note.encode(), SECRET, REMEDY)

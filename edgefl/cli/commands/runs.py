@@ -19,9 +19,9 @@ from edgefl.privacy.accountant import within_budget
 from edgefl.runs import layers
 from edgefl.runs.directory import RunDirectory
 from edgefl.runs.mixtures import keep_states
-from edgefl.runs.pipeline import Shared, play, reading
+from edgefl.runs.pipeline import Shared, play, play_fleet, reading
 from edgefl.runs.progress import RoundProgress
-from edgefl.runs.summary import confusions, gates, read_summary, summarize
+from edgefl.runs.summary import confusions, gates, read_summary, summarize, summarize_fleet
 from edgefl.runs.table import comparison, result_table
 from edgefl.server.config_check import check_config
 from edgefl.simulation.clients import Federation, without_mixture
@@ -118,6 +118,9 @@ def simulate(
 ) -> None:
     """Run the federation of a TOML file here: any algorithm, model, data set and partition.
 
+    With a table [fleet] the run is in virtual time: devices have different speeds, come, go and are lost.
+    Such a run plays asynchronous rounds, over-selection and late updates.
+
     \b
     Example:
       edgefl simulate federation.toml --out runs/x --processes 2
@@ -132,6 +135,10 @@ def simulate(
     for warning in check_config(with_simulated_clients(config), config.partition.num_clients):
         click.echo(f"warning: {warning}", err=True)
     check_simulated(config)
+    if config.fleet and evaluate_every:
+        raise ConfigError(
+            "--evaluate-every does not go with virtual time; leave it out, or the table [fleet]"
+        )
     config = within_budget(config, partial(click.echo, err=True))
     out = out or Path("runs") / time.strftime(f"{config.name}-%Y%m%d-%H%M%S")
     if layers_over:
@@ -144,6 +151,10 @@ def simulate(
         )
     with Telling() as tell, reading(config, tell) as shared:
         run = RunDirectory(out, config, command_line(), resume=resume)
+        if run.state is not None and config.fleet:
+            raise ConfigError(
+                f"{out} holds a run in virtual time, which cannot be continued; begin anew with another --out"
+            )
         if run.state is not None:
             tell(f"{out}: {run.state.round - 1} of {config.rounds} rounds are done")
         if run.plan() is None:
@@ -151,21 +162,39 @@ def simulate(
         key = f"{out.resolve()} {run.note()['started']}"
         resumed = run.state is not None
         with open_logs(logs, config.name, key=key, resumed=resumed, about=about_run(config)) as log:
-            simulation = play(
-                run,
-                config,
-                shared,
-                processes=processes,
-                open_engine=_open_engine(engine, processes),
-                progress=RoundProgress(config.rounds, tell),
-                keep_result=keep_states(run, config, shared) if mixtures else without_mixture,
-                evaluate_every=evaluate_every,
-                log=log,
-            )
+            fleet = None
+            keep_result = keep_states(run, config, shared) if mixtures else without_mixture
+            progress = RoundProgress(config.rounds, tell)
+            engines = _open_engine(engine, processes)
+            if config.fleet:
+                simulation, fleet = play_fleet(
+                    run,
+                    config,
+                    shared,
+                    processes=processes,
+                    open_engine=engines,
+                    progress=progress,
+                    keep_result=keep_result,
+                    log=log,
+                )
+            else:
+                simulation = play(
+                    run,
+                    config,
+                    shared,
+                    processes=processes,
+                    open_engine=engines,
+                    progress=progress,
+                    keep_result=keep_result,
+                    evaluate_every=evaluate_every,
+                    log=log,
+                )
             if layers_over:
                 _keep_layers(run, config, shared, layers_over)
             records = run.records()
             summary = summarize(config, simulation, records, shared.allotments, shared.test_counts)
+            if fleet:
+                summary["fleet"] = summarize_fleet(fleet, records)
             log(len(records), figure_scalars(summary["figures"]))
             log.write_verdict(len(records), summary["verdict"])
     run.write(run.files.confusion, confusions(simulation))

@@ -19,7 +19,7 @@ CONFIG = """
 name = "small"
 seed = 3
 rounds = {rounds}
-clients_per_round = 3
+{federation}
 
 [model]
 name = "softmax"
@@ -51,15 +51,23 @@ def text_of(
     clients: int = 4,
     num_train: int = 120,
     partition: str = 'name = "dirichlet"',
+    federation: str = "clients_per_round = 3",
+    tables: str = "",
     **options: object,
 ) -> str:
     """Return a configuration; further options are the algorithm's."""
     extra = "".join(f"{key} = {value}\n" for key, value in options.items())
     return (
         CONFIG.format(
-            algorithm=algorithm, rounds=rounds, clients=clients, num_train=num_train, partition=partition
+            algorithm=algorithm,
+            rounds=rounds,
+            clients=clients,
+            num_train=num_train,
+            partition=partition,
+            federation=federation,
         )
         + extra
+        + tables
     )
 
 

@@ -1,0 +1,542 @@
+"""Simulation in virtual time: the round server leads a fleet whose devices are slow, away or lost.
+
+The clients train as on a device, and the round server decides as over MQTT. Only time is simulated: how long
+a client trains, when it is online, how long a message takes, and which messages are lost. The table `[fleet]`
+says how. Without delays and losses the result has the bits of `edgefl.simulation.simulate`.
+
+A status, a chunk and a blob are never lost, because MQTT delivers them at least once. A task, an announcement
+and a receipt are sent at most once, and may be lost.
+"""
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from edgefl.algorithms import PERSONALIZE, Algorithm, full_options, make_algorithm
+from edgefl.algorithms.cohort import selected
+from edgefl.client.runner import WorkItem
+from edgefl.config import FederationConfig, FleetConfig
+from edgefl.errors import ConfigError, RoundError
+from edgefl.plan.spec import Plan, encode_plan
+from edgefl.rng import rng_for
+from edgefl.server.events import (
+    Action,
+    AggregateUpdates,
+    BeginReceived,
+    ChunkReceived,
+    CloseRound,
+    Event,
+    LinkLoad,
+    Log,
+    Publish,
+    SaveState,
+    StateAggregated,
+    TimePassed,
+    WantReceived,
+)
+from edgefl.server.round_server import RoundServer, reported_accuracy
+from edgefl.server.stack import server_stack
+from edgefl.simulation.clients import ClientResult, personalize, train
+from edgefl.simulation.engines.base import Engine
+from edgefl.simulation.server_memory import ServerMemory
+from edgefl.simulation.simulate import KeepResult, Progress, Record
+from edgefl.simulation.virtual_client import TrainedUpdate, VirtualClient
+from edgefl.types import Broadcast, ClientState, ServerState, Weights
+from edgefl.wire.messages import Manifest, Receipt, Task, Want
+from edgefl.wire.tensors import decode_part, encode_models
+from edgefl.wire.topics import parse_topic
+
+DAY_S = 86_400.0
+HOUR_S = 3600.0
+BATCH = 64
+"""At most so many clients are trained at once, so that memory does not grow with the fleet."""
+
+
+@dataclass
+class FleetFigures:
+    """What happened in a fleet.
+
+    Attributes:
+        hours: the virtual time of the whole federation, in hours.
+        acknowledged: number of updates whose client has received an ok.
+        accepted: number of updates that the server committed.
+        late: how many of them answer an earlier round.
+        dropped: number of times that a round closed without a client of its cohort.
+        trained: number of times that a client trained.
+        lost_messages: number of messages that were lost.
+        outages: number of times that a client went offline.
+        lost_clients: number of clients that went away for good.
+        events: number of events that the server handled.
+    """
+
+    hours: float = 0.0
+    acknowledged: int = 0
+    accepted: int = 0
+    late: int = 0
+    dropped: int = 0
+    trained: int = 0
+    lost_messages: int = 0
+    outages: int = 0
+    lost_clients: int = 0
+    events: int = 0
+
+
+@dataclass(frozen=True)
+class Job:
+    """The training of one client for one task."""
+
+    client_id: str
+    task: Task
+    models: Mapping[str, Weights]
+
+
+class Trainer(Protocol):
+    """Trains the clients of a simulation."""
+
+    def num_samples(self, client_id: str) -> int:
+        """Return the number of a client's training samples."""
+
+    def samples_seen(self, job: Job) -> float:
+        """Return how many samples a client passes over in a job: samples times epochs."""
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[TrainedUpdate]:
+        """Yield the update of each job, in order."""
+
+    def complete(self, client_id: str) -> None:
+        """Note that a client has finished its last job: what it keeps for itself is stored now."""
+
+
+class EngineTrainer:
+    """Trains clients with the client runner, in an engine.
+
+    Args:
+        plan: the plan of the federation.
+        engine: runs the client functions.
+        num_samples: number of training samples by client id.
+        keep_result: returns what is kept of the result of a personalization.
+
+    Attributes:
+        states: what each client keeps for itself.
+        results: what the personalization returned, by client id.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        engine: Engine,
+        num_samples: Mapping[str, int],
+        keep_result: KeepResult = lambda client_id, result: result,
+    ) -> None:
+        self._engine = engine
+        self._num_samples = num_samples
+        self._keep_result = keep_result
+        options = full_options(plan.spec.algorithm, plan.spec.options)
+        self._epochs = float(options.get("epochs", 1))
+        self._pending: dict[str, ClientState] = {}
+        self.states: dict[str, ClientState] = {}
+        self.results: dict[str, ClientResult] = {}
+
+    def num_samples(self, client_id: str) -> int:
+        """See `Trainer`."""
+        return self._num_samples[client_id]
+
+    def samples_seen(self, job: Job) -> float:
+        """See `Trainer`."""
+        return self._epochs * self._num_samples[job.client_id]
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[TrainedUpdate]:
+        """See `Trainer`."""
+        for phase_is_last, group in itertools.groupby(jobs, lambda job: job.task.phase == PERSONALIZE):
+            found = list(group)
+            yield from (self._personalize(found) if phase_is_last else self._train(found))
+
+    def _train(self, jobs: Sequence[Job]) -> Iterator[TrainedUpdate]:
+        for job, (update, state) in zip(jobs, self._engine.run(train, self._items(jobs)), strict=True):
+            self._pending[job.client_id] = state
+            blob = encode_models(update.deltas, job.task.codec)
+            yield TrainedUpdate(blob, update.num_samples, update.metrics)
+
+    def _personalize(self, jobs: Sequence[Job]) -> Iterator[TrainedUpdate]:
+        for job, (result, state) in zip(jobs, self._engine.run(personalize, self._items(jobs)), strict=True):
+            self._pending[job.client_id] = state
+            self.results[job.client_id] = self._keep_result(job.client_id, result)
+            blob = encode_models({}, job.task.codec)
+            yield TrainedUpdate(blob, self._num_samples[job.client_id], result.metrics)
+
+    def _items(self, jobs: Iterable[Job]) -> Iterator[WorkItem]:
+        for job in jobs:
+            task = job.task
+            broadcast = Broadcast(task.round, task.phase, job.models, task.scalars)
+            state = self.states.get(job.client_id, ClientState())
+            evaluate = task.settings.get("evaluate", 0.0) > 0
+            yield WorkItem(broadcast, state, job.client_id, task.codec, evaluate=evaluate)
+
+    def complete(self, client_id: str) -> None:
+        """See `Trainer`."""
+        self.states[client_id] = self._pending.pop(client_id)
+
+
+def simulate_fleet(
+    plan: Plan,
+    initial: Weights,
+    config: FederationConfig,
+    client_ids: Iterable[str],
+    trainer: Trainer,
+    *,
+    log: Callable[[float, str], None] = lambda hours, line: None,
+    progress: Progress = lambda state, record: None,
+) -> tuple[ServerState, FleetFigures]:
+    """Play a federation in virtual time.
+
+    Args:
+        plan: the plan.
+        initial: the first weights.
+        config: the federation, with `[fleet]`.
+        client_ids: the clients of the fleet.
+        trainer: trains the clients.
+        log: receives each line of the round server's log, with the virtual time in hours.
+        progress: receives the state after each round, and its record. The seconds of a record are virtual.
+
+    Returns:
+        The last state of the server, and what happened in the fleet.
+
+    Raises:
+        ConfigError: the configuration cannot be played in virtual time.
+        RoundError: a round missed its quorum for good, or the federation did not end in `max_days`.
+        FederationDivergedError: training diverged.
+    """
+    if config.fleet is None:
+        raise ConfigError("a simulation in virtual time needs the table [fleet]; add it to the configuration")
+    if config.privacy.is_on or config.privacy.secure_aggregation:
+        raise ConfigError("virtual time does not play [privacy]; leave [fleet] or [privacy] out")
+    if config.budget_s:
+        raise ConfigError("virtual time does not play budget_s; leave [fleet] or budget_s out")
+    clients = sorted(client_ids)
+    return _VirtualFleet(plan, initial, config, config.fleet, clients, trainer, log, progress).run()
+
+
+class _VirtualFleet:
+    def __init__(
+        self,
+        plan: Plan,
+        initial: Weights,
+        config: FederationConfig,
+        fleet: FleetConfig,
+        client_ids: Sequence[str],
+        trainer: Trainer,
+        log: Callable[[float, str], None],
+        progress: Progress,
+    ) -> None:
+        self._plan = plan
+        self._config = config
+        self._fleet = fleet
+        self._trainer = trainer
+        self._log = log
+        self._progress = progress
+        self._rng = rng_for(config.seed, 0, "fleet")
+        algorithm = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
+        self._algorithm: Algorithm = server_stack(
+            algorithm, config, plan.spec, key=b"", note=lambda line: self._log(self._hours, line)
+        )
+        state = self._algorithm.init(initial, rng_for(config.seed, 0, "init"))
+        self._memory = ServerMemory(state)
+        self._clients = {
+            client_id: VirtualClient(client_id, trainer.num_samples(client_id)) for client_id in client_ids
+        }
+        spread = self._rng.standard_normal(len(client_ids))
+        speeds = fleet.samples_per_s * np.exp(fleet.speed_spread * spread)
+        self._speeds = dict(zip(client_ids, speeds.tolist(), strict=True))
+        self._lost: set[str] = set()
+        self._jobs: dict[str, Job] = {}
+        self._trained: dict[str, TrainedUpdate] = {}
+        self._manifests: dict[str, Manifest] = {}
+        self._chunks: dict[str, dict[int, bytes]] = {}
+        self._is_acknowledged = True
+        self._decoded: dict[str, Weights] = {}
+        self._waiting: dict[str, dict[str, None]] = {}
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._now = 0.0
+        self._figures = FleetFigures()
+        self._record: Record | None = None
+        self._bytes_down = 0
+        self._server = RoundServer(
+            config,
+            plan.spec,
+            (plan.id, encode_plan(plan)),
+            self._algorithm,
+            state,
+            session="virtual",
+            started=1,
+            draw_cohort=lambda state, available: selected(config, state, available),
+            new_nonce=lambda: f"{next(self._order):016x}",
+        )
+
+    @property
+    def _hours(self) -> float:
+        return self._now / HOUR_S
+
+    def run(self) -> tuple[ServerState, FleetFigures]:
+        """Play the federation to its end."""
+        self._carry_out(self._server.start(self._now))
+        for client_id in self._clients:
+            self._plan_availability(client_id)
+        while not self._server.is_done:
+            change = self._server.next_change()
+            if self._heap and self._heap[0][0] <= change:
+                self._now, _, happen = heapq.heappop(self._heap)
+                happen()
+            elif change < math.inf:
+                self._now = max(self._now, change)
+                self._handle(TimePassed())
+            else:
+                raise RoundError(
+                    f"nothing happens any more after {self._hours:.1f} virtual hours: every device is lost; "
+                    "lower lost_per_day of [fleet]"
+                )
+            if self._now > self._fleet.max_days * DAY_S:
+                raise RoundError(
+                    f"the federation did not end in {self._fleet.max_days:g} virtual days; raise max_days of "
+                    "[fleet], or hours_per_day"
+                )
+        last_s = self._now + self._travel_s(0)
+        while self._heap and self._heap[0][0] <= last_s:  # The last receipts are on their way
+            self._now, _, happen = heapq.heappop(self._heap)
+            happen()
+        return self._memory.state, self._figures
+
+    def _at(self, seconds: float, happen: Callable[[], None]) -> None:
+        heapq.heappush(self._heap, (self._now + seconds, next(self._order), happen))
+
+    # Devices come and go
+
+    def _plan_availability(self, client_id: str) -> None:
+        online_s = self._fleet.hours_per_day * HOUR_S
+        if self._fleet.lost_per_day:
+            lost_s = DAY_S * self._rng.exponential(1 / self._fleet.lost_per_day)
+            self._at(lost_s, lambda: self._lose(client_id))
+        if online_s >= DAY_S:
+            self._connect(client_id, math.inf)
+            return
+        # A device that is online at midnight has begun before
+        begin_s = self._rng.uniform(-online_s, DAY_S - online_s)
+        first_s = online_s + min(begin_s, 0.0)
+        self._at(max(begin_s, 0.0), lambda: self._connect(client_id, first_s))
+
+    def _connect(self, client_id: str, online_s: float) -> None:
+        """Bring a device online for so many seconds, outages included."""
+        client = self._clients[client_id]
+        if client_id in self._lost:
+            return
+        self._send(client_id, client.connect(self._now))
+        outage_s = (
+            DAY_S * self._rng.exponential(1 / self._fleet.outages_per_day)
+            if self._fleet.outages_per_day
+            else math.inf
+        )
+        if outage_s < online_s:
+            away_s = float(self._rng.exponential(self._fleet.outage_s))
+            self._at(outage_s, lambda: self._disconnect(client_id, away_s, online_s - outage_s - away_s))
+        elif online_s < math.inf:
+            day_s = DAY_S - self._fleet.hours_per_day * HOUR_S
+            next_s = self._fleet.hours_per_day * HOUR_S
+            self._at(online_s, lambda: self._disconnect(client_id, day_s, next_s))
+
+    def _disconnect(self, client_id: str, away_s: float, online_s: float) -> None:
+        """Take a device offline, and bring it back after so many seconds."""
+        if client_id in self._lost:
+            return
+        self._figures.outages += 1
+        self._send(client_id, self._clients[client_id].disconnect())
+        if online_s > 0:
+            self._at(away_s, lambda: self._connect(client_id, online_s))
+            return
+        # The outage lasts beyond the hours of this day
+        rest_s = max(0.0, DAY_S - self._fleet.hours_per_day * HOUR_S + online_s)
+        full_s = self._fleet.hours_per_day * HOUR_S
+        self._at(away_s + rest_s, lambda: self._connect(client_id, full_s))
+
+    def _lose(self, client_id: str) -> None:
+        self._lost.add(client_id)
+        self._figures.lost_clients += 1
+        self._jobs.pop(client_id, None)
+        self._trained.pop(client_id, None)
+        if self._clients[client_id].is_online:
+            self._send(client_id, self._clients[client_id].disconnect())
+
+    # Messages
+
+    def _send(self, client_id: str, events: Sequence[Event]) -> None:
+        """Send a client's messages to the server, and see what the client does next."""
+        for event in events:
+            if isinstance(event, BeginReceived) and self._loses_message():
+                continue
+            size = len(event.payload) if isinstance(event, ChunkReceived) else 0
+            self._at(self._travel_s(size), lambda event=event: self._handle(event))  # type: ignore[misc]
+        self._look_after(client_id)
+
+    def _loses_message(self) -> bool:
+        is_lost = self._fleet.message_loss > 0 and self._rng.random() < self._fleet.message_loss
+        self._figures.lost_messages += is_lost
+        return bool(is_lost)
+
+    def _travel_s(self, size: int) -> float:
+        speed = self._fleet.bytes_per_s
+        return self._fleet.latency_s + (size / speed if speed else 0.0)
+
+    def _handle(self, event: Event) -> None:
+        self._figures.events += 1
+        self._carry_out(self._server.handle(event, self._now))
+        if not self._is_acknowledged:
+            self._is_acknowledged = True
+            self._at(self._travel_s(0), lambda: self._handle(LinkLoad(0)))
+
+    def _carry_out(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            self._memory.apply(action)
+            match action:
+                case AggregateUpdates(state):
+                    after = self._algorithm.aggregate(state, self._memory.updates())
+                    self._carry_out(self._server.handle(StateAggregated(after), self._now))
+                case CloseRound():
+                    self._close(action)
+                case SaveState(state) if self._record:
+                    self._progress(state, self._record)
+                case Publish():
+                    self._publish(action)
+                case Log(line):
+                    self._log(self._hours, line)
+
+    def _close(self, action: CloseRound) -> None:
+        begins = action.begins
+        number = action.opened.number
+        accuracy = reported_accuracy(begins)
+        self._figures.accepted += len(begins)
+        self._figures.late += sum(begin.round < number for begin in begins)
+        self._figures.dropped += len(action.dropped)
+        self._figures.hours = self._hours
+        self._record = Record(
+            number,
+            action.opened.phase,
+            action.loss,
+            action.seconds,
+            sum(begin.size for begin in begins),
+            self._bytes_down,
+            {begin.client_id: {"num_samples": float(begin.num_samples), **begin.metrics} for begin in begins},
+            accuracy.mean,
+            accuracy.p10,
+            accuracy.p90,
+            hours=self._hours,
+        )
+        self._bytes_down = 0
+
+    def _publish(self, action: Publish) -> None:
+        address = parse_topic(action.topic)
+        self._is_acknowledged &= action.qos == 0
+        match address.kind, action.message:
+            case "blob", bytes() as content if content:
+                self._take_chunk(address.sha256, address.index, content)
+            case "manifest", Manifest() as manifest:
+                self._manifests[address.sha256] = manifest
+            case "manifest", b"":
+                self._manifests.pop(address.sha256, None)
+                self._chunks.pop(address.sha256, None)
+                self._decoded.pop(address.sha256, None)
+            case _, Task() as task:
+                size = sum(self._manifests[sha256].size for sha256 in set(task.models.values()))
+                self._bytes_down += size
+                if not self._loses_message():
+                    self._at(self._travel_s(size), lambda: self._deliver_task(address.client_id, task))
+            case _, Receipt() as receipt:
+                if not self._loses_message():
+                    self._at(self._travel_s(0), lambda: self._deliver_receipt(address.client_id, receipt))
+
+    def _deliver_task(self, client_id: str, task: Task) -> None:
+        client = self._clients[client_id]
+        if client.is_online:
+            self._send(client_id, client.receive_task(task, self._now))
+
+    def _deliver_receipt(self, client_id: str, receipt: Receipt) -> None:
+        client = self._clients[client_id]
+        if client.is_online:
+            before = client.done
+            events = client.receive_receipt(receipt, self._now)
+            self._figures.acknowledged += receipt.outcome == "ok" and client.done != before
+            self._send(client_id, events)
+
+    # Clients train
+
+    def _look_after(self, client_id: str) -> None:
+        """Begin the training that a client wants, and wake it when its next announcement is due."""
+        client = self._clients[client_id]
+        task = client.wants_training
+        job = self._jobs.get(client_id)
+        if task and (job is None or job.task.nonce != task.nonce) and client_id not in self._lost:
+            self._begin(client_id, task)
+        wake = client.next_change()
+        if wake < math.inf:
+            self._at(max(0.0, wake - self._now), lambda: self._wake(client_id))
+
+    def _wake(self, client_id: str) -> None:
+        client = self._clients[client_id]
+        if client.is_online and client.next_change() <= self._now:
+            self._send(client_id, client.pass_time(self._now))
+
+    def _take_chunk(self, sha256: str, index: int, content: bytes) -> None:
+        """Keep a chunk, and begin the trainings that waited for it."""
+        self._chunks.setdefault(sha256, {})[index] = content
+        if self._is_complete(sha256):
+            for client_id in self._waiting.pop(sha256, ()):
+                self._at(0.0, lambda name=client_id: self._look_after(name))  # type: ignore[misc]
+
+    def _is_complete(self, sha256: str) -> bool:
+        return len(self._chunks.get(sha256, ())) == self._manifests[sha256].count
+
+    def _begin(self, client_id: str, task: Task) -> None:
+        client = self._clients[client_id]
+        if any(sha256 not in self._manifests for sha256 in task.models.values()):
+            client.skip_task()  # Its round is over
+            self._look_after(client_id)
+            return
+        missing = [sha256 for sha256 in task.models.values() if not self._is_complete(sha256)]
+        for sha256 in missing:
+            self._waiting.setdefault(sha256, {})[client_id] = None
+            want = WantReceived(client_id, Want(sha256, (), 0.0))
+            self._at(self._travel_s(0), lambda event=want: self._handle(event))  # type: ignore[misc]
+        if missing:
+            return
+        models = {name: self._weights(sha256) for name, sha256 in task.models.items()}
+        job = self._jobs[client_id] = Job(client_id, task, models)
+        self._trained.pop(client_id, None)
+        seconds = self._trainer.samples_seen(job) / self._speeds[client_id]
+        self._at(seconds, lambda: self._finish(job))
+
+    def _weights(self, sha256: str) -> Weights:
+        if sha256 not in self._decoded:
+            chunks = self._chunks[sha256]
+            blob = b"".join(chunks[index] for index in sorted(chunks))
+            self._decoded[sha256] = decode_part(blob, self._plan.spec.weights, "the server")
+        return self._decoded[sha256]
+
+    def _finish(self, job: Job) -> None:
+        """Let a client complete its training. Clients that train at the same time are computed together."""
+        if self._jobs.get(job.client_id) is not job:
+            return  # The client was lost
+        if job.client_id not in self._trained:
+            waiting = [each for name, each in self._jobs.items() if name not in self._trained]
+            waiting.remove(job)
+            jobs = [job, *waiting[: BATCH - 1]]
+            jobs.sort(key=lambda each: (each.task.phase == PERSONALIZE, each.client_id))
+            for each, update in zip(jobs, self._trainer.run(jobs), strict=True):
+                self._trained[each.client_id] = update
+        del self._jobs[job.client_id]
+        self._trainer.complete(job.client_id)
+        self._figures.trained += 1
+        update = self._trained.pop(job.client_id)
+        client = self._clients[job.client_id]
+        self._send(job.client_id, client.trained(update, self._now))

@@ -1,0 +1,73 @@
+"""`edgefl simulate` with a table [fleet]: a run in virtual time."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from edgefl.cli.main import run as edgefl
+
+SYNC = "clients_per_round = 3\nmin_clients = 4"
+ASYNC = 'mode = "async"\nbuffer = 2\nmin_clients = 4'
+FLEET = "[fleet]\n"
+
+
+def simulate(capfd, config, out):
+    capfd.readouterr()
+    assert edgefl(["simulate", config, "--out", str(out), "--resume", "--json"]) == 0
+    return json.loads(capfd.readouterr().out)
+
+
+def test_without_delays_it_ends_as_a_run_without_a_clock(prepare, capfd, tmp_path):
+    config, out = prepare("plain", federation=SYNC)
+    plain = simulate(capfd, config, out)
+    config, out = prepare("virtual", federation=SYNC, tables=FLEET)
+    virtual = simulate(capfd, config, out)
+    assert virtual["clients"] == plain["clients"]
+    assert virtual["figures"] == plain["figures"]
+    assert virtual["bytes_up"] > 0
+    assert virtual["fleet"]["acknowledged"] == virtual["fleet"]["accepted"] == 3 * 3 + 4
+    hours = [json.loads(line)["hours"] for line in (Path(out) / "rounds.jsonl").read_text().splitlines()]
+    assert hours == sorted(hours)
+    assert virtual["seconds"] == pytest.approx(3600 * hours[-1], abs=1)
+
+
+def test_slow_devices_in_asynchronous_rounds(prepare, capfd):
+    fleet = "samples_per_s = 5\nspeed_spread = 1.0\nmessage_loss = 0.05\n"
+    config, out = prepare(federation=ASYNC, tables=FLEET + fleet)
+    capfd.readouterr()
+    assert edgefl(["simulate", config, "--out", out, "--resume"]) == 0
+    printed = capfd.readouterr().out
+    assert "virtual time: " in printed
+    assert "messages lost" in printed
+    assert "time to accuracy: " in printed
+
+
+def test_it_cannot_be_continued(prepare, capfd):
+    config, out = prepare(federation=SYNC, tables=FLEET)
+    simulate(capfd, config, out)
+    assert edgefl(["simulate", config, "--out", out, "--resume"]) == 1
+    error = capfd.readouterr().err
+    assert f"{out} holds a run in virtual time, which cannot be continued" in error
+    assert "another --out" in error
+
+
+def test_measuring_in_between_needs_a_run_without_a_clock(prepare, capfd):
+    config, out = prepare(tables=FLEET)
+    assert edgefl(["simulate", config, "--out", out, "--evaluate-every", "1"]) == 1
+    assert "--evaluate-every does not go with virtual time" in capfd.readouterr().err
+
+
+def test_asynchronous_rounds_need_a_clock(prepare, capfd):
+    config, out = prepare(federation=ASYNC)
+    assert edgefl(["simulate", config, "--out", out, "--resume"]) == 1
+    assert "add the table [fleet]" in capfd.readouterr().err
+
+
+def test_a_misspelt_key_of_the_fleet_is_named(prepare, capfd, tmp_path):
+    config, out = prepare()
+    path = tmp_path / "misspelt.toml"
+    path.write_text(f"{Path(config).read_text()}\n{FLEET}sample_per_s = 1.0\n")
+    assert edgefl(["simulate", str(path), "--out", out]) == 1
+    error = capfd.readouterr().err
+    assert "[fleet] has an unknown key 'sample_per_s'; did you mean 'samples_per_s'?" in error

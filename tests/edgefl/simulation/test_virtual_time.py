@@ -1,0 +1,161 @@
+"""Simulation in virtual time: the bits of the simulator without delays, and fleets that come and go."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms import full_options
+from edgefl.config import FederationConfig, FleetConfig
+from edgefl.errors import ConfigError, RoundError
+from edgefl.plan.spec import Plan
+from edgefl.simulation.clients import Federation
+from edgefl.simulation.engines.base import Serial
+from edgefl.simulation.simulate import simulate
+from edgefl.simulation.virtual_time import EngineTrainer, simulate_fleet
+from edgefl.storage.checkpoint import encode_server_state
+from edgefl.types import Shard
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
+
+IDS = tuple(f"c{i}" for i in range(6))
+ALGORITHMS = {
+    "fedavg": {},
+    "fedprox": {},
+    "ditto": {},
+    "ifca": {"num_experts": 2},
+    "clustered": {},
+    "fedap": {"pretrain_rounds": 1},
+    "pfl-mfe": {},
+    "fedmix": {"num_experts": 2},
+}
+
+
+def toy_plan(algorithm, **options):
+    values = full_options(algorithm, {"epochs": 2, **options})
+    return Plan(softmax_spec(algorithm, inputs=4, features=4, classes=3, options=values), b"", b"")
+
+
+def toy_weights(plan):
+    rng = np.random.default_rng(3)
+    return {each.name: rng.normal(0, 0.1, each.shape).astype(np.float32) for each in plan.spec.weights}
+
+
+def toy_shard(seed, count):
+    rng = np.random.default_rng(seed)
+    y = np.concatenate([np.arange(3), rng.integers(0, 3, count + 7)])
+    x = (np.eye(3, 4)[y] * 2 + rng.normal(0, 0.7, (count + 10, 4))).astype(np.float32)
+    return Shard(x[:count], y[:count], x[count:], y[count:], 3)
+
+
+def play(config, algorithm="fedavg", options=None, ids=IDS):
+    plan = toy_plan(algorithm, **(options or {}))
+    shards = {client_id: toy_shard(i, 20 + 5 * i) for i, client_id in enumerate(ids)}
+    learner = SoftmaxLearner(plan.spec)
+    trainer = EngineTrainer(
+        plan,
+        Serial(Federation(plan, config.seed, shards), learner),
+        {client_id: len(shard.y_train) for client_id, shard in shards.items()},
+    )
+    lines = []
+    initial = toy_weights(plan)
+    run = simulate_fleet(
+        plan, initial, config, shards, trainer, log=lambda hours, line: lines.append((hours, line))
+    )
+    return run, trainer, lines, (plan, initial, shards, learner)
+
+
+def config_of(fleet=None, **changes):
+    values = {"rounds": 4, "min_clients": len(IDS), "seed": 5, "deadline_s": 600.0, "grace_s": 1.0} | changes
+    return FederationConfig(**values, fleet=fleet or FleetConfig())
+
+
+@pytest.mark.parametrize("codec", ["fp32", "int8"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_without_delays_the_bits_are_those_of_the_simulator(algorithm, codec):
+    config = config_of(clients_per_round=3, codec=codec)
+    run, trainer, _, (plan, initial, shards, learner) = play(config, algorithm, ALGORITHMS[algorithm])
+    end = simulate(plan, initial, shards, replace(config, fleet=None), learner=learner)
+    assert encode_server_state(run.state) == encode_server_state(end.state)
+    for client_id, result in end.results.items():
+        found = trainer.results[client_id]
+        assert found.metrics == pytest.approx(result.metrics, nan_ok=True, rel=0, abs=0)
+        for name, array in result.mixture.weights.items():
+            assert found.mixture.weights[name].tobytes() == array.tobytes()
+    assert run.acknowledged == run.accepted == sum(closed.updates for closed in run.rounds)
+
+
+def test_a_run_with_the_same_seed_is_the_same():
+    fleet = FleetConfig(samples_per_s=1.0, speed_spread=0.5, outages_per_day=500.0, message_loss=0.1)
+    first, second = (play(config_of(fleet, quorum=0.5))[0] for _ in range(2))
+    assert repr(first.rounds) == repr(second.rounds)
+    assert encode_server_state(first.state) == encode_server_state(second.state)
+
+
+def test_a_round_lasts_as_long_as_its_slowest_client():
+    """One epoch over 45 samples at one sample a second, for the last of six clients that are all alike."""
+    config = config_of(FleetConfig(samples_per_s=1.0), rounds=1)
+    run, *_ = play(config, options={"epochs": 1})
+    assert run.rounds[0].hours * 3600 == pytest.approx(45.0, abs=0.2)
+
+
+def test_over_selection_takes_the_fastest():
+    fleet = FleetConfig(samples_per_s=1.0, speed_spread=1.0)
+    settings = {"clients_per_round": 2, "rounds": 3}
+    plain, *_ = play(config_of(fleet, **settings))
+    over, *_ = play(config_of(fleet, **settings, over_selection=3.0))
+    assert [closed.updates for closed in over.rounds[:3]] == [2, 2, 2]
+    assert over.rounds[2].hours < plain.rounds[2].hours
+
+
+def test_late_updates_count_in_asynchronous_mode():
+    fleet = FleetConfig(samples_per_s=1.0, speed_spread=1.0)
+    run, *_ = play(config_of(fleet, mode="async", buffer=2, max_staleness=5, rounds=8))
+    assert sum(closed.late for closed in run.rounds) > 0
+    assert all(closed.updates >= 2 for closed in run.rounds[:8])
+
+
+def test_lost_messages_and_outages_lose_no_update():
+    fleet = FleetConfig(
+        samples_per_s=2.0, speed_spread=0.5, outages_per_day=1000.0, outage_s=20.0, message_loss=0.2
+    )
+    run, *_ = play(config_of(fleet, rounds=6, quorum=1.0))
+    assert run.lost_messages > 5
+    assert run.outages > 5
+    assert run.acknowledged <= run.accepted == sum(closed.updates for closed in run.rounds)
+    assert [closed.dropped for closed in run.rounds] == [0] * 7
+
+
+def test_devices_are_online_for_some_hours_of_the_day():
+    fleet = FleetConfig(samples_per_s=0.01, hours_per_day=8.0)
+    run, *_ = play(config_of(fleet, rounds=2, min_clients=2, quorum=0.5, deadline_s=20_000.0))
+    assert run.rounds[-1].hours > 1
+    assert run.outages >= 1
+
+
+def test_a_fleet_that_is_lost_ends_with_the_reason():
+    with pytest.raises(RoundError, match=r"lost|no device came online|did not end|updates, expected"):
+        play(config_of(FleetConfig(samples_per_s=1e-4, lost_per_day=1.0), rounds=50))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"fleet": None}, r"\[fleet\]"), ({"budget_s": 1.0}, "budget_s")],
+)
+def test_what_virtual_time_cannot_play_is_refused(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        config = replace(config_of(), **changes)
+        simulate_fleet(toy_plan("fedavg"), {}, config, IDS, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"samples_per_s": 0.0}, "samples_per_s is 0, expected"),
+        ({"hours_per_day": 25.0}, "hours_per_day is 25, expected"),
+        ({"message_loss": math.nan}, "message_loss is nan, expected"),
+    ],
+)
+def test_a_fleet_that_cannot_be_is_refused(changes, words):
+    with pytest.raises(ConfigError, match=rf"\[fleet\] {words}"):
+        FleetConfig(**changes)
