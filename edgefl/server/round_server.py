@@ -41,7 +41,7 @@ from edgefl.server.events import (
 from edgefl.server.personalization_time import RoundTime, personalization_deadline_s
 from edgefl.server.plausible import left_out
 from edgefl.server.rounds import Answer, Round
-from edgefl.server.spread import Spread, spread_of
+from edgefl.server.spread import Spread, mean_loss, spread_of
 from edgefl.server.tasks import Tasks
 from edgefl.server.update_collector import UpdateCollector
 from edgefl.types import ServerState
@@ -453,14 +453,3 @@ def reported_accuracy(begins: Sequence[Begin]) -> Spread:
     """Return the spread over clients of the accuracy that they report."""
     names = (name for name in ACCURACIES if any(name in begin.metrics for begin in begins))
     return spread_of(next(names, ACCURACIES[-1]), [begin.metrics for begin in begins])
-
-
-def mean_loss(begins: Sequence[Begin]) -> float:
-    """Return the mean training loss over samples of the updates that report one; else NaN."""
-    reported = [
-        (begin.metrics["loss"], begin.num_samples)
-        for begin in begins
-        if math.isfinite(begin.metrics.get("loss", math.nan))
-    ]
-    samples = sum(count for _, count in reported)
-    return sum(loss * count for loss, count in reported) / samples if samples else math.nan

@@ -1,10 +1,12 @@
 """How a metric is spread over the clients of a round."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+from edgefl.wire.messages import Begin
 
 
 @dataclass(frozen=True)
@@ -28,3 +30,14 @@ def spread_of(name: str, clients: Iterable[Mapping[str, float]]) -> Spread:
         return Spread()
     low, high = np.percentile(values, (10, 90)).tolist()
     return Spread(float(np.mean(values)), low, high)
+
+
+def mean_loss(begins: Sequence[Begin]) -> float:
+    """Return the mean training loss over samples of the updates that report one; else NaN."""
+    reported = [
+        (begin.metrics["loss"], begin.num_samples)
+        for begin in begins
+        if math.isfinite(begin.metrics.get("loss", math.nan))
+    ]
+    samples = sum(count for _, count in reported)
+    return sum(loss * count for loss, count in reported) / samples if samples else math.nan

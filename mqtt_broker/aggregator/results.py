@@ -17,7 +17,7 @@ from edgefl.plan.spec import PlanSpec
 from edgefl.privacy import accountant
 from edgefl.server import rounds
 from edgefl.server.rounds import Round
-from edgefl.server.spread import spread_of
+from edgefl.server.spread import mean_loss, spread_of
 from edgefl.storage.aggregator_directory import REMEDY, AggregatorFiles
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
 from edgefl.system import format as words
@@ -63,15 +63,6 @@ def dropped_of(closed: Round, paused: Mapping[str, str], unasked: Mapping[str, s
     return [Dropped(closed.number, client_id, reason(client_id)) for client_id in lost] + others
 
 
-def weighted_loss(begins: Sequence[Begin]) -> float:
-    """Return the mean training loss over samples of the updates that report one, else NaN."""
-    told = [
-        (b.metrics["loss"], b.num_samples) for b in begins if math.isfinite(b.metrics.get("loss", math.nan))
-    ]
-    samples = sum(count for _, count in told)
-    return sum(loss * count for loss, count in told) / samples if samples else math.nan
-
-
 def summarize(
     closed: Round,
     phase: str,
@@ -88,7 +79,7 @@ def summarize(
         closed.number,
         phase,
         len(begins),
-        weighted_loss(begins),
+        mean_loss(begins),
         accuracy.mean,
         accuracy.p10,
         accuracy.p90,

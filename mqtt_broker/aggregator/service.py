@@ -36,6 +36,7 @@ from edgefl.server.divergence import (
 )
 from edgefl.server.personalization_time import RoundTime, personalization_deadline_s
 from edgefl.server.plausible import left_out
+from edgefl.server.secagg.checks import UnsettledError, check_masked
 from edgefl.server.stack import server_stack
 from edgefl.server.staleness import check_rounds
 from edgefl.server.tasks import Tasks
@@ -50,6 +51,7 @@ from mqtt_broker.aggregator import results
 from mqtt_broker.aggregator.cluster_telemetry import ToldClusters
 from mqtt_broker.aggregator.exchange import Exchange
 from mqtt_broker.aggregator.journal import Journal, Opened
+from mqtt_broker.aggregator.masked import MaskedExchange
 from mqtt_broker.aggregator.noise_key import noise_key
 from mqtt_broker.aggregator.older_devices import OlderDevices
 from mqtt_broker.aggregator.pauses import paused_clients
@@ -68,7 +70,6 @@ from mqtt_broker.aggregator.results import (
 from mqtt_broker.aggregator.resume import SETTLE_S, check_alone, enter, rejoin
 from mqtt_broker.aggregator.run_log import keep_round
 from mqtt_broker.aggregator.saving import Saving
-from mqtt_broker.aggregator.secagg.rounds import MaskedRounds, UnsettledError, check_masked
 from mqtt_broker.aggregator.spool import Spool
 
 LONELY_DEADLINES = 4
@@ -172,7 +173,7 @@ class Aggregator:
                     older=self._older,
                 )
                 introduce = self._enrolments.introduction_of if self._enrolments else None
-                self._masked = MaskedRounds(
+                self._masked = MaskedExchange(
                     self._exchange, self._spool, self._trust, introduce, self._out, self._note
                 )
                 self._exchange.start()

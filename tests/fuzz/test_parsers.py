@@ -39,6 +39,7 @@ from edgefl.security.register import devices as read_devices
 from edgefl.security.secagg.secure_sum import PublicKeys
 from edgefl.security.signing import check, encode_signed, public_of
 from edgefl.security.trust import Trust
+from edgefl.server.secagg.masked_sum import MaskedSum, decode_masked_sum, encode_masked_sum
 from edgefl.storage.checkpoint import (
     decode_client_state,
     decode_server_state,
@@ -80,7 +81,6 @@ from firmware_export.ota.drift import read_counters
 from firmware_export.ota.ota import Part, Parts, make_update, read_update
 from firmware_export.tflite.graph import read_graph
 from firmware_export.tflite.quantized_model import read_quantized_model
-from mqtt_broker.aggregator.secagg.state import Held, load_held, save_held
 from mqtt_broker.aggregator.spool import Spool
 from tests.firmware_export.graphs import Op, T, model_of
 from tests.fuzz.mutations import (
@@ -492,7 +492,7 @@ def file_parsers(folder: Path) -> list[Parser]:
     public = {
         client_id: PublicKeys(bytes(32), bytes(32), bytes(32)) for client_id in ("pi-1", "pi-2", "pi-3")
     }
-    held = Held(
+    masked_sum = MaskedSum(
         "s",
         1,
         "a",
@@ -503,8 +503,7 @@ def file_parsers(folder: Path) -> list[Parser]:
         np.arange(4, dtype=np.uint64),
         {"pi-1": bytes(3 * DIGESTS_BYTES)},
     )
-    kept = written(lambda path: save_held(held, path))
-    line, _, words = kept.partition(b"\n")
+    line, _, words = encode_masked_sum(masked_sum).partition(b"\n")
     damaged_line = damage_json(line)
     enrolment = {"format": FORMAT, **dict.fromkeys((field.name for field in fields(Enrolment)), "x")}
     register = {"pi-1": {"serial": "1", "signing_key": KEY, "revoked": False, "voucher": "x"}}
@@ -521,8 +520,8 @@ def file_parsers(folder: Path) -> list[Parser]:
             ("mixture", decode_stored_mixture, damage_safetensors(encode_mixture(Mixture(WEIGHTS)))),
             ("plan", decode_plan, make_plan),
             (
-                "held sum",
-                through("held", lambda path: load_held(path, "s", 1, 4)),
+                "masked sum",
+                lambda blob: decode_masked_sum(blob, "s", 1, 4),
                 lambda rng: damaged_line(rng) + b"\n" + words,
             ),
             ("enrolment", through("enrolment", load_enrolment), damage_json(json.dumps(enrolment).encode())),

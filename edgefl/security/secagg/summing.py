@@ -2,7 +2,7 @@
 `secure_sum`.
 
 The simulator plays all clients and the aggregator here, with the whole protocol; over MQTT `participant` is a
-device's part of it and `mqtt_broker.aggregator.secagg.rounds` the aggregator's.
+device's part of it and `edgefl.server.secagg.rounds` the server's.
 Quantized to 2^-24, the mean is that of the weighted mean but for rounding, and exactly the same whatever keys
 were drawn.
 """

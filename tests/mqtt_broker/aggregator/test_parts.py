@@ -16,6 +16,7 @@ from edgefl.errors import ConfigError, LinkError, PlanError, WireError
 from edgefl.plan.spec import save_plan
 from edgefl.server import rounds
 from edgefl.server.blobs import LONGEST_S, MANIFEST_S, REPEAT_S, WINDOW_S, BlobServer
+from edgefl.server.spread import mean_loss
 from edgefl.server.uploads import IDLE_S, Uploads
 from edgefl.verdict import judge
 from edgefl.wire.chunks import CHUNK_BYTES, chunk, chunk_count
@@ -27,7 +28,6 @@ from mqtt_broker.aggregator.results import (
     result_of,
     save_result,
     summarize,
-    weighted_loss,
 )
 from mqtt_broker.broker import dev_broker as embedded
 
@@ -198,8 +198,8 @@ def test_a_summary_by_hand_and_a_result_that_is_strict_json(tmp_path):
         begin("a", metrics={"loss": 1.0, "accuracy": 0.5}, num_samples=1),
         begin("b", metrics={"loss": 3.0, "accuracy": 1.0}, num_samples=3),
     ]
-    assert weighted_loss(begins) == 2.5
-    assert math.isnan(weighted_loss([begin("a")]))
+    assert mean_loss(begins) == 2.5
+    assert math.isnan(mean_loss([begin("a")]))
     summary = summarize(closed, "federate", begins, dropped_of(closed, {}), 10, 20, 1.5)
     assert (summary.updates, summary.accuracy_mean, summary.dropped) == (2, 0.75, ("c", "d"))
     assert (summary.accuracy_p10, summary.accuracy_p90) == (pytest.approx(0.55), pytest.approx(0.95))

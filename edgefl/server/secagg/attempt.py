@@ -1,10 +1,8 @@
-"""One attempt at a masked round, as the aggregator plays it; see `rounds`."""
+"""One attempt at a masked round, as the server plays it; see `edgefl.server.secagg.rounds`."""
 
 import hashlib
-import secrets
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,7 +15,8 @@ from edgefl.security.secagg.vectors import Shapes, size_of
 from edgefl.security.trust import Trust
 from edgefl.server import rounds
 from edgefl.server.rounds import Round
-from edgefl.server.tasks import Brief, Steps, Tasks
+from edgefl.server.secagg.masked_sum import MaskedSum
+from edgefl.server.tasks import Brief, Expected, Steps, Tasks
 from edgefl.wire.masked import (
     ADVERTISED_BYTES,
     AGREE,
@@ -46,13 +45,65 @@ from edgefl.wire.masked import (
 )
 from edgefl.wire.messages import Begin
 from edgefl.wire.strict_json import decode_json, encode_json
-from mqtt_broker.aggregator.exchange import Exchange
-from mqtt_broker.aggregator.secagg.state import Held
+
+
+@dataclass(frozen=True)
+class Collect:
+    """A request to play one step of a masked round: send the tasks and collect the answers.
+
+    Attributes:
+        round: the round of the step.
+        steps: makes the task of each client.
+        accept: receives the announcements of accepted answers, before their receipts are sent.
+    """
+
+    round: Round
+    steps: Steps
+    accept: Callable[[Sequence[Begin]], None]
+
+
+@dataclass(frozen=True)
+class Services:
+    """What masked rounds need from the server around them.
+
+    Attributes:
+        trust: signs messages and checks signatures.
+        introduce: returns a client's signing key and the authority's voucher for it; None where clients are
+            not enrolled.
+        offer: offers a blob by its sha256.
+        is_gone: returns whether a client was online before and is not now.
+        without_revoked: returns a round that waits for enrolled clients only.
+        new_nonce: returns a fresh nonce that nobody can guess.
+        save: stores what the last two steps need; None removes it.
+        load: returns what was stored of a session and a round, given the length of the sum.
+        keep_means: stores the means of a round as one update, with the tensors that it may hold.
+        now: returns the time in seconds.
+        log: receives one line for the log.
+    """
+
+    trust: Trust
+    introduce: Callable[[str], tuple[str, str]] | None
+    offer: Callable[[str, bytes], None]
+    is_gone: Callable[[str], bool]
+    without_revoked: Callable[[Round], Round]
+    new_nonce: Callable[[], str]
+    save: Callable[[MaskedSum | None], None]
+    load: Callable[[str, int, int], MaskedSum | None]
+    keep_means: Callable[[Begin, Expected, bytes], None]
+    now: Callable[[], float]
+    log: Callable[[str], None]
+
+
+Step = Generator[Collect, Round, MaskedSum]
+"""Yields requests, each answered by the closed round. A RoundError is thrown into it."""
 
 
 class Failed(Exception):
-    """An attempt that cannot come to a sum, and why. left_out: who must not take part in the next attempt,
-    and why.
+    """An attempt cannot come to a sum.
+
+    Args:
+        message: why.
+        left_out: the clients that must not take part in the next attempt, and why.
     """
 
     def __init__(self, message: str, left_out: Mapping[str, Fault] = {}) -> None:
@@ -61,33 +112,36 @@ class Failed(Exception):
 
 
 class Attempt:
-    """One attempt at a round. `told`: the round with who failed or is away, as far as it got."""
+    """One attempt at a round.
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        trust: Trust,
-        introduce: Callable[[str], tuple[str, str]] | None,
-        begun: Round,
-        tasks: Tasks,
-        shapes: Shapes,
-    ) -> None:
-        self._exchange = exchange
-        self._trust = trust
-        self._introduce = introduce
+    Args:
+        services: what the server around it does.
+        begun: the round.
+        tasks: makes the first task of each client.
+        shapes: the shapes of the tensors that are summed.
+
+    Attributes:
+        progress: the round with the clients that failed or are away, as far as it got.
+    """
+
+    def __init__(self, services: Services, begun: Round, tasks: Tasks, shapes: Shapes) -> None:
+        self._services = services
+        self._trust = services.trust
         self._tasks = tasks
         self._shapes = shapes
-        self._nonce = secrets.token_hex(8)
-        self._said: dict[str, set[str]] = {}
+        self._nonce = services.new_nonce()
+        self._answered: dict[str, set[str]] = {}
         self._steps = set[str]()
-        self.told = begun
+        self.progress = begun
 
-    def gather(self) -> Held:
-        """Play the exchanges up to the masked words.
+    def gather(self) -> Step:
+        """Play the steps up to the masked vectors.
 
-        Failed; RoundError when too few have an update to begin with.
+        Raises:
+            Failed: the attempt cannot come to a sum.
+            RoundError: too few clients have an update to begin with.
         """
-        begun = self.told
+        begun = self.progress
         introduced = dict[str, Introduced]()
         public = dict[str, PublicKeys]()
         contexts = set[str]()
@@ -109,14 +163,15 @@ class Attempt:
                     f"{client_id} advertised keys of {told.client_id!r}, or for another round; restart it"
                 )
             keys = keys_of(told)
-            introduction = Introduced(told, *(self._introduce(client_id) if self._introduce else ()))
+            introduce = self._services.introduce
+            introduction = Introduced(told, *(introduce(client_id) if introduce else ()))
             decode_keys(encode_keys([introduction]))  # a line that the others cannot read would stop them all
             public[client_id] = keys
             introduced[client_id] = introduction
             contexts.add(context)
 
         needed = max(begun.needed, LEAST_CLIENTS)
-        ids, _ = self._exchange_of(begun.cohort, needed, advertised, strict=False)
+        ids, _ = yield from self._collect(begun.cohort, needed, advertised, strict=False)
         if len(contexts) > 1:
             raise ConfigError(
                 "secure_aggregation needs an algorithm that sends all clients of a round the same; take "
@@ -132,7 +187,7 @@ class Attempt:
 
         keys = encode_keys([introduced[client_id] for client_id in ids])
         binding = binding_of(contexts.pop(), keys)
-        shared, _ = self._exchange_of(
+        shared, _ = yield from self._collect(
             ids, needed, self._asks(SHARE, "keys", lambda _: keys, SEALED_BYTES * len(ids), take_shares)
         )
         total: Words = np.zeros(size_of(self._shapes), np.uint64)
@@ -162,7 +217,7 @@ class Attempt:
 
         limit = max(total.nbytes, len(encode_complaint(shared)))
         try:
-            came, begins = self._exchange_of(
+            came, begins = yield from self._collect(
                 shared, needed, self._asks(MASK, "inbox", inbox, limit, take_words)
             )
         except Failed as error:
@@ -172,18 +227,22 @@ class Attempt:
         if out and len(set(begun.cohort) - set(out)) >= LEAST_CLIENTS:
             raise Failed(f"{', '.join(sorted(complaints))} could not open all shares", out)
         digests = {each: b"".join(sealed[other][each][:DIGESTS_BYTES] for other in shared) for each in came}
-        return Held(
+        return MaskedSum(
             begins[0].session, begun.number, self._nonce, binding, public, shared, begins, total, digests
         )
 
-    def agree(self, held: Held) -> Held:
-        """Play the exchange in which clients sign whose words came.
+    def agree(self, masked: MaskedSum) -> Step:
+        """Play the step in which clients sign the lists of the clients whose vectors came.
 
-        Return what as many as the threshold signed. Failed.
+        Returns:
+            The sum with the lists that as many clients as the threshold signed.
+
+        Raises:
+            Failed: too few clients signed.
         """
-        self._resume(held)
-        threshold = threshold_of(len(held.public))
-        lists = encode_lists(held.shared, held.came)
+        self._resume(masked)
+        threshold = threshold_of(len(masked.public))
+        lists = encode_lists(masked.shared, masked.clients)
         digest = hashlib.sha256(lists).hexdigest()
         agreed: dict[str, Agreed] = {}
 
@@ -191,46 +250,51 @@ class Attempt:
             answer = decode_json(Agreed, blob)
             client_id = begin.client_id
             self._trust.checked(answer, encode_json(answer), client_id)  # as the others will read it
-            if (answer.client_id, answer.binding, answer.lists) != (client_id, held.binding, digest):
+            if (answer.client_id, answer.binding, answer.lists) != (client_id, masked.binding, digest):
                 raise WireError(f"{client_id} agreed to other lists than it was shown; restart it")
             agreed[client_id] = answer
 
         asks = self._asks(AGREE, "lists", lambda _: lists, AGREED_BYTES, take_agreed)
-        ids, _ = self._exchange_of(held.came, threshold, asks, enough=threshold)
-        return replace(
-            held, agreed=encode_agreed(lists, [agreed[client_id] for client_id in ids[:threshold]])
-        )
+        ids, _ = yield from self._collect(masked.clients, threshold, asks, enough=threshold)
+        signed = [agreed[client_id] for client_id in ids[:threshold]]
+        return replace(masked, agreed=encode_agreed(lists, signed))
 
-    def unmask(self, held: Held) -> Held:
-        """Play the last exchange and return the sum. Failed.
+    def unmask(self, masked: MaskedSum) -> Step:
+        """Play the last step and return the sum without masks.
 
-        A client that reveals a share that was not dealt to it is refused at once; the exchange goes on until
-        as many as the threshold revealed theirs.
+        A client that reveals a share that was not dealt to it is refused at once. The step goes on until as
+        many clients as the threshold revealed theirs.
+
+        Raises:
+            Failed: too few clients revealed shares, or the shares do not fit.
         """
-        self._resume(held)
-        threshold = threshold_of(len(held.public))
-        came = held.came
+        self._resume(masked)
+        threshold = threshold_of(len(masked.public))
+        came = masked.clients
         revealed: dict[str, Revealed] = {}
         out: dict[str, Fault] = {}
 
         def take_shares(begin: Begin, blob: bytes) -> None:
             client_id = begin.client_id
-            shares = Revealed(*revealed_of(blob, held.shared, came))
-            digests = split_blob(held.digests[client_id], len(held.shared), DIGESTS_BYTES)
+            shares = Revealed(*revealed_of(blob, masked.shared, came))
+            digests = split_blob(masked.digests[client_id], len(masked.shared), DIGESTS_BYTES)
             try:
-                check_revealed(client_id, shares, dict(zip(held.shared, digests, strict=True)), held.binding)
+                dealt = dict(zip(masked.shared, digests, strict=True))
+                check_revealed(client_id, shares, dealt, masked.binding)
             except NotGenuine as error:
                 out[client_id] = Fault("revealed a share that does not fit")
                 raise WireError(f"{error}; it is not used; update or revoke {client_id}") from error
             revealed[client_id] = shares
 
         asks = self._asks(
-            UNMASK, "agreed", lambda _: held.agreed, SHARE_BYTES * len(held.shared), take_shares
+            UNMASK, "agreed", lambda _: masked.agreed, SHARE_BYTES * len(masked.shared), take_shares
         )
         try:
-            answered, _ = self._exchange_of(came, threshold, asks, enough=threshold)
+            answered, _ = yield from self._collect(came, threshold, asks, enough=threshold)
             answers = {client_id: revealed[client_id] for client_id in answered}
-            total = unmask(held.total, held.public, held.shared, came, answers, threshold, held.binding)
+            total = unmask(
+                masked.total, masked.public, masked.shared, came, answers, threshold, masked.binding
+            )
         except NotGenuine as error:
             raise Failed(
                 str(error),
@@ -238,12 +302,12 @@ class Attempt:
             ) from error
         except (Failed, RoundError) as error:
             raise Failed(str(error), out) from error
-        return replace(held, total=total, unmasked=True)
+        return replace(masked, total=total, is_unmasked=True)
 
-    def _resume(self, held: Held) -> None:
-        """Go on with the attempt of these words, which may be one of the process before this one."""
-        self._nonce = held.attempt
-        self._said = {begin.client_id: {begin.sha256} for begin in held.begins} | self._said
+    def _resume(self, masked: MaskedSum) -> None:
+        """Go on with the attempt of this sum. An earlier process may have begun it."""
+        self._nonce = masked.attempt
+        self._answered = {begin.client_id: {begin.sha256} for begin in masked.begins} | self._answered
 
     def _asks(
         self,
@@ -257,7 +321,7 @@ class Attempt:
             blob = content(client_id)
             first = self._tasks.brief(client_id)
             sha256 = hashlib.sha256(blob).hexdigest()
-            self._exchange.blobs.offer(sha256, blob)
+            self._services.offer(sha256, blob)
             task = replace(
                 first.task,
                 phase=step,
@@ -265,9 +329,8 @@ class Attempt:
                 scalars={},
                 codec=CODEC,
                 nonce=step_nonce(self._nonce, step),
-                ts=time.time(),
             )
-            return Brief(task, first.expected, limit, whole, frozenset(self._said.get(client_id, ())))
+            return Brief(task, first.expected, limit, whole, frozenset(self._answered.get(client_id, ())))
 
         def whole(begin: Begin, blob: bytes) -> None:
             if not blob:
@@ -276,7 +339,7 @@ class Attempt:
 
         return brief
 
-    def _exchange_of(
+    def _collect(
         self,
         cohort: Sequence[str],
         needed: int,
@@ -284,19 +347,19 @@ class Attempt:
         *,
         enough: int = 0,
         strict: bool = True,
-    ) -> tuple[tuple[str, ...], tuple[Begin, ...]]:
-        """Return who answered, sorted, and with what.
+    ) -> Generator[Collect, Round, tuple[tuple[str, ...], tuple[Begin, ...]]]:
+        """Play one step. Return the clients that answered, sorted, and their announcements.
 
-        Failed, if `strict`, when fewer than needed did until the deadline.
+        Raises:
+            Failed: with `strict`, fewer clients than needed answered until the deadline.
         """
-        begun = self.told
-        now = time.monotonic()
+        begun = self.progress
         begins = dict[str, Begin]()
 
         def accepted(answers: Sequence[Begin]) -> None:
             for begin in answers:
                 begins[begin.client_id] = begin
-                self._said.setdefault(begin.client_id, set()).add(begin.sha256)
+                self._answered.setdefault(begin.client_id, set()).add(begin.sha256)
 
         opened = rounds.open_round(
             begun.number,
@@ -304,29 +367,28 @@ class Attempt:
             quorum=1.0,
             deadline_s=begun.deadline_s,
             grace_s=begun.grace_s,
-            now=now,
+            now=self._services.now(),
             enough=enough,
         )
         opened = replace(opened, needed=needed, extensions=rounds.MAX_EXTENSIONS if strict else 0)
         for client_id in cohort:
-            if self._exchange.presence.is_gone(client_id):
-                opened = rounds.offline(opened, client_id, now)
+            if self._services.is_gone(client_id):
+                opened = rounds.offline(opened, client_id, opened.opened)
         nonce = brief(cohort[0]).task.nonce
         steps = Steps({begun.number: nonce}, brief, frozenset(self._steps - {nonce}))
         self._steps.add(nonce)
         try:
-            closed = self._exchange.play(opened, steps, accepted)
+            closed = yield Collect(opened, steps, accepted)
         except RoundError as error:
             if not strict:
                 raise
-            found = self._exchange.round
-            gone = ", ".join(rounds.missing(found)) if found else "all"
+            gone = ", ".join(client_id for client_id in opened.cohort if client_id not in begins)
             step = steps.brief(cohort[0]).task.phase
             raise Failed(
                 f"{len(begins)} of {len(cohort)} clients answered to {step}, expected {needed}, without "
                 f"{gone}"
             ) from error
-        self.told = replace(
+        self.progress = replace(
             begun, failed={**begun.failed, **closed.failed}, away={**begun.away, **closed.away}
         )
         return tuple(sorted(closed.received)), tuple(

@@ -1,0 +1,25 @@
+"""What a server needs of masked rounds before one is played. It loads no cryptography."""
+
+from edgefl.algorithms.base import Algorithm
+from edgefl.config import FederationConfig
+from edgefl.errors import ConfigError, RoundError
+from edgefl.security.secagg.masking import LEAST_CLIENTS
+from edgefl.security.secagg.summing import check_secure
+
+SUM = ""
+"""The client id of the update that holds the means of a round."""
+
+
+class UnsettledError(RoundError):
+    """A masked round failed before it was settled whose words its sum holds, so another cohort may play
+    it.
+    """
+
+
+def check_masked(algorithm: Algorithm, config: FederationConfig) -> None:
+    """Raise ConfigError when secure aggregation is asked for and cannot be kept, see `check_secure`."""
+    check_secure(algorithm, config)
+    if config.privacy.secure_aggregation and config.min_clients < LEAST_CLIENTS:
+        raise ConfigError(
+            f"min_clients is {config.min_clients}, expected {LEAST_CLIENTS} or more for secure_aggregation"
+        )

@@ -1,0 +1,122 @@
+"""The sum of a masked round: what its last two steps need, also after a restart."""
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgefl.errors import StateError, WireError
+from edgefl.security.secagg.masking import Words
+from edgefl.security.secagg.secure_sum import PublicKeys
+from edgefl.system.files import parse_json
+from edgefl.wire.masked import DIGESTS_BYTES
+from edgefl.wire.messages import Begin
+from edgefl.wire.strict_json import decode_json, encode_json
+
+
+@dataclass(frozen=True)
+class MaskedSum:
+    """One attempt at a masked round whose masked vectors have come.
+
+    Attributes:
+        session: the session of the federation.
+        round: the round.
+        attempt: the nonce of the attempt.
+        binding: see `wire.masked.binding_of`.
+        public: the keys of the clients that advertised some.
+        shared: the clients that shared their keys out, sorted.
+        begins: the announcements of the clients whose vectors came, sorted by client.
+        total: the sum of these vectors, masked until `is_unmasked`.
+        digests: of each client whose vector came, the digests of the shares that were dealt to it, 64 bytes
+            for each of `shared`.
+        agreed: the blob of the step `unmask`; empty before the clients agreed.
+        is_unmasked: whether the masks are taken off `total`.
+    """
+
+    session: str
+    round: int
+    attempt: str
+    binding: str
+    public: Mapping[str, PublicKeys]
+    shared: tuple[str, ...]
+    begins: tuple[Begin, ...]
+    total: Words
+    digests: Mapping[str, bytes]
+    agreed: bytes = b""
+    is_unmasked: bool = False
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The clients whose vectors are in the sum, sorted."""
+        return tuple(begin.client_id for begin in self.begins)
+
+
+def encode_masked_sum(masked_sum: MaskedSum) -> bytes:
+    """Return a line of JSON, the digests and the sum."""
+    keys = {
+        client_id: [base64.b64encode(key).decode() for key in (each.seal, each.mask, each.seed)]
+        for client_id, each in masked_sum.public.items()
+    }
+    fields = {
+        "session": masked_sum.session,
+        "round": masked_sum.round,
+        "attempt": masked_sum.attempt,
+        "binding": masked_sum.binding,
+        "public": keys,
+        "shared": masked_sum.shared,
+        "begins": [encode_json(begin).decode() for begin in masked_sum.begins],
+        "agreed": masked_sum.agreed.decode(),
+        "unmasked": masked_sum.is_unmasked,
+    }
+    digests = b"".join(masked_sum.digests[client_id] for client_id in masked_sum.clients)
+    return json.dumps(fields).encode() + b"\n" + digests + masked_sum.total.astype("<u8").tobytes()
+
+
+def decode_masked_sum(content: bytes, session: str, round: int, size: int) -> MaskedSum | None:
+    """Read what `encode_masked_sum` wrote.
+
+    Args:
+        content: the bytes.
+        session: the session of the federation.
+        round: the round that is played.
+        size: the length of the sum.
+
+    Returns:
+        The sum; None when the bytes belong to another session or round.
+
+    Raises:
+        StateError: the bytes are damaged.
+    """
+    line, _, rest = content.partition(b"\n")
+    try:
+        fields = parse_json(line)
+        if (fields["session"], fields["round"]) != (session, round):
+            return None
+        public = {
+            client_id: PublicKeys(*map(base64.b64decode, keys))
+            for client_id, keys in fields["public"].items()
+        }
+        begins = tuple(decode_json(Begin, text.encode()) for text in fields["begins"])
+        shared = tuple(fields["shared"])
+        length = DIGESTS_BYTES * len(shared)
+        digests = {begin.client_id: rest[length * i : length * (i + 1)] for i, begin in enumerate(begins)}
+        total = np.frombuffer(rest[length * len(begins) :], "<u8").astype(np.uint64)
+        if len(total) != size:
+            raise ValueError(f"{len(total)} words, expected {size}")
+        return MaskedSum(
+            session,
+            round,
+            fields["attempt"],
+            fields["binding"],
+            public,
+            shared,
+            begins,
+            total,
+            digests,
+            fields["agreed"].encode(),
+            fields["unmasked"],
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, WireError) as error:
+        raise StateError(f"the sum of a masked round is damaged: {error}; begin anew with --fresh") from error

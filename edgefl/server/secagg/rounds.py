@@ -1,0 +1,153 @@
+"""Secure aggregation at the server: rounds of which only the sum is seen. Each has five steps.
+
+Source: Bonawitz et al., Practical Secure Aggregation, CCS 2017, figure 4, as in
+`edgefl.security.secagg.secure_sum`. `edgefl.wire.masked` has the messages. Clients train first and advertise
+keys when they have an update, so the deadline and the quorum of the configuration close the first step, and a
+slow client costs the other steps nothing. Each later step takes the clients that answered the step before.
+
+    a client drops out before its vector came   the others' shares of its key take its masks off
+    a client drops out afterwards               its vector counts; the others reveal the seed of its own mask
+    too few clients answer                      the round is played again from the start, with other keys
+    a share is not genuine                      its sender is named (`edgefl.security.secagg.disputes`), and
+                                                the next attempt goes without it
+
+Until it is settled whose vectors are in the sum, an attempt is in memory only: an aggregator that was killed
+begins the round anew, with other keys. From then on the last two steps are played to the end, also after a
+restart. Two sums of one round over two sets of clients would reveal their difference.
+"""
+
+import hashlib
+from collections.abc import Generator
+from dataclasses import replace
+
+from edgefl.errors import RoundError, WireError
+from edgefl.security.secagg.disputes import Fault
+from edgefl.security.secagg.masking import LEAST_CLIENTS
+from edgefl.security.secagg.vectors import Shapes, means_of, size_of
+from edgefl.server.rounds import Round
+from edgefl.server.secagg.attempt import Attempt, Collect, Failed, Services
+from edgefl.server.secagg.checks import SUM, UnsettledError
+from edgefl.server.secagg.masked_sum import MaskedSum
+from edgefl.server.spread import mean_loss
+from edgefl.server.tasks import Brief, Tasks
+from edgefl.wire.chunks import CHUNK_BYTES, chunk_count
+from edgefl.wire.masked import MOST_ATTEMPTS
+from edgefl.wire.messages import Begin
+from edgefl.wire.tensors import encode_models
+
+MAX_FAILURES = 4
+"""So many attempts at a round may fail without a client that can be left out of the next one."""
+
+
+class MaskedRounds:
+    """Plays masked rounds and leaves the means of each as one update of no client.
+
+    Args:
+        services: what the server around it does.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def play(self, begun: Round, tasks: Tasks) -> Generator[Collect, Round, tuple[Round, list[Begin]]]:
+        """Play a round.
+
+        A client that sent shares which are not genuine is left out of the following attempts. The quorum is
+        then met by the others.
+
+        Returns:
+            The round with the clients whose vectors are in the sum, and their announcements.
+
+        Raises:
+            RoundError: the round missed its quorum for good, too few clients came to the end four times, or
+                too few clients are left. It is an UnsettledError until it is settled whose vectors are in
+                the sum.
+        """
+        services = self._services
+        begun = replace(
+            begun, cohort=tuple(client_id for client_id in begun.cohort if client_id != SUM), received={}
+        )
+        base = tasks.brief(begun.cohort[0])
+        shapes = {model: {spec.name: spec.shape for spec in specs} for model, specs in base.expected.items()}
+        masked = services.load(base.task.session, begun.number, size_of(shapes))
+        begun = services.without_revoked(begun)
+        if masked is None and len(begun.cohort) < LEAST_CLIENTS:
+            raise UnsettledError(
+                f"round {begun.number} has {len(begun.cohort)} clients, expected {LEAST_CLIENTS} or more for "
+                "a masked sum"
+            )
+        out: dict[str, Fault] = {}
+        failures = 0
+        for number in range(1, MOST_ATTEMPTS + 1):
+            cohort = tuple(client_id for client_id in begun.cohort if client_id not in out)
+            left = replace(begun, cohort=cohort, needed=min(begun.needed, len(cohort)))
+            attempt = Attempt(services, left, tasks, shapes)
+            try:
+                if masked is None:
+                    masked = yield from attempt.gather()
+                    services.save(masked)
+                if not masked.agreed:
+                    masked = yield from attempt.agree(masked)
+                    services.save(masked)
+                if not masked.is_unmasked:
+                    masked = yield from attempt.unmask(masked)
+                    services.save(masked)
+                self._keep(masked, shapes, base)
+                received = {begin.client_id: begin.sha256 for begin in masked.begins}
+                faults = {client_id: fault.reason for client_id, fault in out.items()}
+                failed = {**attempt.progress.failed, **faults}
+                closed = replace(attempt.progress, cohort=begun.cohort, received=received, failed=failed)
+                return closed, list(masked.begins)
+            except RoundError as error:
+                if masked is None:
+                    raise UnsettledError(str(error)) from error
+                raise
+            except (Failed, WireError) as error:
+                masked = None
+                services.save(None)
+                named = error.left_out if isinstance(error, Failed) else {}
+                out |= named
+                failures += not named
+                for client_id, fault in sorted(named.items()):
+                    services.log(
+                        f"{client_id} {fault.reason}; left out of this round's next attempt; {fault.remedy}"
+                    )
+                if (count := len(set(begun.cohort) - set(out))) < LEAST_CLIENTS:
+                    raise UnsettledError(
+                        f"round {begun.number}: {error}; {count} clients are left without "
+                        f"{', '.join(sorted(out))}, expected {LEAST_CLIENTS} or more; update or revoke "
+                        "those, or add clients"
+                    ) from error
+                if failures == MAX_FAILURES or number == MOST_ATTEMPTS:
+                    break
+                services.log(f"round {begun.number}: {error}; it is played again, with other masks")
+        raise UnsettledError(
+            f"round {begun.number} came to no sum in {number} attempts; look at the devices' logs, or raise "
+            "deadline_s"
+        )
+
+    def _keep(self, masked: MaskedSum, shapes: Shapes, base: Brief) -> None:
+        services = self._services
+        if gone := sorted(set(masked.shared) - set(masked.clients)):
+            services.log(
+                f"round {masked.round}: {', '.join(gone)} dropped out; the others' shares took the masks off"
+            )
+        means = means_of(masked.total, shapes, sum(begin.num_samples for begin in masked.begins))
+        if not means:
+            return
+        blob = encode_models(means)
+        begin = Begin(
+            SUM,
+            masked.session,
+            masked.round,
+            base.task.plan,
+            hashlib.sha256(blob).hexdigest(),
+            len(blob),
+            chunk_count(len(blob)),
+            CHUNK_BYTES,
+            1,
+            {"loss": mean_loss(masked.begins)},
+            masked.attempt,
+            0.0,
+        )
+        services.keep_means(begin, {model: base.expected[model] for model in means}, blob)
