@@ -238,6 +238,17 @@ class CommitUpdates:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveMaskedSum:
+    """Save the sum of a masked round, so that its last steps can be played after a restart.
+
+    Attributes:
+        content: the sum, see `edgefl.server.secagg.masked_sum`; empty removes what was saved.
+    """
+
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetRound:
     """Forget a round that accepted nothing, so that it can be opened with another cohort."""
 
@@ -314,6 +325,7 @@ Action = (
     | OpenRound
     | StoreUpdate
     | CommitUpdates
+    | SaveMaskedSum
     | ForgetRound
     | CloseRound
     | AggregateUpdates

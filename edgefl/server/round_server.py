@@ -22,6 +22,7 @@ from edgefl.plan.spec import PlanSpec
 from edgefl.privacy import accountant
 from edgefl.privacy.mechanism import expected_cohort
 from edgefl.security.secagg.masking import LEAST_CLIENTS
+from edgefl.security.trust import Trust
 from edgefl.server import rounds
 from edgefl.server.divergence import FederationDivergedError, find_divergence
 from edgefl.server.events import (
@@ -32,20 +33,25 @@ from edgefl.server.events import (
     DroppedClient,
     Event,
     Finish,
+    ForgetRound,
     Log,
     OpenedRound,
     OpenRound,
+    SaveMaskedSum,
     SaveState,
     StateAggregated,
+    StoreUpdate,
 )
 from edgefl.server.personalization_time import RoundTime, personalization_deadline_s
 from edgefl.server.plausible import left_out
 from edgefl.server.rounds import Answer, Round
+from edgefl.server.secagg.checks import UnsettledError
 from edgefl.server.spread import Spread, mean_loss, spread_of
-from edgefl.server.tasks import Tasks
+from edgefl.server.tasks import Expected, Tasks
 from edgefl.server.update_collector import UpdateCollector
 from edgefl.types import ServerState
 from edgefl.wire.messages import JOINING, Begin, State
+from edgefl.wire.tensors import decode_models
 from edgefl.wire.topics import Topics
 
 RETAINED_WAIT_S = 0.5
@@ -74,6 +80,7 @@ class Resume:
         settled: the updates that earlier rounds accepted, by round and client.
         losses: the mean loss of each closed round.
         times: the training times of the last rounds.
+        masked_sum: the last content of `SaveMaskedSum`.
     """
 
     state: ServerState
@@ -83,6 +90,7 @@ class Resume:
     settled: Mapping[Answer, str] = field(default_factory=dict)
     losses: Sequence[float | None] = ()
     times: Sequence[RoundTime] = ()
+    masked_sum: bytes = b""
 
 
 class RoundServer:
@@ -98,6 +106,9 @@ class RoundServer:
         started: orders the runs of an aggregator, see `edgefl.wire.messages`.
         draw_cohort: draws the cohort of a round.
         new_nonce: returns a fresh nonce that nobody can guess.
+        trust: checks what clients sign in masked rounds.
+        introduce: returns a client's signing key and the authority's voucher for it, in masked rounds; None
+            where clients are not enrolled.
         resume: what an earlier run stored; None for a new federation.
 
     Attributes:
@@ -116,6 +127,8 @@ class RoundServer:
         started: int,
         draw_cohort: Cohort,
         new_nonce: Callable[[], str],
+        trust: Trust | None = None,
+        introduce: Callable[[str], tuple[str, str]] | None = None,
         resume: Resume | None = None,
     ) -> None:
         self._config = config
@@ -126,6 +139,9 @@ class RoundServer:
         self._started = started
         self._draw_cohort = draw_cohort
         self._new_nonce = new_nonce
+        self._trust = trust or Trust(config.name)
+        self._introduce = introduce
+        self._masked_sum = resume.masked_sum if resume else b""
         self._resume = resume
         self._actions: list[Action] = []
         self._personalization_s = config.deadline_s
@@ -379,13 +395,82 @@ class RoundServer:
             self._actions.append(CommitUpdates(opened, accepted))
             begins.update({(begin.client_id, begin.round): begin for begin in accepted})
 
-        closed = yield from self._collector.collect(
-            begun, tasks, accept, is_open_to_all=is_open_to_all, is_sample=is_sample
-        )
-        accuracy = self._close(opened, closed, tuple(begins[key] for key in sorted(begins)))
+        if config.privacy.secure_aggregation and state.phase != PERSONALIZE:
+            try:
+                closed, summed = yield from self._play_masked(begun, tasks, accept)
+            except UnsettledError:
+                self._actions.append(ForgetRound(opened))
+                enrolled = self._collector.without_excluded(opened.cohort)
+                if len(enrolled) >= LEAST_CLIENTS:
+                    raise
+                self._log(
+                    f"round {state.round}: {len(enrolled)} of its clients are enrolled, {LEAST_CLIENTS} are "
+                    "needed; it is drawn anew"
+                )
+                return (yield from self._play(state, cohort, is_open_to_all=is_open_to_all))
+        else:
+            closed = yield from self._collector.collect(
+                begun, tasks, accept, is_open_to_all=is_open_to_all, is_sample=is_sample
+            )
+            summed = [begins[key] for key in sorted(begins)]
+        accuracy = self._close(opened, closed, tuple(summed))
         # Late clients still ask for the blobs of this round
         self._collector.blobs.keep_only(tasks.blobs() | {self._plan})
         return opened, accuracy
+
+    def _play_masked(
+        self, begun: Round, tasks: Tasks, accept: Callable[[tuple[Begin, ...]], None]
+    ) -> Generator[float, None, tuple[Round, list[Begin]]]:
+        """Play a masked round, see `edgefl.server.secagg.rounds`."""
+        # These load cryptography, which a federation without masks does without
+        from edgefl.server.secagg.attempt import Services
+        from edgefl.server.secagg.masked_sum import MaskedSum, decode_masked_sum, encode_masked_sum
+        from edgefl.server.secagg.rounds import MaskedRounds
+
+        def save(masked_sum: MaskedSum | None) -> None:
+            self._masked_sum = encode_masked_sum(masked_sum) if masked_sum else b""
+            self._actions.append(SaveMaskedSum(self._masked_sum))
+
+        def load(session: str, number: int, size: int) -> MaskedSum | None:
+            return decode_masked_sum(self._masked_sum, session, number, size) if self._masked_sum else None
+
+        def keep_means(begin: Begin, expected: Expected, blob: bytes) -> None:
+            deltas = decode_models(blob, expected, "the sum", "fp32")
+            self._actions.append(StoreUpdate(begin, blob, expected, "fp32", deltas))
+            accept((begin,))
+
+        def without_excluded(round: Round) -> Round:
+            enrolled = self._collector.without_excluded(round.cohort)
+            for client_id in set(rounds.missing(round)) - set(enrolled):
+                round = rounds.leave(round, client_id)
+            return round
+
+        services = Services(
+            self._trust,
+            self._introduce,
+            self._collector.blobs.offer,
+            self._collector.presence.is_gone,
+            without_excluded,
+            self._new_nonce,
+            save,
+            load,
+            keep_means,
+            lambda: self._now,
+            self._log,
+        )
+        course = MaskedRounds(services).play(begun, tasks)
+        try:
+            request = next(course)
+            while True:
+                try:
+                    closed = yield from self._collector.collect(request.round, request.steps, request.accept)
+                except RoundError as error:
+                    request = course.throw(error)
+                else:
+                    request = course.send(closed)
+        except StopIteration as end:
+            result: tuple[Round, list[Begin]] = end.value
+            return result
 
     def _opened_round(self, state: ServerState, opened: OpenedRound, staleness: int) -> Round:
         config = self._config

@@ -13,6 +13,7 @@ from edgefl.server.events import (
     ForgetRound,
     OpenedRound,
     OpenRound,
+    SaveMaskedSum,
     SaveState,
     StoreUpdate,
 )
@@ -43,6 +44,7 @@ class ServerMemory:
         self.opened: dict[RoundKey, OpenedRound] = {}
         self.accepted: dict[RoundKey, dict[tuple[str, int], Begin]] = {}
         self.losses: list[float | None] = []
+        self._masked_sum = b""
         self._stored: dict[tuple[str, int], StoreUpdate] = {}
         self._committed: dict[tuple[str, int], StoreUpdate] = {}
 
@@ -59,6 +61,8 @@ class ServerMemory:
                     key = begin.client_id, begin.round
                     self._committed[key] = self._stored.pop(key)
                     accepted[key] = begin
+            case SaveMaskedSum(content):
+                self._masked_sum = content
             case ForgetRound(opened):
                 del self.opened[opened.number, opened.phase]
             case CloseRound(opened, loss=loss):
@@ -95,4 +99,5 @@ class ServerMemory:
             for (client_id, answers), begin in accepted.items()
         }
         nonces = {number: each.nonce for number, each in earlier.items() if number < state.round}
-        return Resume(state, opened, begins, nonces, settled, tuple(self.losses))
+        losses = tuple(self.losses)
+        return Resume(state, opened, begins, nonces, settled, losses, masked_sum=self._masked_sum)

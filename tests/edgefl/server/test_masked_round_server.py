@@ -1,0 +1,255 @@
+"""Masked rounds of the round server without a broker, with the real participants of secure aggregation."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from safetensors.numpy import load
+
+from edgefl.algorithms import PERSONALIZE, full_options, make_algorithm
+from edgefl.algorithms.cohort import selected
+from edgefl.config import FederationConfig, PrivacyConfig
+from edgefl.errors import RoundError
+from edgefl.rng import rng_for
+from edgefl.security.secagg.participant import Participant
+from edgefl.security.secagg.summing import masked_means, of_means
+from edgefl.security.secagg.vectors import shapes_of, words_of
+from edgefl.security.trust import Trust
+from edgefl.server.events import (
+    AggregateUpdates,
+    BeginReceived,
+    ChunkReceived,
+    Publish,
+    SaveMaskedSum,
+    StateAggregated,
+    StatusReceived,
+    TimePassed,
+)
+from edgefl.server.round_server import RoundServer
+from edgefl.server.stack import server_stack
+from edgefl.simulation.server_memory import ServerMemory
+from edgefl.types import Update
+from edgefl.wire.masked import CODEC, attempt_of, context_of
+from edgefl.wire.messages import Begin, Status, Task
+from edgefl.wire.tensors import encode_models
+from edgefl.wire.topics import parse_topic
+from tests.edgefl.server.hostile_network import delta_of, samples_of
+from tests.support.numpy_learner.softmax import softmax_spec
+
+IDS = tuple(f"c{i}" for i in range(5))
+SPEC = softmax_spec("fedavg", inputs=4, features=4, classes=3, options=full_options("fedavg", {}))
+
+
+class MaskedFederation:
+    """A masked federation in one process. `silent` maps a step to the clients that vanish before it."""
+
+    def __init__(self, rounds=1, silent=(), clients=IDS):
+        self.config = FederationConfig(
+            rounds=rounds,
+            min_clients=len(clients),
+            seed=5,
+            deadline_s=30.0,
+            grace_s=0.0,
+            quorum=0.5,
+            privacy=PrivacyConfig(secure_aggregation=True),
+        )
+        self.silent = dict(silent)
+        self.algorithm = server_stack(
+            make_algorithm("fedavg", None, SPEC.options), self.config, SPEC, key=b"", note=lambda line: None
+        )
+        weights = {each.name: np.full(each.shape, 0.5, np.float32) for each in SPEC.weights}
+        self.first_state = self.algorithm.init(weights, rng_for(1, 0, "init"))
+        self.memory = ServerMemory(self.first_state)
+        self.clients = clients
+        self.blobs = {}
+        self.participants = {}
+        self.queue = []
+        self.gone = set()
+        self.lines = []
+        self.payloads = []
+        self.saved = []
+        self.nonces = 0
+        self.now = 0.0
+
+    def start(self, resume=None):
+        self.server = RoundServer(
+            self.config,
+            SPEC,
+            ("0" * 64, b"plan"),
+            self.algorithm,
+            self.first_state,
+            session="session",
+            started=1,
+            draw_cohort=lambda state, available: selected(self.config, state, available),
+            new_nonce=self.new_nonce,
+            resume=resume,
+        )
+        self.carry_out(self.server.start(self.now))
+        for client_id in self.clients:
+            if client_id not in self.gone:
+                self.handle(self.status(client_id, True))
+
+    def new_nonce(self):
+        self.nonces += 1
+        return f"{self.nonces:016x}"
+
+    @staticmethod
+    def status(client_id, online):
+        return StatusReceived(Status(client_id, "boot", online, 0.0, 10, "0", 0.0))
+
+    def handle(self, event):
+        self.carry_out(self.server.handle(event, self.now))
+
+    def carry_out(self, actions):
+        for action in actions:
+            self.memory.apply(action)
+            match action:
+                case AggregateUpdates(state):
+                    after = self.algorithm.aggregate(state, self.memory.updates())
+                    self.carry_out(self.server.handle(StateAggregated(after), self.now))
+                case SaveMaskedSum(content):
+                    self.saved.append(content)
+                case Publish(topic, message):
+                    address = parse_topic(topic)
+                    if address.kind == "blob" and message:
+                        self.blobs[address.sha256] = message
+                    if isinstance(message, Task):
+                        self.queue.append((address.client_id, message))
+
+    def answer(self, client_id, task):
+        """Return a client's answer to a task, and its number of samples."""
+        if task.phase == PERSONALIZE:
+            return encode_models({}), samples_of(client_id)
+        if task.codec == CODEC and task.phase == "federate":
+            weights = load(self.blobs[task.models["global"]])
+            deltas = {"global": delta_of(client_id, task.round, weights)}
+            attempt = client_id, attempt_of(task.nonce)
+            if attempt not in self.participants:
+                context = context_of(self.config.name, task)
+                participant = Participant(client_id, context, Trust(self.config.name))
+                self.participants[attempt] = participant, deltas
+            return self.participants[attempt][0].advertise(), samples_of(client_id)
+        participant, deltas = self.participants[client_id, attempt_of(task.nonce)]
+        [sha256] = task.models.values()
+        shapes = shapes_of(deltas)
+        answer = participant.answer(
+            task.phase, self.blobs[sha256], lambda: words_of(deltas, samples_of(client_id), shapes)
+        )
+        return answer, samples_of(client_id)
+
+    def run(self, until=lambda: False):
+        """Deliver all messages in order until the federation is complete."""
+        for _ in range(2000):
+            if self.server.is_done or until():
+                return
+            if not self.queue:
+                self.now = max(self.now, self.server.next_change())
+                assert self.now < float("inf"), "nothing will happen any more"
+                self.handle(TimePassed())
+                continue
+            client_id, task = self.queue.pop(0)
+            if client_id in self.silent.get(task.phase, ()) and client_id not in self.gone:
+                self.gone.add(client_id)
+                self.handle(self.status(client_id, False))
+            if client_id in self.gone:
+                continue
+            blob, samples = self.answer(client_id, task)
+            self.payloads.append(blob)
+            sha256 = hashlib.sha256(blob).hexdigest()
+            begin = Begin(
+                client_id,
+                task.session,
+                task.round,
+                task.plan,
+                sha256,
+                len(blob),
+                1,
+                task.chunk_bytes,
+                samples,
+                {"loss": 1.0} if task.phase == "mask" else {},
+                task.nonce,
+                0.0,
+                follows=task.granted,
+            )
+            self.handle(BeginReceived(begin))
+            self.handle(ChunkReceived(client_id, sha256, 0, blob))
+        raise AssertionError("the federation does not end")
+
+    def expected(self, cohorts):
+        """Return the state that these clients' sums make, one set of clients for each round."""
+        state = self.first_state
+        for cohort in cohorts:
+            weights = self.algorithm.broadcast(state, "").models["global"]
+            updates = []
+            for client_id in sorted(cohort):
+                deltas = {"global": delta_of(client_id, state.round, weights)}
+                updates.append(Update(client_id, state.round, samples_of(client_id), deltas))
+            means = masked_means(shapes_of({"global": weights}), updates, sorted(cohort), "test")
+            state = self.algorithm.aggregate(state, of_means(means, state.round))
+        return state
+
+    def check(self, cohorts):
+        expected = self.expected(cohorts)
+        assert self.memory.state.phase == "done"
+        for name, array in expected.models["global"].items():
+            assert self.memory.state.models["global"][name].tobytes() == array.tobytes()
+
+
+def test_two_rounds_have_the_bits_of_the_simulator_and_send_no_update():
+    federation = MaskedFederation(rounds=2)
+    federation.start()
+    federation.run()
+    federation.check([IDS, IDS])
+    weights = federation.algorithm.broadcast(federation.first_state, "").models["global"]
+    for client_id in IDS:
+        kernel = delta_of(client_id, 1, weights)["head/kernel"].tobytes()
+        assert not any(kernel in payload for payload in federation.payloads)
+    assert federation.memory.losses == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("step", ["share", "mask"])
+def test_a_client_that_vanishes_before_its_vector_came_is_not_in_the_sum(step):
+    federation = MaskedFederation(silent={step: ["c3"]})
+    federation.start()
+    federation.run()
+    federation.check([[client_id for client_id in IDS if client_id != "c3"]])
+
+
+@pytest.mark.parametrize("step", ["agree", "unmask"])
+def test_a_client_that_vanishes_after_its_vector_came_is_in_the_sum(step):
+    federation = MaskedFederation(silent={step: ["c3"]})
+    federation.start()
+    federation.run()
+    federation.check([IDS])
+
+
+def test_a_server_that_is_restarted_after_the_vectors_came_plays_the_last_steps():
+    federation = MaskedFederation()
+    federation.start()
+    federation.run(until=lambda: bool(federation.saved))
+    attempt = attempt_of(next(task.nonce for _, task in federation.queue if task.phase == "agree"))
+    federation.memory.crash()
+    federation.queue.clear()
+    federation.start(resume=federation.memory.resume(federation.config))
+    federation.run()
+    federation.check([IDS])
+    attempts = {nonce for _, nonce in federation.participants}
+    assert attempts == {attempt}, "no other keys were asked for"
+
+
+def test_a_server_that_is_restarted_before_plays_the_round_with_other_keys():
+    federation = MaskedFederation()
+    federation.start()
+    federation.run(until=lambda: any(task.phase == "mask" for _, task in federation.queue))
+    federation.queue.clear()
+    federation.start(resume=federation.memory.resume(federation.config))
+    federation.run()
+    federation.check([IDS])
+    assert len({nonce for _, nonce in federation.participants}) == 2
+
+
+def test_two_clients_are_no_masked_sum():
+    federation = MaskedFederation(silent={"share": ["c0", "c1", "c2"]})
+    federation.start()
+    with pytest.raises(RoundError, match=r"2 of 5 updates, expected 3.*look at their logs"):
+        federation.run()
