@@ -1,7 +1,7 @@
 """Simulation in virtual time: the bits of the simulator without delays, and fleets that come and go."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -48,6 +48,15 @@ def toy_shard(seed, count):
     return Shard(x[:count], y[:count], x[count:], y[count:], 3)
 
 
+@dataclass
+class Run:
+    state: object
+    figures: object
+    records: list
+    trainer: object
+    lines: list
+
+
 def play(config, algorithm="fedavg", options=None, ids=IDS):
     plan = toy_plan(algorithm, **(options or {}))
     shards = {client_id: toy_shard(i, 20 + 5 * i) for i, client_id in enumerate(ids)}
@@ -59,10 +68,17 @@ def play(config, algorithm="fedavg", options=None, ids=IDS):
     )
     lines = []
     initial = toy_weights(plan)
-    run = simulate_fleet(
-        plan, initial, config, shards, trainer, log=lambda hours, line: lines.append((hours, line))
+    records = []
+    state, figures = simulate_fleet(
+        plan,
+        initial,
+        config,
+        shards,
+        trainer,
+        log=lambda hours, line: lines.append((hours, line)),
+        progress=lambda state, record: records.append(record),
     )
-    return run, trainer, lines, (plan, initial, shards, learner)
+    return Run(state, figures, records, trainer, lines), (plan, initial, shards, learner)
 
 
 def config_of(fleet=None, **changes):
@@ -74,63 +90,64 @@ def config_of(fleet=None, **changes):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_without_delays_the_bits_are_those_of_the_simulator(algorithm, codec):
     config = config_of(clients_per_round=3, codec=codec)
-    run, trainer, _, (plan, initial, shards, learner) = play(config, algorithm, ALGORITHMS[algorithm])
+    run, (plan, initial, shards, learner) = play(config, algorithm, ALGORITHMS[algorithm])
     end = simulate(plan, initial, shards, replace(config, fleet=None), learner=learner)
     assert encode_server_state(run.state) == encode_server_state(end.state)
     for client_id, result in end.results.items():
-        found = trainer.results[client_id]
+        found = run.trainer.results[client_id]
         assert found.metrics == pytest.approx(result.metrics, nan_ok=True, rel=0, abs=0)
         for name, array in result.mixture.weights.items():
             assert found.mixture.weights[name].tobytes() == array.tobytes()
-    assert run.acknowledged == run.accepted == sum(closed.updates for closed in run.rounds)
+    updates = sum(len(record.updates) for record in run.records)
+    assert run.figures.acknowledged == run.figures.accepted == updates + len(IDS)
 
 
 def test_a_run_with_the_same_seed_is_the_same():
     fleet = FleetConfig(samples_per_s=1.0, speed_spread=0.5, outages_per_day=500.0, message_loss=0.1)
     first, second = (play(config_of(fleet, quorum=0.5))[0] for _ in range(2))
-    assert repr(first.rounds) == repr(second.rounds)
+    assert repr(first.records) == repr(second.records)
     assert encode_server_state(first.state) == encode_server_state(second.state)
 
 
 def test_a_round_lasts_as_long_as_its_slowest_client():
     """One epoch over 45 samples at one sample a second, for the last of six clients that are all alike."""
     config = config_of(FleetConfig(samples_per_s=1.0), rounds=1)
-    run, *_ = play(config, options={"epochs": 1})
-    assert run.rounds[0].hours * 3600 == pytest.approx(45.0, abs=0.2)
+    run, _ = play(config, options={"epochs": 1})
+    assert run.records[0].hours * 3600 == pytest.approx(45.0, abs=0.2)
 
 
 def test_over_selection_takes_the_fastest():
     fleet = FleetConfig(samples_per_s=1.0, speed_spread=1.0)
     settings = {"clients_per_round": 2, "rounds": 3}
-    plain, *_ = play(config_of(fleet, **settings))
-    over, *_ = play(config_of(fleet, **settings, over_selection=3.0))
-    assert [closed.updates for closed in over.rounds[:3]] == [2, 2, 2]
-    assert over.rounds[2].hours < plain.rounds[2].hours
+    plain, _ = play(config_of(fleet, **settings))
+    over, _ = play(config_of(fleet, **settings, over_selection=3.0))
+    assert [len(record.updates) for record in over.records] == [2, 2, 2]
+    assert over.records[2].hours < plain.records[2].hours
 
 
 def test_late_updates_count_in_asynchronous_mode():
     fleet = FleetConfig(samples_per_s=1.0, speed_spread=1.0)
-    run, *_ = play(config_of(fleet, mode="async", buffer=2, max_staleness=5, rounds=8))
-    assert sum(closed.late for closed in run.rounds) > 0
-    assert all(closed.updates >= 2 for closed in run.rounds[:8])
+    run, _ = play(config_of(fleet, mode="async", buffer=2, max_staleness=5, rounds=8))
+    assert run.figures.late > 0
+    assert len(run.records) == 8
 
 
 def test_lost_messages_and_outages_lose_no_update():
     fleet = FleetConfig(
         samples_per_s=2.0, speed_spread=0.5, outages_per_day=1000.0, outage_s=20.0, message_loss=0.2
     )
-    run, *_ = play(config_of(fleet, rounds=6, quorum=1.0))
-    assert run.lost_messages > 5
-    assert run.outages > 5
-    assert run.acknowledged <= run.accepted == sum(closed.updates for closed in run.rounds)
-    assert [closed.dropped for closed in run.rounds] == [0] * 7
+    run, _ = play(config_of(fleet, rounds=6, quorum=1.0))
+    assert run.figures.lost_messages > 5
+    assert run.figures.outages > 5
+    assert run.figures.acknowledged <= run.figures.accepted
+    assert run.figures.dropped == 0
 
 
 def test_devices_are_online_for_some_hours_of_the_day():
     fleet = FleetConfig(samples_per_s=0.01, hours_per_day=8.0)
-    run, *_ = play(config_of(fleet, rounds=2, min_clients=2, quorum=0.5, deadline_s=20_000.0))
-    assert run.rounds[-1].hours > 1
-    assert run.outages >= 1
+    run, _ = play(config_of(fleet, rounds=2, min_clients=2, quorum=0.5, deadline_s=20_000.0))
+    assert run.figures.hours > 1
+    assert run.figures.outages >= 1
 
 
 def test_a_fleet_that_is_lost_ends_with_the_reason():
