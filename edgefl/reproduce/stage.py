@@ -4,10 +4,12 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +17,7 @@ from edgefl.config import FederationConfig
 from edgefl.data.dataset import as_float
 from edgefl.errors import ExportError
 from edgefl.learner.litert import LiteRTLearner
+from edgefl.reproduce.cached_learner import CachedLearner
 from edgefl.reproduce.timed_engine import TimedEngine, read_seconds
 from edgefl.runs.directory import RunDirectory, read_json
 from edgefl.runs.mixtures import keep_states
@@ -78,7 +81,7 @@ class Stages:
         self._command = command
         self._processes = processes
         self._open = ExitStack()
-        self._shared: tuple[Any, Shared] | None = None
+        self._shared: tuple[Any, tuple[Shared, Path]] | None = None
         self._runs: dict[str, RunDirectory] = {}
 
     def __enter__(self) -> "Stages":
@@ -89,15 +92,18 @@ class Stages:
         """Close the data sets."""
         self._open.close()
 
-    def _data(self, config: FederationConfig) -> Shared:
+    def _data(self, config: FederationConfig) -> tuple[Shared, Path]:
+        """Return the data set and a directory for local models, which stages with the same data share."""
         key = (config.data, config.partition, config.seed)
         if self._shared is None or self._shared[0] != key:
             self._open.close()
-            self._shared = (key, self._open.enter_context(shared_out(config)))
+            models = self._open.enter_context(tempfile.TemporaryDirectory(prefix="edgefl-local-models-"))
+            self._shared = (key, (self._open.enter_context(shared_out(config)), Path(models)))
         return self._shared[1]
 
-    def _open_engine(self, federation: Federation, seconds: Path) -> Engine:
+    def _open_engine(self, federation: Federation, seconds: Path, models: Path) -> Engine:
         count = self._processes
+        federation = replace(federation, open_learner=partial(CachedLearner, directory=models))
         return TimedEngine(Serial(federation) if count == 1 else Processes(federation, count), seconds)
 
     def play(self, stage: Stage, label: str) -> Result:
@@ -108,7 +114,7 @@ class Stages:
         if run.files.summary.exists():
             return {**read_json(run.files.summary), "records": run.records()}
         self._telling.doing(f"{label}: data, and the plan if it is new")
-        shared = self._data(config)
+        shared, models = self._data(config)
         start: ServerState | None = run.state
         states: States = run.states
         if stage.after:
@@ -121,7 +127,7 @@ class Stages:
             run,
             config,
             shared,
-            open_engine=lambda federation: self._open_engine(federation, run.files.seconds),
+            open_engine=lambda federation: self._open_engine(federation, run.files.seconds, models),
             measure_test=stage.on_test,
             start=start,
             states=states,

@@ -49,12 +49,14 @@ class Federation:
         shards: samples by client id.
         test: samples that stand for all clients, float32[n, *input_shape] and int64[n]. Each mixture is
             measured on them too.
+        open_learner: makes the learner of each process.
     """
 
     plan: Plan
     seed: int
     shards: Mapping[str, Shard]
     test: tuple[Array, Labels] | None = None
+    open_learner: Callable[[Plan], Learner] = LiteRTLearner
 
 
 @dataclass(frozen=True)
@@ -85,11 +87,11 @@ class OpenFederation:
 
     Args:
         federation: the federation.
-        learner: runs the plan; None makes a LiteRTLearner.
+        learner: runs the plan; None opens the learner of the federation.
     """
 
     def __init__(self, federation: Federation, learner: Learner | None = None) -> None:
-        learner = learner or LiteRTLearner(federation.plan)
+        learner = learner or federation.open_learner(federation.plan)
         self.runner = ClientRunner(federation.plan, learner, federation.shards, federation.seed)
         self.test = federation.test
         self._measured: dict[str, Accuracies] = {}

@@ -121,6 +121,7 @@ def test_the_later_of_two_times_counts(tmp_path):
 def test_the_engine_times_only_the_clients(tmp_path):
     """The processor time of a busy client is measured; the time between the clients is not."""
     from time import process_time
+    from types import SimpleNamespace
 
     from edgefl.client.runner import WorkItem
     from edgefl.types import Broadcast, ClientState
@@ -130,11 +131,13 @@ def test_the_engine_times_only_the_clients(tmp_path):
         while process_time() < until:
             pass
 
+    federation = SimpleNamespace(runner=SimpleNamespace(learner=None))
+
     class Direct:
         def run(self, function, items):
             for item in items:
                 busy(0.2)
-                yield function(None, item)
+                yield function(federation, item)
 
     items = [WorkItem(Broadcast(4, "federate", {}), ClientState(), name) for name in ("a", "b")]
     engine = TimedEngine(Direct(), tmp_path / "seconds")

@@ -1,0 +1,111 @@
+"""A learner that trains the same local model only once.
+
+All algorithms of a benchmark compare with the local models of the clients. These depend on samples, first
+weights and draws alone, so they are the same for each algorithm. They take most of the benchmark's time.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.learner.base import Data, Learner
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.plan.spec import SINGLE, TRAIN_SINGLE, Plan
+from edgefl.system.files import write_atomic
+from edgefl.types import Array, Labels, Weights
+from edgefl.wire.tensors import decode_weights, encode_weights
+
+
+class CachedLearner:
+    """Runs a plan, and reads a single model that was already trained from a directory; see `Learner`.
+
+    The result has the same bits as without the directory: the key of a model is a digest of all that its
+    training depends on, and the generator continues as after the training.
+
+    Args:
+        plan: the plan.
+        directory: holds the trained models. Several processes may share it.
+
+    Attributes:
+        saved_s: processor time that the trainings of the models took that were read, in seconds.
+    """
+
+    def __init__(self, plan: Plan, directory: Path) -> None:
+        self._learner: Learner = LiteRTLearner(plan)
+        self._directory = directory
+        self.name = self._learner.name
+        self.spec = plan.spec
+        self.saved_s = 0.0
+        model = {
+            "model": plan.spec.model,
+            "model_options": plan.spec.model_options,
+            "signatures": [asdict(each) for each in plan.spec.signatures if each.name == TRAIN_SINGLE],
+            "template": hashlib.sha256(plan.template_of(SINGLE)[0]).hexdigest(),
+        }
+        self._model = json.dumps(model, sort_keys=True).encode()
+
+    def fit(
+        self,
+        signature: str,
+        weights: Weights,
+        data: Data,
+        labels: Labels,
+        *,
+        epochs: int,
+        rng: np.random.Generator,
+        hyper: Mapping[str, float] | None = None,
+    ) -> tuple[Weights, float]:
+        """See `Learner.fit`."""
+
+        def trained() -> tuple[Weights, float]:
+            return self._learner.fit(signature, weights, data, labels, epochs=epochs, rng=rng, hyper=hyper)
+
+        if signature != TRAIN_SINGLE:
+            return trained()
+        key = self._key(weights, data, labels, epochs, rng, hyper)
+        files = self._directory / f"{key}.safetensors", self._directory / f"{key}.json"
+        if files[1].exists():
+            notes = json.loads(files[1].read_text())
+            rng.bit_generator.state = notes["rng"]
+            self.saved_s += notes["seconds"]
+            specs = self.spec.signature(TRAIN_SINGLE).trained
+            return decode_weights(files[0].read_bytes(), specs, str(files[0])), float(notes["loss"])
+        began = time.process_time()
+        model, loss = trained()
+        seconds = time.process_time() - began
+        notes = {"rng": rng.bit_generator.state, "loss": loss, "seconds": seconds}
+        write_atomic(files[0], encode_weights(model))
+        write_atomic(files[1], json.dumps(notes).encode())
+        return model, loss
+
+    def predict(self, signature: str, weights: Weights, data: Data) -> Array:
+        """See `Learner.predict`."""
+        return self._learner.predict(signature, weights, data)
+
+    def _key(
+        self,
+        weights: Weights,
+        data: Data,
+        labels: Labels,
+        epochs: int,
+        rng: np.random.Generator,
+        hyper: Mapping[str, float] | None,
+    ) -> str:
+        settings = {"epochs": epochs, "rng": rng.bit_generator.state, "hyper": dict(hyper or {})}
+        digest = hashlib.sha256(self._model + json.dumps(settings, sort_keys=True).encode())
+        arrays: dict[str, NDArray[Any]] = {
+            **weights,
+            **{f"data {k}": v for k, v in data.items()},
+            "labels": labels,
+        }
+        for name, array in sorted(arrays.items()):
+            digest.update(f"{name} {array.dtype} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()

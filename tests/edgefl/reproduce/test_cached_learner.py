@@ -1,0 +1,101 @@
+"""Local models that are trained once for all algorithms of a benchmark."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.errors import DataError
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.plan.spec import SINGLE, TRAIN_SINGLE
+from edgefl.reproduce.cached_learner import CachedLearner
+
+CONFIG = FederationConfig(
+    name="local-models",
+    seed=3,
+    rounds=1,
+    options={"epochs": 1},
+    model=ModelConfig("softmax", (28, 28, 1)),
+    data=DataConfig("digits", num_train=40, num_test=20),
+    partition=PartitionConfig("iid", 2),
+)
+
+
+def plan_of(algorithm):
+    pytest.importorskip("keras", reason="the aggregator extra is not installed")
+    from edgefl.algorithms.plans import build_plan
+
+    return build_plan(replace(CONFIG, algorithm=algorithm))
+
+
+@pytest.fixture(scope="module")
+def built():
+    return plan_of("fedavg")
+
+
+@pytest.fixture
+def samples():
+    rng = np.random.default_rng(7)
+    return rng.random((9, 28, 28, 1), np.float32), np.arange(9) % 3
+
+
+def fit(learner, initial, samples, **changes):
+    """Return the trained weights, the loss and the next draw of the generator."""
+    start = {each.name: initial[each.name] for each in learner.spec.signature(TRAIN_SINGLE).trained}
+    x, y = samples
+    rng = np.random.default_rng(changes.pop("seed", 1))
+    weights, loss = learner.fit(TRAIN_SINGLE, start, {"x": x}, y, rng=rng, **({"epochs": 2} | changes))
+    return {name: array.tobytes() for name, array in weights.items()}, loss, rng.random()
+
+
+def test_a_model_is_trained_once_and_has_the_bits_of_a_plain_learner(built, samples, tmp_path):
+    plan, initial = built
+    expected = fit(LiteRTLearner(plan), initial, samples)
+    first, second = CachedLearner(plan, tmp_path), CachedLearner(plan, tmp_path)
+    assert fit(first, initial, samples) == expected
+    assert first.saved_s == 0
+    assert fit(second, initial, samples) == expected
+    assert second.saved_s > 0
+    x, _ = samples
+    predicted = second.predict(SINGLE, initial, {"x": x})
+    assert np.array_equal(predicted, LiteRTLearner(plan).predict(SINGLE, initial, {"x": x}))
+
+
+def test_another_algorithm_reads_the_same_local_model(built, samples, tmp_path):
+    plan, initial = built
+    fit(CachedLearner(plan, tmp_path), initial, samples)
+    other = CachedLearner(plan_of("ditto")[0], tmp_path)
+    fit(other, initial, samples)
+    assert other.saved_s > 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"epochs": 3}, {"seed": 2}, {"hyper": {"learning_rate": 0.5}}],
+    ids=lambda each: next(iter(each)),
+)
+def test_another_training_is_not_read(built, samples, tmp_path, changes):
+    plan, initial = built
+    fit(CachedLearner(plan, tmp_path), initial, samples)
+    learner = CachedLearner(plan, tmp_path)
+    assert fit(learner, initial, samples, **changes) == fit(LiteRTLearner(plan), initial, samples, **changes)
+    assert learner.saved_s == 0
+
+
+def test_another_label_or_sample_is_not_read(built, samples, tmp_path):
+    plan, initial = built
+    learner = CachedLearner(plan, tmp_path)
+    fit(learner, initial, samples)
+    x, y = samples
+    fit(learner, initial, (x, y[::-1].copy()))
+    fit(learner, initial, (x + np.float32(0.1), y))
+    assert learner.saved_s == 0
+
+
+def test_a_training_that_fails_leaves_no_model(built, samples, tmp_path):
+    plan, initial = built
+    x, y = samples
+    with pytest.raises(DataError):
+        fit(CachedLearner(plan, tmp_path), initial, (x * np.float32("nan"), y))
+    assert not list(tmp_path.iterdir())
