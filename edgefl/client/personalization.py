@@ -135,7 +135,8 @@ def make_candidates(
 ) -> Candidates:
     """Make the models of a client on the training samples of a shard; see `personalize`.
 
-    A model whose training diverges is left out.
+    A model whose training diverges is left out. If no model is left, the client uses the mixture of the last
+    broadcast without training it.
 
     Raises:
         DivergedError: no model could be made.
@@ -167,9 +168,13 @@ def make_candidates(
     if LOCAL_START in broadcast.models:
         trained(LOCAL, broadcast.models[LOCAL_START], int(broadcast.scalars[LOCAL_EPOCHS]) + own_epochs)
     federated = mixture.peers.get(FEDERATED)
+    untrained: Peer | None = None
     if MIXED in failures:
-        federated = attempt(FEDERATED, lambda: algorithm.current(broadcast, state, shard))
-        federated = federated if federated and federated.signature == SINGLE else None
+        current = attempt(FEDERATED, lambda: algorithm.current(broadcast, state, shard))
+        if current is not None and current.signature == SINGLE:
+            federated = current
+        else:
+            untrained = current
     if federated is not None:
         models[FEDERATED] = federated
     shared = [peer for peer in (federated, *mixture.peers.values()) if peer and peer.signature == SINGLE]
@@ -177,6 +182,9 @@ def make_candidates(
         trained(FINE_TUNED, shared[0].weights, own_epochs)
     if MIXED not in failures:
         models[MIXED] = Peer(MIXTURE, mixture.weights)
+    if not models and untrained is not None:
+        models[MIXED] = untrained
+        failures[MIXED] += "; the client uses the mixture of the last round instead"
     if not models:
         raise DivergedError(failures[MIXED])
     return Candidates(models, mixture, after, failures)

@@ -4,21 +4,27 @@ test samples.
 
 import math
 import warnings
+from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from edgefl.algorithms import PERSONALIZE, REGISTRY
-from edgefl.config import FederationConfig
+from edgefl.algorithms.names import FEDERATED, LOCAL, MIXED
+from edgefl.client.selection import MODELS
+from edgefl.config import MIXTURE_ONLY, FederationConfig, PersonalizationConfig
 from edgefl.plan.spec import Plan
-from edgefl.simulation.simulate import simulate
-from edgefl.types import Shard
+from edgefl.simulation.simulate import Simulation, simulate
+from edgefl.types import Shard, Weights
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 PHASES = {  # all phases within three rounds
     "aem": {"local_epochs": 5, "gate_epochs": 5, "num_experts": 2},
     "fedap": {"pretrain_rounds": 1, "decay_rounds": 2},
 }
+DEFAULT = replace(PersonalizationConfig(), least_steps=20)
+"""The default personalization, with fewer steps for the sake of time."""
 FEW = {"one sample": 1, "two samples": 2, "three samples": 3}
 
 
@@ -47,29 +53,44 @@ def unusual() -> dict[str, Shard]:
     return shards | {name: shard(7 + count, common[:count]) for name, count in FEW.items()}
 
 
-@pytest.mark.parametrize("name", sorted(REGISTRY))
-def test_unusual_clients_take_part(name: str, unusual: dict[str, Shard]) -> None:
-    options = PHASES.get(name, {})
-    plan = Plan(
-        softmax_spec(name, inputs=4, features=3, classes=4, options=REGISTRY[name].defaults | options),
-        b"",
-        b"",
+def run(
+    name: str, shards: dict[str, Shard], settings: PersonalizationConfig, **options: Any
+) -> tuple[Simulation, list[set[str]]]:
+    """Return the end of three simulated rounds, and the clients of each round."""
+    phases = PHASES.get(name, {})
+    spec = softmax_spec(
+        name,
+        inputs=4,
+        features=3,
+        classes=4,
+        options=REGISTRY[name].defaults | phases,
+        personalization=asdict(settings) if settings.select else {},
     )
     rng = np.random.default_rng(7)
-    initial = {w.name: rng.normal(0, 0.5, w.shape).astype(np.float32) for w in plan.spec.weights}
-    config = FederationConfig(rounds=3, algorithm=name, options=options)
-    rounds = []
+    initial = {w.name: rng.normal(0, 0.5, w.shape).astype(np.float32) for w in spec.weights}
+    config = FederationConfig(rounds=3, algorithm=name, options=phases, personalization=settings)
+    rounds: list[set[str]] = []
+    end = simulate(
+        Plan(spec, b"", b""),
+        initial,
+        shards,
+        config,
+        learner=SoftmaxLearner(spec),
+        progress=lambda state, record: rounds.append(set(record.updates)),
+        **options,
+    )
+    return end, rounds
+
+
+@pytest.mark.parametrize("settings", [MIXTURE_ONLY, DEFAULT], ids=["mixture", "default"])
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_unusual_clients_take_part(
+    name: str, settings: PersonalizationConfig, unusual: dict[str, Shard], caplog: pytest.LogCaptureFixture
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)  # a division by zero, a mean of nothing
-        end = simulate(
-            plan,
-            initial,
-            unusual,
-            config,
-            learner=SoftmaxLearner(plan.spec),
-            progress=lambda state, record: rounds.append(record.updates),
-        )
-    assert [set(updates) for updates in rounds] == [set(unusual)] * 3
+        end, rounds = run(name, unusual, settings)
+    assert rounds == [set(unusual)] * 3
     for weights in [*end.state.models.values(), *(mixture.weights for mixture in end.mixtures.values())]:
         assert all(np.isfinite(array).all() for array in weights.values())
     assert end.state.phase in (PERSONALIZE, "done")
@@ -77,3 +98,49 @@ def test_unusual_clients_take_part(name: str, unusual: dict[str, Shard]) -> None
         accuracy = {key: value for key, value in metrics.items() if key.startswith("accuracy_")}
         assert accuracy
         assert all(math.isnan(value) == (client_id == "no test") for value in accuracy.values()), accuracy
+    assert "is left out" not in caplog.text
+    if not settings.select:
+        assert {int(metrics["shipped"]) for metrics in end.metrics.values()} == {MODELS.index(MIXED)}
+        return
+    candidates = {LOCAL, MIXED} if name == "local" else set(MODELS)
+    for client_id, metrics in end.metrics.items():
+        compared = {
+            key.removeprefix("validation/"): float(np.asarray(value).item())
+            for key, value in end.mixtures[client_id].diagnostics.items()
+            if key.startswith("validation/")
+        }
+        shipped = MODELS[int(metrics["shipped"])]
+        assert {f"accuracy_{model}" for model in candidates} <= metrics.keys()
+        assert same(end.mixtures[client_id].weights, end.mixtures[client_id].peers[shipped].weights)
+        assert metrics["n_train"] + metrics["n_validation"] == len(unusual[client_id].y_train)
+        if client_id == "one sample":
+            assert (metrics["n_validation"], compared, shipped) == (0, {}, LOCAL)
+        else:
+            assert metrics["n_validation"] >= 1
+            assert compared.keys() == candidates
+            assert shipped in candidates
+    assert "one sample: no sample to compare models on" in caplog.text
+
+
+def same(one: Weights, two: Weights) -> bool:
+    """Return whether two sets of weights are equal to the bit."""
+    return one.keys() == two.keys() and all(np.array_equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.parametrize("name", sorted(set(REGISTRY) - {"local"}))
+def test_a_client_whose_training_diverges_ships_a_model_it_need_not_train(
+    name: str, unusual: dict[str, Shard]
+) -> None:
+    """The client's values are so large that every training of its own diverges; it joins after the rounds."""
+    usual = unusual["usual"]
+    shards = {
+        "usual": usual,
+        "large values": replace(usual, x_train=usual.x_train * np.float32(1e20)),
+    }
+    end, rounds = run(name, shards, DEFAULT, without_rounds={"large values"})
+    assert rounds == [{"usual"}] * 3
+    metrics = end.metrics["large values"]
+    assert not {"accuracy_local", "accuracy_fine_tuned"} & metrics.keys()
+    assert MODELS[int(metrics["shipped"])] in (FEDERATED, MIXED)
+    assert math.isfinite(metrics["accuracy_shipped"])
+    assert all(np.isfinite(array).all() for array in end.mixtures["large values"].weights.values())
