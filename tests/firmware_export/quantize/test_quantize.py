@@ -115,6 +115,28 @@ def test_remedies_are_tried_and_the_best_is_kept(digits, tmp_path, monkeypatch) 
     assert not json.loads((tmp_path / "report.json").read_text())["within_one_point"]
 
 
+def test_test_labels_do_not_choose_the_recipe(digits, tmp_path) -> None:
+    """The other test labels are the answers of the bad recipe: by test samples it would be the best one."""
+    bad = Recipe("far too wide", margin=1000.0)
+    model = fill_template(digits.plan.template, digits.plan.spec.bindings, digits.mixture.weights)
+    answers = outputs(
+        load(quantize(model, observe(model, digits.shard.x_train), bad), reference=True), digits.shard.x_test
+    )[0]
+    other = replace(digits.shard, y_test=answers.argmax(axis=1).astype(np.int64))
+    shards = {"true": digits.shard, "answers of the bad recipe": other}
+    reports = {
+        name: export_mixture(
+            digits.plan, digits.mixture, shard, tmp_path / name, recipes=(bad, RECIPES[0]), client_id="pi-1"
+        )
+        for name, shard in shards.items()
+    }
+    one, two = reports.values()
+    assert one.recipe == two.recipe == RECIPES[0].name
+    assert one.tried == two.tried and one.sha256 == two.sha256
+    assert one.measured_on == two.measured_on == "held-out"
+    assert one.accuracy_int8 > 0.6 > two.accuracy_int8  # the labels that measure have changed
+
+
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: r.name)
 def test_every_remedy_makes_a_model_that_runs(digits, recipe) -> None:
     model = fill_template(digits.plan.template, digits.plan.spec.bindings, digits.mixture.weights)
