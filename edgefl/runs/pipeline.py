@@ -1,6 +1,7 @@
 """A configuration becomes a run: data, partition, plan, rounds, client results."""
 
 import logging
+import math
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -24,6 +25,7 @@ from edgefl.loggers.scalars import Write, round_scalars
 from edgefl.plan.spec import INITIAL_FILE, Plan, save_plan
 from edgefl.runs.directory import RunDirectory
 from edgefl.runs.progress import RoundProgress
+from edgefl.server.divergence import explain_no_progress
 from edgefl.simulation.clients import ClientResult, Federation, without_mixture
 from edgefl.simulation.communication_cost import Traffic
 from edgefl.simulation.engines.base import Engine, Serial
@@ -243,6 +245,11 @@ def play_fleet(
             log=lambda hours, line: LOGGER.info("%.2f h: %s", hours, line),
             progress=save,
         )
+    records = run.records()
+    losses = [record["loss"] for record in records]
+    accuracy = records[-1].get("accuracy_mean", math.nan) if records else math.nan
+    if progress and (warning := explain_no_progress(losses, plan.spec.num_classes, accuracy)):
+        progress.skipped(warning)
     kept = {client_id: results[client_id] for client_id in sorted(results)}
     return Simulation(state, kept), figures
 

@@ -40,7 +40,7 @@ class RoundProgress:
         self._telling.doing(f"{self._label}{place}: {told}", record.round, self._rounds)
 
     def skipped(self, line: str) -> None:
-        """Take the line about a round that was skipped."""
+        """Take the line about a skipped round or about training without effect."""
         self._telling(f"{self._label}{line}")
 
     def ending(self, done: int, clients: int) -> None:

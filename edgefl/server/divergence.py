@@ -8,6 +8,12 @@ The loss says so when three rounds in a row after the first have a mean training
 and when the accuracy that clients report, if they do, is no more than a quarter of the way from guessing
 (1 / C) to 1.
 
+A federation of two or three rounds has no three rounds after the first. Its last round decides: it diverged
+when the loss of every round after the first is above the same bound and above the loss of round 1. One round
+stops nothing, because its loss has nothing to be compared with.
+
+A federation that trained to no effect is not stopped: it ends with a warning, see `explain_no_progress`.
+
 The bound must never stop honest training. In 142 recorded runs of all algorithms the three rounds of highest
 loss in a row were at most 1.7 ln C, a single round at most 2.7 ln C (FedMix, whose loss has a term for the
 gate). The loss of round 1 alone is no measure: with a learning rate of 100 it is high already. Loss alone is
@@ -30,6 +36,10 @@ LOSS_FACTOR = 5.0
 FALL = 0.9
 ROUNDS_IN_A_ROW = 3
 ACCURACY_SHARE = 0.25
+GUESS_SHARE = 0.98
+"""A loss of at least this share of ln C is not better than guessing."""
+STILL_SHARE = 0.99
+"""A loss of at least this share of an earlier one has not fallen."""
 _PREFIX = "diverged_"
 
 
@@ -63,7 +73,7 @@ class FederationDivergedError(DivergedError):
 
 
 def find_divergence(
-    losses: Sequence[float | None], num_classes: int, accuracy: float = math.nan
+    losses: Sequence[float | None], num_classes: int, accuracy: float = math.nan, *, rounds: int = 0
 ) -> Divergence | None:
     """Return how training diverged, None when it did not.
 
@@ -71,18 +81,70 @@ def find_divergence(
         losses: mean training loss of each round from round 1 on; None or NaN for a round without one.
         num_classes: number of classes, C.
         accuracy: mean accuracy that clients report in the last round; NaN when they report none.
+        rounds: number of rounds of the federation; 0 when it is unknown or not limited.
     """
-    known = [math.nan if loss is None else loss for loss in losses]
+    known = _as_floats(losses)
     guess_loss = math.log(num_classes)
-    if len(known) <= ROUNDS_IN_A_ROW:
-        return None
-    if accuracy > 1 / num_classes + ACCURACY_SHARE * (1 - 1 / num_classes):
+    in_a_row, fall = ROUNDS_IN_A_ROW, FALL
+    if len(known) == rounds and 1 < rounds <= ROUNDS_IN_A_ROW:
+        in_a_row, fall = rounds - 1, 1.0
+    if len(known) <= in_a_row or _is_accurate(accuracy, num_classes):
         return None
     first = known[0]
-    limit = max(LOSS_FACTOR * max(guess_loss, 1.0), FALL * first if math.isfinite(first) else 0.0)
-    if not all(loss > limit for loss in known[-ROUNDS_IN_A_ROW:]):
+    limit = max(_high_loss(num_classes), fall * first if math.isfinite(first) else 0.0)
+    if not all(loss > limit for loss in known[-in_a_row:]):
         return None
     return Divergence(len(known), known[-1], first, guess_loss)
+
+
+def explain_no_progress(
+    losses: Sequence[float | None], num_classes: int, accuracy: float = math.nan
+) -> str | None:
+    """Return a warning when a federation trained to no effect, None when it learned something.
+
+    The last three rounds, or all of a shorter federation, decide. Training had no effect in two cases:
+
+    - Their losses are at least .98 ln C, and the last of them is at least .99 of the first of them. A single
+      round does not count, because a model that has just begun to learn is near ln C too.
+    - Their losses are above 5 max(ln C, 1), and the last one is at least .9 of the loss of round 1.
+
+    Args:
+        losses, num_classes, accuracy: see `find_divergence`, after the last round.
+    """
+    known = [loss for loss in _as_floats(losses) if math.isfinite(loss)]
+    if not known or _is_accurate(accuracy, num_classes):
+        return None
+    first, last, window = known[0], known[-1], known[-ROUNDS_IN_A_ROW:]
+    guess_loss = math.log(num_classes)
+    if min(window) > _high_loss(num_classes):
+        has_effect = last < FALL * first
+    else:
+        is_at_guess = len(known) > 1 and min(window) >= GUESS_SHARE * guess_loss
+        has_effect = not is_at_guess or last < STILL_SHARE * window[0]
+    if has_effect:
+        return None
+    remedy = (
+        "lower learning_rate of [algorithm], or check the data's scale"
+        if last > guess_loss / GUESS_SHARE
+        else "check labels and data, change learning_rate of [algorithm], or train for more rounds"
+    )
+    return (
+        f"training has had no effect: the mean loss of the last round is {last:.4g}, it was {first:.4g} in "
+        f"round 1, and a model that guesses has {guess_loss:.3g}; {remedy}"
+    )
+
+
+def _as_floats(losses: Sequence[float | None]) -> list[float]:
+    return [math.nan if loss is None else loss for loss in losses]
+
+
+def _high_loss(num_classes: int) -> float:
+    return LOSS_FACTOR * max(math.log(num_classes), 1.0)
+
+
+def _is_accurate(accuracy: float, num_classes: int) -> bool:
+    """Return whether an accuracy is well above guessing; False for NaN."""
+    return accuracy > 1 / num_classes + ACCURACY_SHARE * (1 - 1 / num_classes)
 
 
 def explain_divergence(divergence: Divergence) -> str:

@@ -24,7 +24,7 @@ from edgefl.privacy.mechanism import expected_cohort
 from edgefl.security.secagg.masking import LEAST_CLIENTS
 from edgefl.security.trust import Trust
 from edgefl.server import rounds
-from edgefl.server.divergence import FederationDivergedError, find_divergence
+from edgefl.server.divergence import FederationDivergedError, explain_no_progress, find_divergence
 from edgefl.server.events import (
     Action,
     AggregateUpdates,
@@ -292,9 +292,13 @@ class RoundServer:
         if self._config.privacy.is_on:
             self._log(accountant.told(self._config, after.round - 1))
         if not self._config.privacy.is_on and accuracy is not None:
-            divergence = find_divergence(self._losses, self._spec.num_classes, accuracy)
+            classes = self._spec.num_classes
+            divergence = find_divergence(self._losses, classes, accuracy, rounds=self._config.rounds)
             if divergence:
                 raise FederationDivergedError(divergence)
+            is_last = after.round > self._config.rounds or after.phase in (PERSONALIZE, DONE)
+            if is_last and (warning := explain_no_progress(self._losses, classes, accuracy)):
+                self._log(warning)
         return after
 
     def _unavailable(self) -> frozenset[str]:

@@ -22,7 +22,7 @@ from edgefl.privacy.mechanism import draw_cohort
 from edgefl.privacy.noise import key_of_seed
 from edgefl.rng import rng_for
 from edgefl.security.secagg.summing import extra_traffic
-from edgefl.server.divergence import FederationDivergedError, find_divergence
+from edgefl.server.divergence import FederationDivergedError, explain_no_progress, find_divergence
 from edgefl.server.plausible import left_out
 from edgefl.server.spread import spread_of
 from edgefl.server.stack import server_stack
@@ -147,7 +147,8 @@ def simulate(
             from the seed; they then hide nothing from anyone who knows the seed.
         evaluate_every: evaluate every client and the server's models after this many rounds and after the
             last one, see `diagnostics`; 0 never evaluates.
-        note: receives a line about each skipped round, see `plausible`.
+        note: receives a line about each skipped round, see `plausible`, and a warning after the last round
+            when training had no effect, see `divergence`.
         losses: mean training loss of each round before `start`, None or NaN for a round without one.
         without_rounds: ids of clients that take part in no round and are personalized.
 
@@ -194,10 +195,14 @@ def simulate(
             if progress:
                 progress(state, replace(record, measured=measured, likeness=watch.likeness(state)))
             known.append(record.loss)
-            if not config.privacy.is_on and (
-                found := find_divergence(known, plan.spec.num_classes, record.accuracy_mean)
-            ):
+            if config.privacy.is_on:
+                continue
+            classes, accuracy = plan.spec.num_classes, record.accuracy_mean
+            if found := find_divergence(known, classes, accuracy, rounds=config.rounds):
                 raise FederationDivergedError(found)
+            is_last = state.round > config.rounds or state.phase in (PERSONALIZE, DONE)
+            if is_last and (warning := explain_no_progress(known, classes, accuracy)):
+                note(warning)
         state = replace(state, phase=PERSONALIZE)
         results, bytes_down = _personalize_all(
             engine, algorithm, config, state, states, sorted(shards), traffic, keep_result

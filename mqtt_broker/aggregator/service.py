@@ -32,6 +32,7 @@ from edgefl.server.divergence import (
     Divergence,
     FederationDivergedError,
     divergence_settings,
+    explain_no_progress,
     find_divergence,
 )
 from edgefl.server.personalization_time import RoundTime, personalization_deadline_s
@@ -488,14 +489,22 @@ class Aggregator:
         if self._config.privacy.is_on:
             self._note(accountant.told(self._config, after.round - 1))
         else:
-            self._check_divergence()
+            self._check_divergence(after)
         return after
 
-    def _check_divergence(self) -> None:
-        """Raise FederationDivergedError when training diverged. The state of the round is saved before."""
+    def _check_divergence(self, after: ServerState) -> None:
+        """Raise FederationDivergedError when training diverged. The state of the round is saved before.
+
+        After the last round, warn when training had no effect.
+        """
         if self._accuracy is None:  # the round was closed before a restart
             return
-        found = find_divergence(self._journal.losses(PERSONALIZE), self._spec.num_classes, self._accuracy)
+        losses = self._journal.losses(PERSONALIZE)
+        classes = self._spec.num_classes
+        found = find_divergence(losses, classes, self._accuracy, rounds=self._config.rounds)
         if found:
             self._saving.wait()
             raise FederationDivergedError(found)
+        is_last = after.round > self._config.rounds or after.phase in (PERSONALIZE, DONE)
+        if is_last and (warning := explain_no_progress(losses, classes, self._accuracy)):
+            self._note(warning)

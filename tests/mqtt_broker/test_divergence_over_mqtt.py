@@ -82,6 +82,25 @@ def round_of_divergence(federation, toys, shards):
     return caught.value.divergence.round
 
 
+def test_a_federation_that_learns_nothing_ends_with_a_warning(federate, mosquitto_url, toys):
+    federation = federate(mosquitto_url, rounds=2, min_clients=2, options={"learning_rate": 1e-9})
+    aggregator = federation.aggregator()
+    devices = [federation.device(f"pi-{i}", noise(toys, i)) for i in range(2)]
+    assert aggregator.end() == 0, aggregator.said
+    assert [device.end() for device in devices] == [0, 0]
+    assert aggregator.said.count("training has had no effect: the mean loss of the last round is") == 1
+    assert "change learning_rate of [algorithm]" in aggregator.said
+
+
+def test_a_short_federation_whose_loss_rises_is_stopped(federate, mosquitto_url, toys):
+    federation = federate(mosquitto_url, rounds=2, min_clients=2, options={"learning_rate": 10.0})
+    aggregator = federation.aggregator()
+    devices = [federation.device(f"pi-{i}", noise(toys, i)) for i in range(2)]
+    assert aggregator.end() == 1, aggregator.said
+    assert aggregator.said.splitlines()[-1].startswith("edgefl: training diverged in round 2: the mean loss")
+    assert [device.end() for device in devices] == [1, 1]
+
+
 def test_clients_without_a_finite_loss_end_the_federation_before_the_deadline(federate, mosquitto_url, toys):
     federation = federate(mosquitto_url, rounds=5, min_clients=2, deadline_s=600.0, options=RATE)
     aggregator = federation.aggregator()

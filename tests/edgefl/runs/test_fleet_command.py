@@ -32,6 +32,22 @@ def test_without_delays_it_ends_as_a_run_without_a_clock(prepare, capfd, tmp_pat
     assert virtual["seconds"] == pytest.approx(3600 * hours[-1], abs=1)
 
 
+@pytest.mark.parametrize("tables", ["", FLEET], ids=["plain", "fleet"])
+def test_a_run_that_learns_nothing_ends_with_a_warning(prepare, capfd, tables):
+    config, out = prepare(algorithm="fedavg", federation=SYNC, tables=tables, learning_rate="1e-12")
+    assert edgefl(["simulate", config, "--out", out, "--resume"]) == 0
+    error = capfd.readouterr().err
+    assert error.count("training has had no effect: the mean loss of the last round is") == 1
+
+
+@pytest.mark.parametrize("tables", ["", FLEET], ids=["plain", "fleet"])
+def test_an_accuracy_well_above_guessing_has_no_warning(prepare, capfd, tables):
+    """With Ditto the global model stays as it was drawn, and the personal models learn."""
+    config, out = prepare(federation=SYNC, tables=tables, learning_rate="1e-12")
+    assert edgefl(["simulate", config, "--out", out, "--resume"]) == 0
+    assert "no effect" not in capfd.readouterr().err
+
+
 def test_slow_devices_in_asynchronous_rounds(prepare, capfd):
     fleet = "samples_per_s = 5\nspeed_spread = 1.0\nmessage_loss = 0.05\n"
     config, out = prepare(federation=ASYNC, tables=FLEET + fleet)

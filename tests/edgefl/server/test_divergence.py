@@ -16,6 +16,7 @@ from edgefl.server.divergence import (
     divergence_at_end,
     divergence_settings,
     explain_divergence,
+    explain_no_progress,
     find_divergence,
 )
 from edgefl.simulation.simulate import simulate
@@ -84,6 +85,88 @@ def test_a_loss_below_nine_tenths_of_the_first_never_stops_a_federation(first, f
     assert find_divergence([first, *(first * fall for fall in falls)], 10) is None
 
 
+@pytest.mark.parametrize("losses", [[2.3, 40.0], [12.0, 12.1], [2.3, 40.0, 12.0], [73.8, 74.1, 74.0]])
+def test_a_short_federation_diverged_when_every_loss_after_the_first_is_high_and_above_it(losses):
+    found = find_divergence(losses, 10, rounds=len(losses))
+    assert found is not None
+    assert (found.round, found.loss, found.first_loss) == (len(losses), losses[-1], losses[0])
+    assert find_divergence(losses, 10, accuracy=0.9, rounds=len(losses)) is None
+    for more in (0, len(losses) + 1, 30):  # the federation goes on, so the loss may still fall
+        assert find_divergence(losses, 10, rounds=more) is None
+    assert find_divergence(losses[:-1], 10, rounds=len(losses)) is None
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [],
+        [73.8],
+        [2.3, 11.5],  # up to five times guessing
+        [73.8, 73.5],  # does not rise
+        [73.8, 74.1, 73.5],
+        [2.3, 40.0, 2.2],
+        [2.3, math.nan],
+        [3.304, 6.176, 3.709],  # measured: FedMix on two classes a client
+        [125.147, 125.069, 60.026],  # measured: a linear model, learning_rate 100, accuracy 95%
+    ],
+)
+def test_a_short_federation_whose_loss_does_not_rise_far_is_none(losses):
+    assert find_divergence(losses, 10, rounds=len(losses)) is None
+
+
+def test_a_long_federation_needs_three_rounds_in_a_row_to_its_end():
+    assert find_divergence([2.3, 2.2, 40.0, 41.0], 10, rounds=4) is None
+    assert find_divergence([2.3, 40.0, 40.0, 41.0], 10, rounds=4) is not None
+
+
+DEAD = [2.3026, 2.3026, 2.3026, 2.3026]
+
+
+@pytest.mark.parametrize(
+    ("losses", "remedy"),
+    [
+        (DEAD, "check labels and data, change learning_rate"),
+        (DEAD[:2], "check labels and data, change learning_rate"),
+        ([3.3, 2.32, 2.303, 2.303, 2.303], "check labels and data, change learning_rate"),
+        ([None, 2.3026, math.nan, 2.3026], "check labels and data, change learning_rate"),
+        ([2.3, 2.9, 3.4], "lower learning_rate"),
+        ([2.1, 1.9, 2.5, 2.6, 2.8], "lower learning_rate"),  # what was learned is lost again
+        ([73.8], "lower learning_rate"),
+        ([73.8, 74.1, 73.5], "lower learning_rate"),
+        ([73.8, 70.0], "lower learning_rate"),
+    ],
+)
+def test_training_without_effect_has_a_warning_with_a_remedy(losses, remedy):
+    warning = explain_no_progress(losses, 10)
+    assert warning is not None
+    assert "a model that guesses has 2.3; " + remedy in warning
+    assert find_divergence(losses, 10, rounds=len(losses)) is None
+    assert explain_no_progress(losses, 10, accuracy=0.33) is None
+    assert explain_no_progress(losses, 10, accuracy=0.1) == warning
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [],
+        [math.nan] * 4,  # masked updates
+        [2.3026],  # one round shows no movement
+        [2.3026, 2.27],
+        [2.35, 2.33, 2.29],
+        [2.3026] * 4 + [2.29, 2.27],
+        [2.3026, 2.3026, 2.2, 2.25],  # below guessing
+        [73.8, 60.0],  # it falls
+        [2.3026, 2.3026, 2.3026, 2.2],  # it has begun to learn
+        [3.3, 2.8, 2.4],  # it falls
+        [2.3, 1.9, 1.2],
+        [3.304, 6.176, 3.709, 3.064, 2.915, 2.259, 1.583, 1.156],  # measured: FedMix
+        [125.147, 125.069, 60.026, 61.479, 33.426, 49.202, 31.395, 32.226],  # measured, accuracy 95%
+    ],
+)
+def test_training_with_effect_has_no_warning(losses):
+    assert explain_no_progress(losses, 10) is None
+
+
 def state_of(phase: str, **settings: float) -> State:
     return State("kitchen", "s", phase, 0, 20, 0, 120.0, "p", 1.0, settings=settings)
 
@@ -122,9 +205,9 @@ def test_any_numbers_from_the_network_have_a_sentence(values):
     assert len(explain_divergence(found)) < 400
 
 
-def simulate_noise(rounds, **settings):
-    """Simulate two clients whose labels cannot be learnt, at a learning rate of 10; return the losses."""
-    options = {**full_options("fedavg", {"learning_rate": 10.0})}
+def simulate_noise(rounds, *, learning_rate=10.0, note=lambda line: None, **settings):
+    """Simulate two clients whose labels cannot be learnt; return the losses."""
+    options = {**full_options("fedavg", {"learning_rate": learning_rate})}
     plan = Plan(softmax_spec("fedavg", inputs=2, features=2, classes=3, options=options), b"", b"")
     x = np.full((60, 2), 0.1, np.float32)
     shards = {
@@ -141,6 +224,7 @@ def simulate_noise(rounds, **settings):
         config,
         learner=SoftmaxLearner(plan.spec),
         progress=lambda state, record: losses.append(record.loss),
+        note=note,
     )
     return losses
 
@@ -148,9 +232,21 @@ def simulate_noise(rounds, **settings):
 def test_the_simulator_stops_a_federation_that_diverged():
     with pytest.raises(FederationDivergedError, match="the mean loss is"):
         simulate_noise(30)
+    with pytest.raises(FederationDivergedError, match="diverged in round 2: the mean loss is"):
+        simulate_noise(2)
 
 
-def test_with_privacy_the_loss_stops_nothing():
+def test_the_simulator_warns_once_of_a_model_that_learns_nothing():
+    lines = []
+    losses = simulate_noise(3, learning_rate=1e-9, note=lines.append)
+    assert losses == pytest.approx([math.log(3)] * 3, rel=1e-3)
+    assert lines == [explain_no_progress(losses, 3)]
+
+
+def test_with_privacy_the_loss_stops_nothing_and_warns_of_nothing():
     private = PrivacyConfig(clip=1000.0, noise_multiplier=1e-6, population=2, delta=0.1)
-    losses = simulate_noise(8, privacy=private)
+    lines = []
+    losses = simulate_noise(8, privacy=private, note=lines.append)
+    assert explain_no_progress(losses, 3) is not None
+    assert lines == []
     assert find_divergence(losses, 3) is not None  # without noise it would have been stopped

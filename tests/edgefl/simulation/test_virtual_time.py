@@ -10,6 +10,7 @@ from edgefl.algorithms import full_options
 from edgefl.config import FederationConfig, FleetConfig
 from edgefl.errors import ConfigError, RoundError
 from edgefl.plan.spec import Plan
+from edgefl.server.divergence import FederationDivergedError, explain_no_progress
 from edgefl.simulation.clients import Federation
 from edgefl.simulation.engines.base import Serial
 from edgefl.simulation.simulate import simulate
@@ -36,9 +37,9 @@ def toy_plan(algorithm, **options):
     return Plan(softmax_spec(algorithm, inputs=4, features=4, classes=3, options=values), b"", b"")
 
 
-def toy_weights(plan):
+def toy_weights(plan, scale=0.1):
     rng = np.random.default_rng(3)
-    return {each.name: rng.normal(0, 0.1, each.shape).astype(np.float32) for each in plan.spec.weights}
+    return {each.name: rng.normal(0, scale, each.shape).astype(np.float32) for each in plan.spec.weights}
 
 
 def toy_shard(seed, count):
@@ -57,7 +58,7 @@ class Run:
     lines: list
 
 
-def play(config, algorithm="fedavg", options=None, ids=IDS):
+def play(config, algorithm="fedavg", options=None, ids=IDS, weight_scale=0.1):
     plan = toy_plan(algorithm, **(options or {}))
     shards = {client_id: toy_shard(i, 20 + 5 * i) for i, client_id in enumerate(ids)}
     learner = SoftmaxLearner(plan.spec)
@@ -67,7 +68,7 @@ def play(config, algorithm="fedavg", options=None, ids=IDS):
         {client_id: len(shard.y_train) for client_id, shard in shards.items()},
     )
     lines = []
-    initial = toy_weights(plan)
+    initial = toy_weights(plan, weight_scale)
     records = []
     state, figures = simulate_fleet(
         plan,
@@ -100,6 +101,23 @@ def test_without_delays_the_bits_are_those_of_the_simulator(algorithm, codec):
             assert found.mixture.weights[name].tobytes() == array.tobytes()
     updates = sum(len(record.updates) for record in run.records)
     assert run.figures.acknowledged == run.figures.accepted == updates + len(IDS)
+
+
+def test_the_round_server_warns_once_of_training_without_effect():
+    run, (plan, *_) = play(config_of(rounds=3), options={"learning_rate": 1e-9}, weight_scale=0.0)
+    warning = explain_no_progress([record.loss for record in run.records], plan.spec.num_classes)
+    assert warning is not None
+    assert [line for _, line in run.lines].count(warning) == 1
+
+
+def test_a_fleet_that_learns_has_no_warning():
+    run, _ = play(config_of(rounds=3), options={"learning_rate": 0.1})
+    assert not [line for _, line in run.lines if "no effect" in line]
+
+
+def test_a_short_federation_that_diverges_is_stopped_after_its_last_round():
+    with pytest.raises(FederationDivergedError, match="diverged in round 2"):
+        play(config_of(rounds=2), options={"learning_rate": 10.0})
 
 
 def test_a_run_with_the_same_seed_is_the_same():
