@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from edgefl.data.arrays import read_arrays
 from edgefl.data.forms import to_input_shape, to_training_form
-from edgefl.data.recordings import Recordings, cut, find_recordings
+from edgefl.data.recordings import Recordings, cut, find_recordings, join
 from edgefl.data.split import BY_FILE, Split
 from edgefl.data.train_test import TrainTest, divide, divide_ring
 from edgefl.errors import DataError
@@ -92,10 +92,8 @@ def make_shard_and_split(
             if x_test.shape[1:] != x.shape[1:]:
                 raise DataError(f"x_test is {x_test.shape[1:]} a sample, expected {x.shape[1:]} as in x")
             rule = BY_FILE
-            found = find_recordings(x) if group is None else None
-            if found is not None:
-                rows, pieces = cut(y, found)
-                x, y, group = x[rows], y[rows], pieces.group
+            rows, group = training_rows(x, y, group)
+            x, y = x[rows], y[rows]
         else:
             division = divide_arrays(arrays, x, y, group, test_share, seed)
             rule, train, test, group = division.rule, division.train, division.test, division.group
@@ -215,6 +213,31 @@ def groups_of(arrays: Mapping[str, NDArray[Any]], count: int) -> Labels | None:
             "sample: the recording that it was cut from"
         )
     return np.unique(names, return_inverse=True)[1].astype(np.int64)
+
+
+def training_rows(x: Array, y: Labels, group: Labels | None) -> tuple[Labels, Labels | None]:
+    """Return the rows of a client to train on when its file has test samples.
+
+    Groups whose windows overlap become one group. Without groups, windows that overlap are a recording. A
+    recording is cut where a class has too few recordings, and windows that overlap the cut are left out.
+
+    Args:
+        x: float32[n, *input_shape].
+        y: int64[n].
+        group: int64[n] or None.
+
+    Returns:
+        Sorted rows, int64[m], and the recording of each of them, int64[m]. The recording is None without
+        groups and without windows that overlap.
+    """
+    every = np.arange(len(y), dtype=np.int64)
+    found = find_recordings(x)
+    if found is None:
+        return every, group
+    if group is not None:
+        return every, join(group, found.group)
+    rows, pieces = cut(y, found)
+    return rows, pieces.group
 
 
 def divide_arrays(

@@ -10,7 +10,7 @@ from edgefl.data.npz import load_shard, make_shard, make_shard_and_split, save_s
 from edgefl.data.split import Split
 from edgefl.errors import DataError
 from edgefl.types import Shard
-from tests.support.sample_files import SAMPLE_FILES
+from tests.support.sample_files import SAMPLE_FILES, windows_of
 
 
 def write(path: Path, **arrays: Any) -> Path:
@@ -87,6 +87,23 @@ def test_the_only_recording_of_a_file_with_test_samples_is_cut_for_validation() 
     pictures = {name: each.reshape(len(each), -1) for name, each in arrays.items()}
     pictures |= {"y": arrays["y"], "y_test": arrays["y_test"]}
     assert make_shard(pictures, "here").group_train is None
+
+
+def test_groups_whose_windows_overlap_are_one_in_a_file_with_test_samples() -> None:
+    """Windows of 16 rows with a step of 4: windows 0 to 5 are one recording, 6 and 7 another one."""
+    x = np.concatenate([windows_of(6, 4, 5), windows_of(2, 16, 6)])
+    arrays = {
+        "x": x,
+        "y": np.arange(8) % 2,
+        "group": np.array(["b", "b", "b", "a", "a", "a", "c", "c"]),
+        "x_test": windows_of(2, 16, 7),
+        "y_test": np.array([0, 1]),
+    }
+    shard, split = make_shard_and_split(arrays, "here")
+    np.testing.assert_array_equal(shard.x_train, x, "no window is left out")
+    assert shard.group_train is not None
+    assert np.unique(shard.group_train, return_inverse=True)[1].tolist() == [0, 0, 0, 0, 0, 0, 1, 1]
+    assert split == Split("x_test", 1, 8, 2)
 
 
 @given(st.integers(4, 60), st.floats(0.01, 0.99))
