@@ -25,11 +25,11 @@ from edgefl.data.npz import (
     labels_of,
     num_classes_of,
     samples_of,
+    training_rows,
 )
-from edgefl.data.recordings import find_recordings
 from edgefl.data.train_test import divide_each
 from edgefl.errors import DataError
-from edgefl.types import Labels
+from edgefl.types import Array, Labels
 
 NAMES = ("client", "client_test", *npz.NAMES)
 
@@ -39,7 +39,8 @@ def load(path: str, seed: int = 1, *, test_share: float = 0.2) -> Dataset:
 
     client: whose each sample is, whole numbers or names; they become groups. Without x_test, `test_share` of
     each client's samples is held out, by the rule and the seed of a device that has the same samples: see
-    `edgefl.data.npz.load_shard`.
+    `edgefl.data.npz.load_shard`. With x_test, the training samples of each client are those of such a device:
+    see `edgefl.data.npz.training_rows`.
     Raises DataError for what cannot be used.
     """
     if "," in path and not Path(path).exists():
@@ -84,11 +85,40 @@ def load(path: str, seed: int = 1, *, test_share: float = 0.2) -> Dataset:
             raise DataError(f"x_test is {x_test.shape[1:]} a sample, expected {x.shape[1:]} as in x")
         count = num_classes_of(arrays, None, int(max(y.max(), y_test.max())))
         group, group_test = _numbered(arrays, len(y), len(y_test))
-        if recording is None and (found := find_recordings(x)):
-            recording = found.group
-        return Dataset(x, y, x_test, y_test, count, group, group_test, recording_train=recording)
+        rows, recording = _training_rows(x, y, recording, group)
+        return Dataset(
+            x[rows],
+            y[rows],
+            x_test,
+            y_test,
+            count,
+            None if group is None else group[rows],
+            group_test,
+            recording_train=recording,
+        )
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
+
+
+def _training_rows(
+    x: Array, y: Labels, recording: Labels | None, client: Labels | None
+) -> tuple[Labels, Labels | None]:
+    """Return `training_rows` of each client: sorted rows, and recordings that differ between clients."""
+    if client is None:
+        return training_rows(x, y, recording)
+    numbers = np.arange(len(y), dtype=np.int64)
+    chosen, found = [], []
+    for each in np.unique(client):
+        own = np.flatnonzero(client == each)
+        rows, group = training_rows(x[own], y[own], None if recording is None else recording[own])
+        chosen.append(own[rows])
+        found.append(None if group is None else own[np.unique(group, return_inverse=True)[1]])
+    rows = np.sort(np.concatenate(chosen))
+    if all(group is None for group in found):
+        return rows, None
+    for own, group in zip(chosen, found, strict=True):
+        numbers[own] = own if group is None else group
+    return rows, numbers[rows]
 
 
 def _joined(parts: Sequence[Dataset], paths: Sequence[str]) -> Dataset:

@@ -8,7 +8,8 @@ from edgefl.data import load_data, load_dataset, make_allotments, make_shards
 from edgefl.data.datasets.held_out import hold_out_last
 from edgefl.data.npz import load_shard
 from edgefl.errors import DataError
-from tests.support.sample_files import SAMPLE_FILES
+from edgefl.types import Shard
+from tests.support.sample_files import SAMPLE_FILES, windows_of
 
 
 def test_the_last_of_each_group_by_hand() -> None:
@@ -57,12 +58,7 @@ def test_a_device_and_a_simulation_hold_out_the_same_samples(tmp_path: Path, see
     shards = make_shards(data, PartitionConfig("group", len(paths)), seed)
     for path, simulated in zip(paths, shards.values(), strict=True):
         device = load_shard(path, seed=seed)
-        for name in ("x_train", "y_train", "x_test", "y_test"):
-            np.testing.assert_array_equal(getattr(device, name), getattr(simulated, name), path.name)
-        assert device.group_train is not None and simulated.group_train is not None
-        np.testing.assert_array_equal(
-            *(np.unique(each.group_train, return_inverse=True)[1] for each in (device, simulated))
-        )
+        assert_same_samples(device, simulated)
 
 
 def test_clients_of_one_file_are_split_as_devices_are(tmp_path: Path) -> None:
@@ -76,6 +72,61 @@ def test_clients_of_one_file_are_split_as_devices_are(tmp_path: Path) -> None:
         device = load_shard(tmp_path / "own.npz")
         np.testing.assert_array_equal(device.x_train, simulated.x_train)
         np.testing.assert_array_equal(device.x_test, simulated.x_test)
+
+
+def with_test_part(name: str) -> dict[str, np.ndarray]:
+    arrays = {key: SAMPLE_FILES[name][key] for key in ("x", "y", "group") if key in SAMPLE_FILES[name]}
+    arrays = {key: array.copy() for key, array in arrays.items()}
+    return arrays | {"x_test": windows_of(6, 16, 8), "y_test": np.arange(6) % 3}
+
+
+def assert_same_samples(device: Shard, simulated: Shard) -> None:
+    for name in ("x_train", "y_train", "x_test", "y_test"):
+        np.testing.assert_array_equal(getattr(device, name), getattr(simulated, name), name)
+    assert device.group_train is not None and simulated.group_train is not None
+    np.testing.assert_array_equal(
+        *(np.unique(each.group_train, return_inverse=True)[1] for each in (device, simulated))
+    )
+
+
+def test_a_device_and_a_simulation_train_on_the_same_samples_of_files_with_test_samples(
+    tmp_path: Path,
+) -> None:
+    """The only recording of the first file is cut: six cuts leave out three windows each.
+
+    The second file names groups, and some of them overlap.
+    """
+    files = {name: with_test_part(name) for name in ("recordings", "groups")}
+    files["groups"]["x"][:30] = windows_of(30, 12, 9)  # the first six groups overlap
+    paths = [tmp_path / f"{name}.npz" for name in files]
+    for path, arrays in zip(paths, files.values(), strict=True):
+        np.savez(path, **arrays)
+    data = load_dataset(f"npz:{','.join(map(str, paths))}")
+    shards = make_shards(data, PartitionConfig("group", 2), 1)
+    devices = [load_shard(path) for path in paths]
+    assert [len(device.y_train) for device in devices] == [42, 60]
+    for device, simulated in zip(devices, shards.values(), strict=True):
+        assert_same_samples(device, simulated)
+    alone = load_dataset(f"npz:{paths[0]}")
+    np.testing.assert_array_equal(alone.x_train, devices[0].x_train)
+    np.testing.assert_array_equal(alone.recording_train, devices[0].group_train)
+
+
+def test_clients_of_one_file_with_test_samples_train_as_devices_do(tmp_path: Path) -> None:
+    """The windows of both clients overlap, also those of one client and the other one."""
+    part = with_test_part("recordings")
+    joined = {name: np.concatenate([array, array]) for name, array in part.items()}
+    clients = {"client": np.repeat(["a", "b"], 60), "client_test": np.repeat(["a", "b"], 6)}
+    data = load_dataset(write(tmp_path / "both.npz", **joined, **clients))
+    np.savez(tmp_path / "own.npz", **part)
+    device = load_shard(tmp_path / "own.npz")
+    shards = make_shards(data, PartitionConfig("group", 2), 1)
+    for simulated in shards.values():
+        assert_same_samples(device, simulated)
+    recordings = [
+        set(shard.group_train.tolist()) for shard in shards.values() if shard.group_train is not None
+    ]
+    assert len(recordings) == 2 and not recordings[0] & recordings[1]
 
 
 def test_the_only_sample_of_a_client_is_trained_on(tmp_path: Path) -> None:
