@@ -42,6 +42,8 @@ def round_scalars(record: Mapping[str, Any]) -> dict[str, float]:
     of what the clients report in their updates, weighted by their samples, and comes from the simulator
     alone. `round/accuracy_mean` is of a round's validation samples. After the rounds the same field is of
     test samples and of the models that clients take away, so that it has the name that a simulation gives it.
+    The `metrics` of a Summary, such as `auc_mean`, are named in the same way: `round/auc_mean`, and after the
+    rounds `end/auc/mean`.
     """
     told = {f"round/{name}": record[name] for name in PLAIN if name in record}
     ended = record.get("phase") == PERSONALIZE
@@ -50,6 +52,9 @@ def round_scalars(record: Mapping[str, Any]) -> dict[str, float]:
         for part, name in ACCURACY.items()
         if name in record
     }
+    for name, value in record.get("metrics", {}).items():
+        metric, _, part = name.rpartition("_")
+        told.setdefault(f"end/{metric}/{part}" if ended else f"round/{name}", value)
     updates = record.get("updates", 0)
     told["round/updates"] = len(updates) if isinstance(updates, Mapping) else updates
     if "dropped" in record:

@@ -257,6 +257,7 @@ def _row(summary: Summary) -> dict[str, Any]:
         "bytes_up": summary.bytes_up,
         "bytes_down": summary.bytes_down,
         "dropped": list(summary.dropped),
+        "metrics": {name: finite(value) for name, value in summary.metrics.items()},
     }
 
 

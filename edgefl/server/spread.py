@@ -1,12 +1,20 @@
 """How a metric is spread over the clients of a round."""
 
 import math
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from edgefl.wire.messages import Begin
+
+MAX_SPREADS = 32
+"""The largest number of metrics in a summary."""
+NO_SPREAD = frozenset({"loss", "shipped"})
+"""The loss is a mean over samples, and `shipped` is an index."""
+_METRIC_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,24 @@ def spread_of(name: str, clients: Iterable[Mapping[str, float]]) -> Spread:
         return Spread()
     low, high = np.percentile(values, (10, 90)).tolist()
     return Spread(float(np.mean(values)), low, high)
+
+
+def spreads_of(clients: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the spread of every metric that clients report, as `NAME_mean`, `NAME_p10` and `NAME_p90`.
+
+    Names are lower-case letters, digits and `_`, at most 40 of them; metrics of other names are left out. Of
+    more than `MAX_SPREADS` metrics, those that most clients report are returned.
+
+    Args:
+        clients: the metrics of each client.
+    """
+    reports = list(clients)
+    counts = Counter(name for client in reports for name, value in client.items() if math.isfinite(value))
+    names = [name for name in counts if name not in NO_SPREAD and _METRIC_NAME.fullmatch(name)]
+    names = sorted(sorted(names, key=lambda name: (-counts[name], name))[:MAX_SPREADS])
+    return {
+        f"{name}_{part}": value for name in names for part, value in asdict(spread_of(name, reports)).items()
+    }
 
 
 def mean_loss(begins: Sequence[Begin]) -> float:

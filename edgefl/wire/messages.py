@@ -203,7 +203,8 @@ class Summary:
 
     Traffic in payload bytes.
 
-    metrics: further figures of the round by name.
+    metrics: the spread over clients of every metric that they report: NAME_mean, NAME_p10, NAME_p90. The
+        fields of the accuracy are there for readers that do not know the map.
     """
 
     OPTIONAL = frozenset({"metrics"})

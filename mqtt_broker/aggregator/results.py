@@ -17,7 +17,7 @@ from edgefl.plan.spec import PlanSpec
 from edgefl.privacy import accountant
 from edgefl.server import rounds
 from edgefl.server.rounds import Round
-from edgefl.server.spread import mean_loss, spread_of
+from edgefl.server.spread import mean_loss, spread_of, spreads_of
 from edgefl.storage.aggregator_directory import REMEDY, AggregatorFiles
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
 from edgefl.system import format as words
@@ -74,7 +74,8 @@ def summarize(
 ) -> Summary:
     """Return a round's summary; bytes as the devices sent (up) and the aggregator sent (down)."""
     names = (name for name in ACCURACIES if any(name in begin.metrics for begin in begins))
-    accuracy = spread_of(next(names, ACCURACIES[-1]), [begin.metrics for begin in begins])
+    reported = [begin.metrics for begin in begins]
+    accuracy = spread_of(next(names, ACCURACIES[-1]), reported)
     return Summary(
         closed.number,
         phase,
@@ -88,6 +89,7 @@ def summarize(
         seconds,
         tuple(each.client_id for each in dropped),
         time.time(),
+        spreads_of(reported),
     )
 
 

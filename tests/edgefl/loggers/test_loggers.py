@@ -100,6 +100,12 @@ def test_scalars_of_a_round_by_hand():
         "end/accuracy_shipped/p10": 0.6,
         "end/accuracy_shipped/p90": 0.9,
     }, "another model on other samples is no point of the same curve"
+    metrics = {"auc_mean": 0.5, "auc_p10": 0.25, "accuracy_mean": 0.7, "mae_mean": math.nan}
+    told = round_scalars(SUMMARY | accuracy | {"metrics": metrics})
+    assert (told["round/auc_mean"], told["round/auc_p10"], told["round/accuracy_mean"]) == (0.5, 0.25, 0.8)
+    assert not [name for name in told if "mae" in name]
+    told = round_scalars(SUMMARY | {"phase": "personalize", "metrics": metrics})
+    assert (told["end/auc/mean"], told["end/auc/p10"], told["end/accuracy/mean"]) == (0.5, 0.25, 0.7)
     spread = {"mean": 0.9, "weighted": 0.8, "std": 0.1, "p10": None, "count": 4}
     assert figure_scalars({"accuracy_mixture": spread}) == {
         "end/accuracy_mixture/mean": 0.9,

@@ -51,9 +51,9 @@ def metrics(client_id="pi-1", round=1, **values):
     )
 
 
-def summary(round=1, loss=0.4, dropped=()):
+def summary(round=1, loss=0.4, dropped=(), **metrics):
     return TOPICS.summary(round), encode_json(
-        Summary(round, "federate", 2, loss, math.nan, 0.8, 1.0, 300, 700, 2.5, dropped, 113.0)
+        Summary(round, "federate", 2, loss, math.nan, 0.8, 1.0, 300, 700, 2.5, dropped, 113.0, metrics)
     )
 
 
@@ -224,7 +224,7 @@ def test_the_verdict_of_this_session_is_shown():
 
 
 def test_a_summary_is_a_row_without_nan():
-    tree = told(state(), summary(dropped=("pi-9",)), summary(2, math.nan))
+    tree = told(state(), summary(dropped=("pi-9",)), summary(2, math.nan, auc_mean=0.5, x=math.inf))
     assert tree["history"][0] == {
         "round": 1,
         "phase": "federate",
@@ -237,8 +237,10 @@ def test_a_summary_is_a_row_without_nan():
         "bytes_down": 700,
         "seconds": 2.5,
         "dropped": ["pi-9"],
+        "metrics": {},
     }
     assert (tree["history"][1]["round"], tree["history"][1]["loss"]) == (2, None)
+    assert tree["history"][1]["metrics"] == {"auc_mean": 0.5, "x": None}
     again = told(state(), summary(), summary(2), summary(2, 0.1))["history"]
     assert [(row["round"], row["loss"]) for row in again] == [(1, 0.4), (2, 0.1)]
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from edgefl.server.spread import Spread, spread_of
+from edgefl.server.spread import MAX_SPREADS, Spread, spread_of, spreads_of
 from edgefl.system import format as words
 
 
@@ -27,3 +27,27 @@ def test_shares_are_shown_in_per_cent_and_other_metrics_as_numbers():
     assert words.spread("accuracy", 0.875, 0.8, 0.95) == "accuracy 87.5% (p10 80.0%, p90 95.0%)"
     assert words.metric("accuracy_shipped", 1.0) == "100.0%"
     assert words.spread("loss", 0.5, 0.25, 1.0) == "loss 0.5000 (p10 0.2500, p90 1.0000)"
+
+
+def test_every_metric_has_its_spread_by_hand():
+    clients = [{"auc": share / 10, "loss": 1.0, "shipped": 2.0, "q/0": 0.5} for share in (10, 5, 6, 9, 7, 8)]
+    clients += [{"accuracy": 0.5, "auc": math.nan}, {"mae": math.inf}]
+    assert spreads_of(clients) == pytest.approx(
+        {
+            "accuracy_mean": 0.5,
+            "accuracy_p10": 0.5,
+            "accuracy_p90": 0.5,
+            "auc_mean": 0.75,
+            "auc_p10": 0.55,
+            "auc_p90": 0.95,
+        }
+    )
+    assert spreads_of([]) == spreads_of([{}]) == {}
+
+
+def test_one_client_with_many_metrics_displaces_none_that_others_report():
+    hostile = {f"a{index}": 1.0 for index in range(1000)} | {"Auc": 1.0, "a b": 1.0, "x" * 41: 1.0, "": 1.0}
+    found = spreads_of([hostile, {"zeta": 0.5}, {"zeta": 0.5}])
+    assert len(found) == 3 * MAX_SPREADS
+    assert found["zeta_mean"] == 0.5
+    assert not {name.rpartition("_")[0] for name in found} & {"Auc", "a b", "x" * 41, ""}

@@ -20,7 +20,8 @@ from edgefl.server.spread import mean_loss
 from edgefl.server.uploads import IDLE_S, Uploads
 from edgefl.verdict import judge
 from edgefl.wire.chunks import CHUNK_BYTES, chunk, chunk_count
-from edgefl.wire.messages import Begin, Want
+from edgefl.wire.messages import Begin, Summary, Want
+from edgefl.wire.strict_json import decode_json, encode_json
 from mqtt_broker.aggregator.plan_source import build_in_child, open_plan
 from mqtt_broker.aggregator.results import (
     client_rows,
@@ -195,14 +196,26 @@ def test_a_summary_by_hand_and_a_result_that_is_strict_json(tmp_path):
         closed, _ = rounds.receive(closed, 1, client_id, "x")
     closed = rounds.offline(rounds.fail(closed, "c", "NaN"), "d", 1.0)
     begins = [
-        begin("a", metrics={"loss": 1.0, "accuracy": 0.5}, num_samples=1),
-        begin("b", metrics={"loss": 3.0, "accuracy": 1.0}, num_samples=3),
+        begin("a", metrics={"loss": 1.0, "accuracy": 0.5, "auc": 0.25}, num_samples=1),
+        begin("b", metrics={"loss": 3.0, "accuracy": 1.0, "auc": 0.75}, num_samples=3),
     ]
     assert mean_loss(begins) == 2.5
     assert math.isnan(mean_loss([begin("a")]))
     summary = summarize(closed, "federate", begins, dropped_of(closed, {}), 10, 20, 1.5)
     assert (summary.updates, summary.accuracy_mean, summary.dropped) == (2, 0.75, ("c", "d"))
     assert (summary.accuracy_p10, summary.accuracy_p90) == (pytest.approx(0.55), pytest.approx(0.95))
+    spreads = {
+        "accuracy_mean": 0.75,
+        "accuracy_p10": 0.55,
+        "accuracy_p90": 0.95,
+        "auc_mean": 0.5,
+        "auc_p10": 0.3,
+        "auc_p90": 0.7,
+    }
+    assert summary.metrics == pytest.approx(spreads)
+    assert decode_json(Summary, encode_json(summary)).metrics == summary.metrics
+    older = {name: value for name, value in json.loads(encode_json(summary)).items() if name != "metrics"}
+    assert decode_json(Summary, json.dumps(older).encode()).accuracy_mean == 0.75
     dropped = dropped_of(closed, {})
     assert [(d.client_id, d.reason) for d in dropped] == [("c", "NaN"), ("d", "offline")]
     rows = client_rows([begin("a", metrics={"accuracy_mixture": math.nan, "n_train": 4.0})])
