@@ -23,7 +23,10 @@ from edgefl.data.inspection.records import (
     Range,
     ReadableSamples,
 )
+from edgefl.data.npz import groups_of, samples_of
+from edgefl.data.recordings import find_recordings, join
 from edgefl.system.format import some_of
+from edgefl.types import Array, Labels
 
 MAX_WINDOW_CHANNELS = 12
 SHORTEST_WINDOW = 16
@@ -88,6 +91,48 @@ def shape_findings(name: str, arrays: Arrays, input_shape: tuple[int, ...] | Non
             )
         ]
     return []
+
+
+def recording_findings(name: str, arrays: Arrays) -> list[Finding]:
+    """Return which windows of different groups overlap, and which windows of `x_test` overlap windows of `x`.
+
+    Args:
+        name: name of the device.
+        arrays: samples in the training form, which a device accepts.
+    """
+    x = samples_of(arrays, "")
+    group = groups_of(arrays, len(x))
+    findings: list[Finding] = []
+    found = find_recordings(x) if group is not None else None
+    if group is not None and found is not None:
+        before, after = (len(np.unique(each)) for each in (group, join(group, found.group)))
+        if after < before:
+            text = (
+                f"windows of different groups overlap, so {before} groups count as {after}; give windows of "
+                "one recording the same name in `group`"
+            )
+            findings.append(Finding("joined-groups", WARNING, (name,), text))
+    if "x_test" in arrays:
+        rows = _test_rows_that_overlap(x, samples_of(arrays, "_test"))
+        if len(rows):
+            text = (
+                f"{len(rows)} of {len(arrays['x_test'])} windows of x_test overlap windows of x: row"
+                f"{'s' if len(rows) > 1 else ''} {some_of([str(row) for row in rows])} of x_test; a part of "
+                "them is trained on; leave them out of x_test, or test on another recording"
+            )
+            findings.append(Finding("test-overlaps-training", WARNING, (name,), text))
+    return findings
+
+
+def _test_rows_that_overlap(x: Array, x_test: Array) -> Labels:
+    """Return the rows of `x_test` that share a part with a window of `x`, without those that equal one."""
+    found = find_recordings(np.concatenate([x, x_test]))
+    if found is None:
+        return np.empty(0, np.int64)
+    training = np.arange(len(x))
+    place = found.group_place()
+    copies = np.isin(place[len(x) :], place[training])
+    return np.flatnonzero(found.overlapping(training)[len(x) :] & ~copies).astype(np.int64)
 
 
 def device_findings(device: ReadableSamples, found: DeviceSamples) -> list[Finding]:

@@ -12,6 +12,7 @@ from edgefl.data.inspection.findings import (
     cross_device_findings,
     device_findings,
     label_findings,
+    recording_findings,
     shape_findings,
 )
 from edgefl.data.inspection.outliers import MAX_DESCRIBED_CHANNELS, find_outliers
@@ -55,6 +56,8 @@ def inspect_samples(devices: Mapping[str, Arrays], input_shape: tuple[int, ...] 
         except DataError as error:
             splits.append(None)
             findings.append(Finding("unusable", ERROR, (name,), str(error).removeprefix(f"{name}: ")))
+        else:
+            findings += recording_findings(name, formed)
         readable.append(_read(name, arrays, formed, input_shape))
         findings += shape_findings(name, arrays, input_shape)
     digests = [[blake2b(row.tobytes(), digest_size=16).digest() for row in each.x + 0] for each in readable]

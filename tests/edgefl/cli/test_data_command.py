@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from edgefl.cli import main as cli
 from edgefl.data.npz import load_shard
+from tests.support.sample_files import windows_of
 
 # What a base install of a device lacks, and the learners that it must not load.
 BLOCKED = """
@@ -50,6 +51,27 @@ def test_two_devices_in_a_terminal(here: Path, capsys: pytest.CaptureFixture[str
     assert "held out on all devices by time: the last samples of each class are held out" in "\n".join(lines)
     assert lines[-1] == "change: pi-2: y is one-hot; the class is the column of the 1, out of 4 classes"
     assert max(len(line) for line in lines if line.startswith(("pi-", "device"))) <= 110
+
+
+def test_overlapping_windows_in_a_terminal(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Four groups of five windows are one recording. The last test window overlaps its last window."""
+    x = windows_of(21, 4, 1)
+    save(
+        "pi-1.npz",
+        x=x[:20],
+        y=np.arange(20) % 2,
+        group=np.arange(20) // 5,
+        x_test=np.concatenate([windows_of(4, 16, 2), x[20:]]),
+        y_test=np.arange(5) % 2,
+    )
+    assert cli.run(["data", "show", "pi-1.npz"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("warning")] == [
+        "warning: pi-1: windows of different groups overlap, so 4 groups count as 1; give windows of one "
+        "recording the same name in `group`",
+        "warning: pi-1: 1 of 5 windows of x_test overlap windows of x: row 4 of x_test; a part of them is "
+        "trained on; leave them out of x_test, or test on another recording",
+    ]
 
 
 def test_json(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

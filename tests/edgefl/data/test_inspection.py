@@ -12,6 +12,7 @@ from edgefl.data.inspection.inspect import device_names, inspect_samples
 from edgefl.data.inspection.records import CHANGE, ERROR, SEVERITIES, WARNING
 from edgefl.report.samples_page import samples_page
 from edgefl.report.samples_text import inspection_text, short_text
+from tests.support.sample_files import windows_of
 
 RNG = np.random.default_rng(0)
 
@@ -131,6 +132,34 @@ def test_test_samples_that_are_training_samples() -> None:
     assert text_of("test-in-training", leaking).startswith("5 of 5 samples of x_test")
     fair = arrays | {"x_test": samples(5, seed=9)["x"], "y_test": arrays["y"][:5]}
     assert "test-in-training" not in {kind for kind, _ in found(fair)}
+
+
+def test_windows_of_the_test_part_that_overlap_training_windows() -> None:
+    """Windows have 16 rows. Those of `x` begin at rows 0, 16, ..., 944; the recording has 976 rows."""
+    signal = RNG.normal(size=(976, 3))
+    x = np.stack([signal[row : row + 16] for row in range(0, 960, 16)])
+    new = RNG.normal(size=(2, 16, 3))
+    x_test = np.stack([new[0], signal[8:24], x[5], signal[952:968], new[1], signal[960:]])
+    arrays = {"x": x, "y": np.arange(60) % 4, "x_test": x_test, "y_test": np.arange(6) % 4}
+    text = text_of("test-overlaps-training", arrays)
+    assert text.startswith("2 of 6 windows of x_test overlap windows of x: rows 1, 3 of x_test; ")
+    assert text_of("test-in-training", arrays).startswith("1 of 6 samples of x_test")
+    fair = arrays | {"x_test": x_test[[0, 4, 5]], "y_test": np.arange(3)}
+    assert found(fair) == set()
+    broken = arrays | {"y": np.arange(59) % 4}
+    assert "test-overlaps-training" not in {kind for kind, _ in found(broken)}
+
+
+@pytest.mark.parametrize("own_test", [False, True])
+def test_groups_whose_windows_overlap(own_test) -> None:
+    """Five windows of each of twelve groups; the first six groups are one recording."""
+    x = np.concatenate([windows_of(30, 8, 1), windows_of(30, 16, 2)])
+    arrays = {"x": x, "y": np.arange(60) % 4, "group": np.arange(60) // 5}
+    if own_test:
+        arrays |= {"x_test": windows_of(8, 16, 3), "y_test": np.arange(8) % 4}
+    assert "12 groups count as 7" in text_of("joined-groups", arrays)
+    one = np.r_[np.zeros(30, int), np.arange(30, 60) // 5]
+    assert "joined-groups" not in {kind for kind, _ in found(arrays | {"group": one})}
 
 
 def test_devices_that_do_not_fit_together() -> None:
