@@ -306,7 +306,7 @@ def test_few_epochs_are_worth_what_they_taught(trained) -> None:
     assert before + 0.1 < after > 0.6
 
 
-@pytest.mark.parametrize("name", ["fedap", "aem"])
+@pytest.mark.parametrize("name", ["fedap", "aem", "pfl-mfe"])
 def test_a_client_ships_statistics_of_its_own_samples(name, normed, digits) -> None:
     """FedAP keeps the statistics of earlier rounds in the client's state: they are of other weights."""
     from edgefl.algorithms.plans import build_plan
