@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from itertools import combinations
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgefl.data.forms import (
     LOW_MAXIMUM,
@@ -36,6 +38,8 @@ DIFFERENT_SCALE = 10.0
 LARGE_SPREAD = 30.0
 SMALL_SPREAD = 1e-3
 MAX_CLASSES_FOR_GAPS = 10_000
+ROWS_AT_ONCE = 1024
+"""Number of samples that are converted to float64 at a time: a board has little memory."""
 LEAST_VALUES_FOR_COPIES = 16
 """Samples of fewer values may well be equal by chance."""
 
@@ -56,7 +60,7 @@ def shape_findings(name: str, arrays: Arrays, input_shape: tuple[int, ...] | Non
                 f"{shape[0]},{shape[1]}`"
             )
         return [Finding("channel-axis" if len(shape) == 2 else "channels-first", CHANGE, (name,), change)]
-    if len(shape) == 2 and x.dtype == np.uint8 and min(shape) > MAX_WINDOW_CHANNELS:
+    if len(shape) == 2 and min(shape) > MAX_WINDOW_CHANNELS and _are_grey_levels(x):
         return [
             Finding(
                 "channel-axis",
@@ -91,6 +95,28 @@ def shape_findings(name: str, arrays: Arrays, input_shape: tuple[int, ...] | Non
             )
         ]
     return []
+
+
+def _are_grey_levels(x: NDArray[Any]) -> bool:
+    """Return whether all values are grey levels of 8 bits, from 0 to 255 or divided by 255.
+
+    Floats must have more than `LOW_MAXIMUM` different levels: whole numbers may be counts or marks.
+    """
+    if x.dtype == np.uint8:
+        return True
+    if x.dtype.kind != "f" or not (x.min() >= 0 and x.max() <= 255):
+        return False
+    divided = bool(x.max() <= 1)
+    factor = 255 if divided else 1
+    tolerance = max(1e-3, 255 * float(np.finfo(x.dtype).eps)) if divided else 0  # in levels
+    present = np.zeros(256, bool)
+    for start in range(0, len(x), ROWS_AT_ONCE):
+        levels = x[start : start + ROWS_AT_ONCE].astype(np.float64) * factor
+        whole = np.round(levels)
+        if (np.abs(levels - whole) > tolerance).any():
+            return False
+        present[whole.astype(np.int64)] = True
+    return int(present.sum()) > LOW_MAXIMUM
 
 
 def recording_findings(name: str, arrays: Arrays) -> list[Finding]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from edgefl.data.forms import PARTS, Arrays, likely_input_shape, to_input_shape, to_training_form
 from edgefl.data.inspection.findings import (
+    ROWS_AT_ONCE,
     cross_device_findings,
     device_findings,
     label_findings,
@@ -32,8 +33,6 @@ from edgefl.data.split import Split
 from edgefl.errors import DataError
 from edgefl.types import Array, Labels
 
-ROWS_AT_ONCE = 1024
-"""Number of samples that are converted to float64 at a time: a board has little memory."""
 MAX_CLASSES_SHOWN = 10
 MAX_OUTLIERS_SHOWN = 6
 

@@ -76,6 +76,9 @@ def nan(arrays):
         ("channels-first", WARNING, {"x": RNG.random((60, 9, 128))}, "128 readings of 9 channels"),
         ("channel-axis", CHANGE, {"x": RNG.random((60, 28, 28))}, "28x28x1"),
         ("channel-axis", WARNING, {"x": RNG.integers(0, 256, (60, 24, 32), np.uint8)}, "x[..., None]"),
+        ("channel-axis", WARNING, {"x": RNG.integers(0, 256, (60, 24, 32)) / 255}, "x[..., None]"),
+        ("channel-axis", WARNING, {"x": RNG.integers(0, 256, (60, 24, 32)).astype("f4")}, "x[..., None]"),
+        ("channel-axis", WARNING, {"x": (RNG.integers(0, 256, (60, 24, 32)) / 255).astype("f2")}, "pictures"),
         ("one-hot", CHANGE, {"y": np.eye(4)[np.arange(60) % 4]}, "out of 4 classes"),
         ("label-type", CHANGE, {"y": (np.arange(60) % 4).astype(float)}, "float64[60]"),
         ("unscaled", CHANGE, {"x": RNG.integers(0, 256, (60, 8, 8, 1)).astype(float)}, "divided by 255"),
@@ -102,6 +105,22 @@ def test_each_mistake_is_found(kind, severity, change, words) -> None:
     assert (kind, severity) in found(arrays)
     assert words in text_of(kind, arrays)
     assert all(each not in found(samples()) for each in [(kind, severity)])
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        RNG.random((60, 24, 32)),
+        RNG.integers(0, 2, (60, 24, 32)).astype(float),
+        RNG.integers(0, 17, (60, 24, 32)) - 8.0,
+        RNG.integers(0, 4096, (60, 24, 32)).astype(float),
+        RNG.integers(0, 2048, (60, 24, 32)).astype("f2") / 8,
+        RNG.integers(0, 256, (60, 128, 9)) / 255,
+    ],
+    ids=["any values", "marks", "signed", "12 bits", "eighths", "9 channels"],
+)
+def test_windows_of_many_channels_are_not_taken_for_pictures(x) -> None:
+    assert "channel-axis" not in {kind for kind, _ in found({"x": x, "y": np.arange(60) % 4})}
 
 
 def test_copies_and_contradictions() -> None:
