@@ -19,9 +19,10 @@ from tests.benchmarks.firmware.int8 import KINDS, MODELS, run_int8_bench
 from tests.benchmarks.firmware.int8 import render as render_int8
 from tests.benchmarks.fleet.comparison import Sizes, run_fleet_bench
 from tests.benchmarks.fleet.comparison import render as render_fleet
+from tests.benchmarks.simulate import evaluation as evaluation_bench
+from tests.benchmarks.simulate import selection as selection_bench
 from tests.benchmarks.simulate.comparison import render as render_simulate
 from tests.benchmarks.simulate.comparison import run_simulate_bench
-from tests.benchmarks.simulate.evaluation import ALGORITHMS, measure
 from tests.benchmarks.watching.dashboard import render as render_dashboard
 from tests.benchmarks.watching.dashboard import run_dashboard_bench
 from tests.benchmarks.watching.monitor import render as render_monitor
@@ -241,7 +242,22 @@ def evaluation(samples: int, repeats: int) -> None:
     Example:
       python -m tests.benchmarks evaluation --repeats 41
     """
-    figures = {name: measure(name, samples, repeats) for name in ALGORITHMS}
+    figures = {name: evaluation_bench.measure(name, samples, repeats) for name in evaluation_bench.ALGORITHMS}
+    click.echo(json.dumps(figures, indent=1))
+
+
+@benchmarks.command()
+@click.option("--samples", type=click.IntRange(10), default=250, show_default=True, help="Of the client.")
+@click.option("--rounds", type=click.IntRange(1), default=20, show_default=True)
+def selection(samples: int, rounds: int) -> None:
+    """Processor time of a LeNet-5 client's personalization, and what the choice of a model takes of it, as
+    JSON.
+
+    \b
+    Example:
+      python -m tests.benchmarks selection --samples 250
+    """
+    figures = {name: selection_bench.measure(name, samples, rounds) for name in selection_bench.ALGORITHMS}
     click.echo(json.dumps(figures, indent=1))
 
 

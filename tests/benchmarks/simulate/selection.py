@@ -1,0 +1,84 @@
+"""What the choice of a model costs a client: processor time of the parts of its personalization.
+
+    python -m tests.benchmarks selection
+
+A client makes all models without its validation samples, scores them on these, and then makes all of them
+again on all of its samples. Only the last part would be left if nothing were chosen.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from edgefl.algorithms import make_algorithm
+from edgefl.algorithms.base import PERSONALIZE
+from edgefl.algorithms.plans import build_plan
+from edgefl.client.personalization import make_candidates, score
+from edgefl.client.runner import ClientRunner, WorkItem
+from edgefl.config import FederationConfig, ModelConfig
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.rng import rng_for
+from edgefl.server.stack import server_stack
+from edgefl.simulation.simulate import simulate
+from edgefl.types import ClientState, Peer, Shard
+from tests.benchmarks.simulate.evaluation import CLIENT, samples_of
+
+ALGORITHMS = ("fedavg", "clustered", "fedap", "aem", "fedmix", "pfl-mfe")
+T = TypeVar("T")
+
+
+def measure(name: str, samples: int, rounds: int) -> dict[str, float]:
+    """Return seconds of processor time of the parts of a LeNet-5 client's personalization.
+
+    Args:
+        name: the algorithm, with its default options.
+        samples: number of the client's training samples; one in five validates.
+        rounds: number of rounds, which decides how long the local model trains.
+
+    Returns:
+        first_s: making the models to compare. comparison_s: scoring them. finishing_s: making them again.
+        first_share, comparison_share: the share of each in the sum of the three.
+    """
+    config = FederationConfig(algorithm=name, model=ModelConfig("lenet5"), rounds=rounds)
+    plan, initial = build_plan(config)
+    learner = LiteRTLearner(plan)
+    shards = {client: samples_of(samples) for client in (CLIENT, "other")}
+    states: dict[str, ClientState] = {}
+    ended = simulate(plan, initial, shards, config, states=states).state
+    played = replace(ended, phase=PERSONALIZE)
+    server = server_stack(
+        make_algorithm(name, None, plan.spec.options), config, plan.spec, key=bytes(32), note=lambda _: None
+    )
+    item = WorkItem(server.broadcast(played, CLIENT), states[CLIENT], CLIENT)
+    runner = ClientRunner(plan, learner, shards, config.seed)
+    split = runner.split(CLIENT)
+
+    def make(shard: Shard) -> Mapping[str, Peer]:
+        return make_candidates(
+            runner.algorithm(item),
+            learner,
+            item.broadcast,
+            item.state,
+            shard,
+            config.personalization,
+            lambda purpose: rng_for(config.seed, played.round, f"{CLIENT}:{purpose}"),
+        ).models
+
+    compared, first = _timed(lambda: make(split.train))
+    _, comparison = _timed(lambda: [score(learner, peer, split.x, split.y) for peer in compared.values()])
+    _, finishing = _timed(lambda: make(runner.shards[CLIENT]))
+    total = first + comparison + finishing
+    return {
+        "first_s": round(first, 2),
+        "comparison_s": round(comparison, 4),
+        "finishing_s": round(finishing, 2),
+        "first_share": round(first / total, 3),
+        "comparison_share": round(comparison / total, 5),
+    }
+
+
+def _timed(function: Callable[[], T]) -> tuple[T, float]:
+    begin = time.process_time()
+    result = function()
+    return result, time.process_time() - begin
