@@ -1,15 +1,15 @@
 """What a federation gave its clients: the verdict, and each client's models side by side."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
 
 import numpy as np
 
 from edgefl.report.chart import Chart, Table
-from edgefl.report.drawing import PALETTE, shortened
+from edgefl.report.drawing import MUTED, PALETTE, shortened
 from edgefl.report.folder import Folder, mapping_at, number
 from edgefl.system.format import percent
-from edgefl.verdict import DeviceFigures, Verdict, judge
+from edgefl.verdict import FIGURES, Comparison, DeviceFigures, Verdict, from_dict, judge
 
 MAX_ROWS = 40
 """A row of dots each for at most so many clients; a distribution shows more."""
@@ -21,21 +21,61 @@ HEADLINES = (
 MARKS = {"local": "s", "federated": "^", "shipped": "o"}
 LABELS = {"local": "alone", "federated": "together", "shipped": "yours"}
 COLOURS = {"local": PALETTE[1], "federated": PALETTE[3], "shipped": PALETTE[0]}
+_WAYS: Mapping[Comparison, str] = {"better": "up", "as good": "same", "worse": "down", "": ""}
+_COMPARISON_COLOURS: Mapping[Comparison, str] = {
+    "better": PALETTE[2],
+    "as good": MUTED,
+    "worse": PALETTE[1],
+    "": MUTED,
+}
 CROWDED_POINTS = 0.02
 """Marks closer than this share of the axis would hide each other."""
 
 
 def verdict_of(folder: Folder) -> Verdict | None:
-    """Return the verdict on a folder's federation, None where no client has measured a model of its own."""
-    classes = number(mapping_at(folder.config, "model").get("num_classes"))
-    num_classes = int(classes) if np.isfinite(classes) else 0
-    select = mapping_at(folder.config, "personalization").get("select") is not False
-    verdict = judge(folder.clients, algorithm=folder.algorithm, num_classes=num_classes, select=select)
+    """Return the verdict on a folder's federation, None where no client has measured a model of its own.
+
+    It is the verdict that the run has stored. A run of an older version may have none: then it is computed
+    from the figures of the clients.
+    """
+    verdict = _stored_verdict(folder) or _computed_verdict(folder)
     return verdict if verdict.means["shipped"] is not None else None
 
 
+def _computed_verdict(folder: Folder) -> Verdict:
+    classes = number(mapping_at(folder.config, "model").get("num_classes"))
+    num_classes = int(classes) if np.isfinite(classes) else 0
+    select = mapping_at(folder.config, "personalization").get("select") is not False
+    return judge(folder.clients, algorithm=folder.algorithm, num_classes=num_classes, select=select)
+
+
+def _stored_verdict(folder: Folder) -> Verdict | None:
+    """Return the verdict in the folder's result, None where it is missing or has another form."""
+    try:
+        verdict = from_dict(folder.summary["verdict"])
+        shares = [each.get(name) for each in (verdict.means, verdict.worst) for name in FIGURES]
+        shares += [getattr(row, name) for row in verdict.rows for name in FIGURES]
+        points = verdict.gain_points
+        texts = [verdict.sentence, *(text for row in verdict.rows for text in (row.id, row.kind))]
+        comparisons = [verdict.overall, *(row.comparison for row in verdict.rows)]
+        is_sound = (
+            all(share is None or 0 <= share <= 1 for share in shares)
+            and (points is None or -100 <= points <= 100)
+            and all(isinstance(text, str) for text in texts)
+            and all(each in get_args(Comparison) for each in comparisons)
+        )
+    except (KeyError, TypeError, AttributeError):
+        return None
+    return verdict if is_sound else None
+
+
 def headlines(verdict: Verdict) -> list[dict[str, str]]:
-    """Return the three large figures of a page: name, figure, note; the last says what was gained."""
+    """Return the three large figures of a page.
+
+    Each has a name, a figure and a note. The last one also has the gain over training alone, and its `way`:
+    `up` or `down` where the difference is significant, `same` where it is within chance, empty where it was
+    not tested.
+    """
     found = [
         {
             "kind": kind,
@@ -51,15 +91,20 @@ def headlines(verdict: Verdict) -> list[dict[str, str]]:
     shipped = found[-1]
     if verdict.means["int8"] is not None:
         shipped["int8"] = f"as int8: {percent(verdict.means['int8'])}"
-    if (points := verdict.gain_points) is not None:
-        shipped["way"] = "same" if round(abs(points), 1) == 0 else "up" if points > 0 else "down"
-        gains = {
-            "same": "the same as alone",
-            "up": f"▲ {abs(points):.1f} points above alone",
-            "down": f"▼ {abs(points):.1f} points below alone",
-        }
-        shipped["gain"] = gains[shipped["way"]]
+    if verdict.gain_points is not None:
+        shipped["gain"] = _gain_text(verdict.gain_points, verdict.overall)
+        # The test counts samples, the mean counts devices: they may point in opposite directions.
+        is_opposite = {"better": verdict.gain_points < 0, "worse": verdict.gain_points > 0}
+        shipped["way"] = "" if is_opposite.get(verdict.overall) else _WAYS[verdict.overall]
     return found
+
+
+def _gain_text(points: float, overall: Comparison) -> str:
+    if round(abs(points), 1) == 0:
+        return "the same as alone"
+    sign, word = ("▲", "above") if points > 0 else ("▼", "below")
+    chance = ", within chance" if overall == "as good" else ""
+    return f"{sign} {abs(points):.1f} points {word} alone{chance}"
 
 
 def client_chart(verdict: Verdict, data: Table) -> Chart:
@@ -83,7 +128,9 @@ def client_chart(verdict: Verdict, data: Table) -> Chart:
         data,
         draw,
         height=1.1 + 0.27 * len(rows),
-        note="On each client's own held-out samples; further to the right is better.",
+        note="On each client's own held-out samples. Further to the right is better. A line is green where "
+        "the client's model is better than its model alone, red where it is worse, grey where the difference "
+        "is within chance or was not tested.",
     )
 
 
@@ -98,8 +145,8 @@ def draw_clients(axes: Any, rows: Sequence[DeviceFigures], kinds: Sequence[str])
     offsets = np.array([lanes(row, CROWDED_POINTS * (high - low + 2 * margin)) for row in found])
     for y, row in zip(places, rows, strict=True):
         if row.local is not None and row.shipped is not None:
-            way = PALETTE[2] if row.shipped >= row.local else PALETTE[1]
-            axes.plot([100 * row.local, 100 * row.shipped], [y, y], color=way, linewidth=2.2, alpha=0.55)
+            colour = _COMPARISON_COLOURS[row.comparison]
+            axes.plot([100 * row.local, 100 * row.shipped], [y, y], color=colour, linewidth=2.2, alpha=0.55)
     for column, kind in enumerate(kinds):
         axes.plot(
             found[:, column],

@@ -14,6 +14,7 @@ import pytest
 from edgefl.cli.main import run as edgefl
 from edgefl.report.folder import read_folder
 from edgefl.report.page import to_html
+from edgefl.verdict import as_dict, judge
 
 pytest.importorskip("matplotlib", reason="the plots extra is not installed")
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -126,6 +127,73 @@ def test_a_clustered_run_has_all_but_gates_and_int8(clustered, tmp_path, capsys)
     loss = next(part for part in told["sections"]["curves"] if part["title"] == "Training loss")
     records = [json.loads(line) for line in (clustered / "rounds.jsonl").read_text().splitlines()]
     assert loss["rows"] == [[record["round"], record["loss"]] for record in records]
+
+
+def verdict_clients(**counts):
+    """Return two clients, each with the same figures and with `test_gained` and `test_lost` of its own."""
+    return [
+        {
+            "id": f"pi-{i + 1}",
+            "accuracy_local": 0.90,
+            "accuracy_shipped": 0.92,
+            "shipped": 1,
+            "test_gained": gained,
+            "test_lost": lost,
+        }
+        for i, (gained, lost) in enumerate(counts.values())
+    ]
+
+
+@pytest.mark.parametrize(
+    ("counts", "way", "gain"),
+    [
+        ((10, 1), "up", "▲ 2.0 points above alone"),
+        ((4, 2), "same", "▲ 2.0 points above alone, within chance"),
+        ((1, 10), "", "▲ 2.0 points above alone"),
+    ],
+    ids=["better", "as good", "the mean points the other way"],
+)
+def test_colours_follow_significance_and_not_the_sign_of_a_difference(written, counts, way, gain):
+    folder = read_folder(written(clients=verdict_clients(a=counts, b=counts)))
+    text = to_html(folder)
+    assert f'<p class="gain {way}">{gain}</p>' in text
+    assert f'<p class="sentence {way}">' in text
+    green = "stroke: var(--green); stroke-opacity: 0.55;"
+    red = "stroke: var(--vermilion); stroke-opacity: 0.55;"
+    clients = re.search(r'<section id="clients">.*?</svg>', text, re.DOTALL)[0]
+    assert (clients.count(green), clients.count(red)) == {"up": (2, 0), "same": (0, 0), "": (0, 2)}[way]
+
+
+def test_the_page_shows_the_verdict_that_the_run_has_stored(written):
+    clients = verdict_clients(a=(10, 1), b=(10, 1))
+    stored = {**as_dict(judge(clients)), "sentence": "What the run said when it ended.", "gain_points": 7.5}
+    summary = {"clients": clients, "verdict": stored}
+    text = to_html(read_folder(written(summary=summary)))
+    assert "What the run said when it ended." in text
+    assert "▲ 7.5 points above alone" in text
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        None,
+        [],
+        {},
+        {"means": {}},
+        {"rows": 1},
+        {"gain_points": "2"},
+        {"means": {"shipped": "x"}},
+        {"sentence": 1},
+    ],
+)
+def test_without_a_stored_verdict_it_is_computed_from_the_clients(written, stored):
+    clients = verdict_clients(a=(10, 1), b=(10, 1))
+    verdict = {**as_dict(judge(clients)), **stored} if stored else stored
+    if stored == {"means": {}}:
+        del verdict["sentence"]
+    text = to_html(read_folder(written(summary={"clients": clients, "verdict": verdict})))
+    assert "The federation was worth it for 2 of 2 devices" in text
+    assert "▲ 2.0 points above alone" in text
 
 
 def test_a_run_with_gates_shows_their_usage(aem):
