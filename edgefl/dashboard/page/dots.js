@@ -2,6 +2,7 @@
 
 import { el, percent, isNumber } from "./dom.js";
 import { onWidth } from "./canvas.js";
+import { wayOf } from "./outcomes.js";
 
 const ROW = 36, AXIS = 30, EDGE = 14, LANE = 9;
 export const MARKS = { local: ["square", "alone"], federated: ["triangle", "together"], shipped: ["disc", "yours"], int8: ["", "yours as int8"], accuracy: ["disc", "last reported"] };
@@ -69,7 +70,7 @@ export function dots(box, legend) {
       const letters = Math.floor(label / 7.5);
       group.append(shape("text", { x: label, y: y + 4, "text-anchor": "end" }, row.id.length > letters ? `${row.id.slice(0, Math.max(1, letters - 1))}…` : row.id));
       if (isNumber(row.local) && isNumber(row.shipped)) {
-        group.append(shape("line", { x1: at(row.local), x2: at(row.shipped), y1: y, y2: y, class: row.shipped < row.local ? "way down" : "way" }));
+        group.append(shape("line", { x1: at(row.local), x2: at(row.shipped), y1: y, y2: y, class: `way ${wayOf(row.comparison, row.shipped - row.local)}` }));
       }
       for (const [key, x, lane] of lanes(keys.filter((key) => isNumber(row[key])).map((key) => [key, at(row[key])]))) group.append(mark(key, x, y + LANE * lane));
       group.append(shape("text", { x: width - 4, y: y + 4, "text-anchor": "end", class: "value" }, percent(row[last])));

@@ -7,6 +7,16 @@ const KINDS = ["local", "federated", "fine-tuned", "mixture"];
 
 const mean = (values) => (values.length ? values.reduce((a, b) => a + b, 0) / values.length : undefined);
 
+const gainPoints = ({ local, shipped }) => (isNumber(local) && isNumber(shipped) ? 100 * (shipped - local) : undefined);
+
+// "up" or "down" where a test finds a difference to training alone, "same" where it is within chance, "" where nothing was tested.
+export function wayOf(comparison, points) {
+  if (comparison === "as good") return "same";
+  // The test over all devices counts samples, the mean counts devices: they may point in opposite directions.
+  if (comparison === "better" && points >= 0) return "up";
+  return comparison === "worse" && points <= 0 ? "down" : "";
+}
+
 export function outcomes(state) {
   const judged = new Map((state.verdict?.rows ?? []).map((row) => [row.id, row]));
   const devices = Object.values(state.devices ?? {}), ids = new Set([...judged.keys(), ...devices.map(({ id }) => id)]);
@@ -19,5 +29,6 @@ export function outcomes(state) {
   const means = state.verdict?.means ?? Object.fromEntries(FIGURES.map((key) => [key, mean(rows.map((row) => row[key]).filter(isNumber))]));
   const counts = KINDS.map((kind) => [kind, state.verdict?.kinds?.[kind] ?? rows.filter((row) => row.kind === kind).length]).filter(([, n]) => n);
   const measured = state.verdict?.devices ?? rows.filter((row) => isNumber(row.shipped)).length;
-  return { rows, means, measured, kinds: counts, sentence: state.verdict?.sentence ?? "" };
+  const gain = state.verdict ? state.verdict.gain_points : gainPoints(means);
+  return { rows, means, measured, gain, overall: state.verdict?.overall ?? "", kinds: counts, sentence: state.verdict?.sentence ?? "" };
 }

@@ -1,7 +1,7 @@
 // Where the federation stands: nothing on the broker yet, joining, running, finished, or stopped. Each has a section of its own.
 
 import { $, count, el, isNumber, percent, setText } from "./dom.js";
-import { outcomes } from "./outcomes.js";
+import { outcomes, wayOf } from "./outcomes.js";
 
 const LOOPBACK = /^(localhost|127\.[\d.]+|\[::1\])$/;
 const HEADLINES = [
@@ -106,16 +106,18 @@ function stopped(state) {
 
 const kindsIn = (kinds) => kinds.map(([kind, n], i) => `${i ? count(n) : `${plural(n, "device")} ${n === 1 ? "keeps" : "keep"}`} the ${kind} model`).join(", ");
 
+function gainText(points, overall) {
+  if (Math.abs(points) < 0.05) return "the same as alone";
+  const text = `${points > 0 ? "▲" : "▼"} ${Math.abs(points).toFixed(1)} points ${points > 0 ? "above" : "below"} alone`;
+  return overall === "as good" ? `${text}, within chance` : text;
+}
+
 // A mean in percent, and what it is the mean of.
 function headline([key, name, note], found, means) {
-  const value = means[key], local = means.local;
+  const value = means[key];
   const parts = [el("h3", {}, name), el("p", { class: "huge" }, percent(value)), el("p", { class: "muted" }, isNumber(value) ? note : "not measured")];
   if (key === "shipped") {
-    if (isNumber(value) && isNumber(local)) {
-      const points = 100 * (value - local), same = Math.abs(points) < 0.05;
-      parts.push(el("p", { class: "gain", "data-way": same ? "same" : points > 0 ? "up" : "down" },
-        same ? "the same as alone" : `${points > 0 ? "▲" : "▼"} ${Math.abs(points).toFixed(1)} points ${points > 0 ? "above" : "below"} alone`));
-    }
+    if (isNumber(found.gain)) parts.push(el("p", { class: "gain", "data-way": wayOf(found.overall, found.gain) }, gainText(found.gain, found.overall)));
     if (found.kinds.length) parts.push(el("p", { class: "muted" }, kindsIn(found.kinds)));
     if (isNumber(means.int8)) parts.push(el("p", { class: "muted" }, `as int8: ${percent(means.int8)}`));
   }
@@ -135,7 +137,7 @@ function result(state) {
   setText($("result-note"), note.join(" "));
   setText($("result-sentence"), found.sentence);
   $("result-sentence").hidden = !found.sentence;
-  const signature = JSON.stringify([found.means, found.kinds]);
+  const signature = JSON.stringify([found.means, found.gain, found.overall, found.kinds]);
   $("headline").hidden = !measured;
   if ($("headline").dataset.signature === signature) return;
   $("headline").dataset.signature = signature;

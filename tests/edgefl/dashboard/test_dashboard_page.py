@@ -10,6 +10,7 @@ import pytest
 from edgefl.dashboard.latest import Latest
 from edgefl.dashboard.server import Server
 from edgefl.runs.metrics import cdf
+from edgefl.verdict import as_dict, judge
 
 expect = pytest.importorskip("playwright.sync_api", reason="no playwright; pip install playwright").expect
 expect.set_options(timeout=60_000)
@@ -113,6 +114,43 @@ def test_curves_end_with_the_rounds_and_begin_with_accuracy(served, sample, visi
     expect(page.locator("#chart-accuracy .u-legend")).to_contain_text(f"{100 * last:.1f}%")
     page.click("#table-rounds summary")
     expect(page.locator("#table-rounds tbody tr").first).to_contain_text("32.1%")
+
+
+def judged(*rows):
+    """Return what a finished federation adds to a snapshot: its state and the verdict on such rows."""
+    return {"phase": "done", "round": 21, "verdict": as_dict(judge(rows))}
+
+
+def compared(client_id, gained, lost, local=0.90, shipped=0.92):
+    return {
+        "id": client_id,
+        "accuracy_local": local,
+        "accuracy_shipped": shipped,
+        "shipped": 1,
+        "test_gained": gained,
+        "test_lost": lost,
+    }
+
+
+def test_colours_follow_significance_and_not_the_sign_of_a_difference(served, sample, visitor):
+    latest, url = served
+    rows = [compared("pi-1", 10, 1), compared("pi-2", 4, 2), compared("pi-3", 1, 10, shipped=0.88)]
+    latest.put({**now(sample(3)), **judged(*rows)})
+    page = visitor.visit(url)
+    lines = page.locator("#box-dots g .way")
+    expect(lines).to_have_count(3)
+    assert [line.get_attribute("class").strip() for line in lines.all()] == ["way up", "way same", "way down"]
+    expect(page.locator("#note-cdf")).to_contain_text("green where its model is better than its model alone")
+    gain = page.locator("#headline .gain")
+    for row, way, text in (
+        (rows[0], "up", "▲ 2.0 points above alone"),
+        (rows[1], "same", "▲ 2.0 points above alone, within chance"),
+        (rows[2], "down", "▼ 2.0 points below alone"),
+        ({**rows[0], "test_gained": None}, "", "▲ 2.0 points above alone"),
+    ):
+        latest.put({**now(sample(3)), **judged(row)})
+        expect(gain).to_have_text(text)
+        expect(gain).to_have_attribute("data-way", way)
 
 
 def test_it_follows_patches_and_another_session(shown):
