@@ -7,6 +7,7 @@ from textwrap import indent
 
 import click
 
+from edgefl.algorithms.recommendation import USUAL_ALGORITHM, recommend
 from edgefl.cli.completion import algorithm_names, dataset_names, known, model_names
 from edgefl.config import DEFAULT_BROKER, DataConfig, FederationConfig, ModelConfig, PartitionConfig, as_shape
 from edgefl.config.template import commented
@@ -17,7 +18,6 @@ from edgefl.report.samples_text import short_text
 from edgefl.system.files import write_atomic
 from edgefl.system.progress import Telling
 
-ALGORITHM = "pfl-mfe"
 COUNTS = ("", "One question", "Two questions", "Three questions", "Four questions")
 
 
@@ -51,7 +51,7 @@ def next_commands(path: Path, config: FederationConfig, task: Task) -> list[str]
 @click.option(
     "--algorithm",
     shell_complete=known(algorithm_names),
-    help=f"Question 3: a name of `edgefl algorithms`.  [default: {ALGORITHM}]",
+    help="Question 3: a name of `edgefl algorithms`.  [default: one that fits the data]",
 )
 @click.option(
     "--clients",
@@ -122,10 +122,17 @@ def init(
     task, table = _learned(
         questions, data, model, input_shape, num_classes, {"window": window, "label": label}
     )
+    recommended = USUAL_ALGORITHM
+    if algorithm is None and task.inspection is not None:
+        found = recommend([dict(device.class_counts) for device in task.inspection.devices])
+        recommended = found.algorithm
+        click.echo(f"    {found.algorithm} is recommended: {found.reason}", err=True)
+        if found.caution:
+            click.echo(f"    {found.caution}", err=True)
     chosen_algorithm = questions.answer(
         algorithm,
         "Algorithm, a name of `edgefl algorithms`",
-        ALGORITHM,
+        recommended,
         "--algorithm",
         known_algorithm,
     )
