@@ -141,7 +141,8 @@ def head(tree: Tree, width: int, limit: int = 0) -> list[str]:
     limit: at most so many devices in the table of the verdict.
     """
     others = [_counts(tree["devices"]), _figures(tree, width), _traffic(tree, width), _clusters(tree)]
-    reason = textwrap.wrap(words.printable(tree["stopped_because"]), width)
+    reasons = [words.printable(tree["stopped_because"]), _missing_figures(tree)]
+    reason = [line for each in reasons for line in textwrap.wrap(each, width)]
     lines = [_standing(tree, width), *reason, *_verdict(tree, width, limit), *filter(None, others)]
     return [words.cut(each, width) for each in lines]
 
@@ -174,6 +175,24 @@ def _verdict(tree: Tree, width: int, limit: int) -> list[str]:
     verdict = from_dict(tree["verdict"])
     sentence = words.printable(verdict.sentence)
     return [*table(verdict, limit).splitlines(), *textwrap.wrap(sentence, width)]
+
+
+def _missing_figures(tree: Tree) -> str:
+    """Return why the figures that a reader expects are missing, empty where none are."""
+    is_done = tree["phase"] == "done"
+    if tree["differential_privacy"]:
+        if is_done:
+            return (
+                "Differential privacy is on, so the aggregator publishes no figures and no verdict. They are "
+                "in its result.json; `edgefl report` shows them."
+            )
+        return "Differential privacy is on, so the aggregator publishes no figures of rounds."
+    verdict = tree["verdict"]
+    if is_done and verdict is None:
+        return "The broker has no verdict of this federation; `edgefl report` shows the aggregator's result."
+    if verdict and verdict["devices"] and not verdict["rows"]:
+        return "Updates are masked, so the verdict holds no figures of single devices."
+    return ""
 
 
 def _waiting(tree: Tree) -> str:

@@ -218,6 +218,7 @@ def snapshot(view: View, now_s: float) -> dict[str, Any]:
         "ts": now_s,
         "broken": view.broken,
         "stopped_because": explain_divergence(divergence) if divergence else "",
+        "differential_privacy": bool(state and state.settings.get("differential_privacy", 0.0) > 0),
         "verdict": as_dict(read_verdict(view.verdict)) if view.verdict and state else None,
         "history": [_row(each) for each in view.history],
         "devices": [

@@ -210,6 +210,7 @@ class Aggregator:
             settings={
                 "min_clients": float(config.min_clients),
                 "own_experts": float(count_own_experts(self._spec)),
+                **({"differential_privacy": 1.0} if config.privacy.is_on else {}),
             },
         )
 

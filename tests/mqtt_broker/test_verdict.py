@@ -165,8 +165,8 @@ def test_masked_updates_come_with_a_verdict_without_single_devices(
     assert not any(set(each.values) & FIGURES_AT_THE_END for each in metrics if each.round == 1)
 
 
-def test_differential_privacy_publishes_no_verdict(mosquitto_url, federate, toys, retained, listen):
-    """Its figures have no noise: they stay with the aggregator."""
+def test_differential_privacy_publishes_no_verdict(mosquitto_url, federate, toys, retained, listen, start):
+    """Its figures have no noise: they stay with the aggregator. A monitor says why it shows none."""
     pytest.importorskip("dp_accounting", reason="the extra dp is not installed")
     tables = "[privacy]\nclip = 0.5\nnoise_multiplier = 0.8\npopulation = 2\ndelta = 1e-5\n"
     federation = federate(mosquitto_url, rounds=1, min_clients=2, tables=tables)
@@ -175,4 +175,7 @@ def test_differential_privacy_publishes_no_verdict(mosquitto_url, federate, toys
     received = heard.until_phase("done")
     assert not any(each.payload for each in received if each.topic == federation.topics.verdict)
     assert retained(mosquitto_url, federation.topics.verdict) is None
+    once = start("monitor", "--broker", mosquitto_url, "--federation", federation.name, "--once")
+    assert once.end() == 0, once.said
+    assert "Differential privacy is on" in once.out
     assert federation.result()["verdict"]["sentence"] == aggregator.said.splitlines()[-1]

@@ -19,8 +19,8 @@ const clock = () => Date.now() / 1000 + behind;
 
 const parts = { round: round(clock), devices: devices(clock) };
 const showing = [
-  [["federation", "phase", "round", "rounds", "needed", "devices", "broker", "notice", "verdict", "history"], stage()],
-  [["federation", "phase", "round", "rounds", "deadline_s", "round_started_ts", "devices", "history", "broken", "cohort_size"], parts.round.update],
+  [["federation", "phase", "round", "rounds", "needed", "devices", "broker", "notice", "verdict", "history", "differential_privacy"], stage()],
+  [["federation", "phase", "round", "rounds", "deadline_s", "round_started_ts", "devices", "history", "broken", "cohort_size", "differential_privacy"], parts.round.update],
   [["history"], curves()], [["devices", "verdict"], clients()], [["devices", "experts"], gates()], [["clusters"], clusters()], [["devices", "verdict", "rounds", "experts"], parts.devices.update],
 ];
 

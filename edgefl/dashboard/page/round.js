@@ -38,6 +38,8 @@ export function round(clock) {
       ["missing in the last round", last ? last.dropped?.length ?? 0 : "–"],
     ];
     if (state.broken) rows.push(["messages not understood", count(state.broken)]);
+    $("bytes-tile").hidden = Boolean(state.differential_privacy);
+    $("round-note").hidden = !state.differential_privacy || state.phase === "done";
     $("bytes").replaceChildren(...rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
     const news = `${$("round-number").textContent}, ${$("round-phase").textContent}`;
     if (news !== told) setText($("announce"), (told = news));

@@ -124,17 +124,24 @@ function headline([key, name, note], found, means) {
   return el("div", { class: `tile ${key}` }, ...parts);
 }
 
+// Why figures that a reader expects are missing; empty where none are.
+function missingFigures(state) {
+  if (state.differential_privacy) return "Differential privacy is on, so the aggregator publishes no figures and no verdict. They are in its result.json; edgefl report shows them.";
+  if (!state.verdict) return "The broker has no verdict of this federation; edgefl report shows the aggregator's result.";
+  return state.verdict.devices && !state.verdict.rows.length ? "Updates are masked, so the verdict holds no figures of single devices." : "";
+}
+
 function result(state) {
   const found = outcomes(state), devices = Object.values(state.devices ?? {});
   const { measured } = found;
   const lost = devices.filter((device) => device.state === "offline").map((device) => device.id);
   const note = [`${plural(state.rounds ?? 0, "round")}.`];
   if (measured) note.push(`${plural(measured, "device")} took away a model of ${measured === 1 ? "its" : "their"} own.`);
-  else note.push("This page began to listen after the end, and the broker keeps no figures; edgefl report shows the result.");
+  note.push(missingFigures(state));
   const late = devices.filter((device) => device.state === "finished" && device.why).map((device) => device.id);
   if (late.length) note.push(`${someOf(late)} finished too late for the verdict.`);
   if (lost.length) note.push(`${someOf(lost)} left before the end.`);
-  setText($("result-note"), note.join(" "));
+  setText($("result-note"), note.filter(Boolean).join(" "));
   setText($("result-sentence"), found.sentence);
   $("result-sentence").hidden = !found.sentence;
   const signature = JSON.stringify([found.means, found.gain, found.overall, found.kinds]);

@@ -153,6 +153,30 @@ def test_colours_follow_significance_and_not_the_sign_of_a_difference(served, sa
         expect(gain).to_have_attribute("data-way", way)
 
 
+def test_it_says_why_figures_are_missing(served, sample, visitor):
+    latest, url = served
+    snapshot = {**now(sample(3)), "history": []}
+    unknown = {"accuracy_mixture": None, "accuracy_federated": None, "accuracy_int8": None}
+    snapshot["devices"] = [{**device, **unknown, "state": "idle"} for device in snapshot["devices"]]
+    latest.put({**snapshot, "differential_privacy": True})
+    page = visitor.visit(url)
+    expect(page.locator("#round-note")).to_have_text(
+        "Differential privacy is on, so the aggregator publishes no figures of rounds."
+    )
+    expect(page.locator("#bytes-tile")).to_be_hidden()
+    done = {**snapshot, "phase": "done", "round": 21}
+    note = page.locator("#result-note")
+    latest.put({**done, "differential_privacy": True})
+    expect(note).to_contain_text("Differential privacy is on, so the aggregator publishes no figures and no")
+    expect(page.locator("#headline")).to_be_hidden()
+    latest.put({**done, "differential_privacy": False})
+    expect(note).to_contain_text("The broker has no verdict of this federation; edgefl report shows")
+    masked = {**as_dict(judge([compared("pi-1", 10, 1)])), "rows": []}
+    latest.put({**done, "verdict": masked})
+    expect(note).to_contain_text("Updates are masked, so the verdict holds no figures of single devices.")
+    expect(page.locator("#headline .shipped .huge")).to_have_text("92.0%")
+
+
 def test_it_follows_patches_and_another_session(shown):
     latest, snapshot, page = shown
     snapshot = copy.deepcopy(snapshot)

@@ -57,6 +57,7 @@ def tree(*devices, **more):
         "ts": 1000.0,
         "broken": 0,
         "stopped_because": "",
+        "differential_privacy": False,
         "verdict": None,
         "needed": None,
         "experts": [],
@@ -134,6 +135,24 @@ def test_the_verdict_stands_above_the_devices():
     assert once[2] == "pi-0    50.0%          -    75.0%     -  mixture  -"
     assert once[:8][-1].startswith("On average accuracy rises")
     assert not any("rises" in line for line in plain(tree(phase="done"), 80))
+
+
+def test_the_head_says_why_figures_are_missing():
+    def reason(**more):
+        return " ".join(head(tree(**more), 80)[1:-1])
+
+    private = {"differential_privacy": True}
+    assert reason(**private) == (
+        "Differential privacy is on, so the aggregator publishes no figures of rounds."
+    )
+    assert reason(phase="done", **private) == (
+        "Differential privacy is on, so the aggregator publishes no figures and no verdict. They are in its "
+        "result.json; `edgefl report` shows them."
+    )
+    assert reason(phase="done").startswith("The broker has no verdict of this federation")
+    masked = {**as_dict(judge([{"id": "pi-1", "accuracy_shipped": 0.5}])), "rows": []}
+    assert reason(phase="done", verdict=masked).startswith("Updates are masked, so the verdict holds no")
+    assert reason() == reason(phase="joining") == reason(phase="stopped") == ""
 
 
 def test_rows_by_hand():

@@ -159,6 +159,12 @@ def test_a_round_by_hand():
     )
 
 
+def test_the_state_says_that_differential_privacy_hides_the_figures():
+    assert told(state("done", 21, differential_privacy=1.0))["differential_privacy"] is True
+    assert told(state("done", 21))["differential_privacy"] is False
+    assert told(status())["differential_privacy"] is False
+
+
 def test_a_view_that_came_after_the_end_knows_from_the_verdict_who_finished():
     gone = [status(client_id, online=False) for client_id in ("pi-1", "pi-2")]
     tree = told(*gone, state("done", 21), verdict())
