@@ -1,5 +1,6 @@
 """The page before, during and after a federation: real processes, a real broker, a phone and a desktop."""
 
+import re
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -13,6 +14,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="no playwright; p
 expect = playwright.expect
 expect.set_options(timeout=90_000)
 PHONE, DESKTOP = 390, 1280
+ACCURACY_LEGEND = re.compile(r"round\d+mean\d+\.\d%p10\d+\.\d%p90\d+\.\d%")
 VIEWS = ((PHONE, "light"), (DESKTOP, "light"), (PHONE, "dark"), (DESKTOP, "dark"))
 
 
@@ -102,7 +104,8 @@ def test_joining_says_who_is_here_and_what_to_type_on_the_others(
 
 
 def test_running_shows_the_round_and_its_curves(broker, federate, toys, dashboard, visitor, severe):
-    federation = choose_models(federate(broker.url, rounds=400, min_clients=4, deadline_s=60.0))
+    settings = {"rounds": 400, "min_clients": 4, "deadline_s": 60.0, "evaluate": True}
+    federation = choose_models(federate(broker.url, **settings))
     federation.aggregator()
     for i in range(4):
         federation.device(f"pi-{i + 1}", toys.shard(i, 30 + 10 * i))
@@ -112,6 +115,9 @@ def test_running_shows_the_round_and_its_curves(broker, federate, toys, dashboar
 
     def until(page):
         expect(page.locator("#chart-loss .uplot")).to_be_visible()
+        expect(page.locator("#chart-accuracy .uplot")).to_be_visible()
+        # The legend names the last round and its mean, 10th and 90th percentile
+        expect(page.locator("#chart-accuracy .u-legend")).to_have_text(ACCURACY_LEGEND)
         expect(page.locator("#round-phase")).to_contain_text("federate, cohort of 4")
         expect(page.locator("#cards li")).to_have_count(4)
         assert page.locator("#joining:visible, #result:visible, #empty:visible").count() == 0

@@ -7,6 +7,7 @@ import json
 import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from edgefl.report.page import to_html
 from edgefl.verdict import as_dict, judge
 
 pytest.importorskip("matplotlib", reason="the plots extra is not installed")
+CHROMIUM = "/usr/bin/chromium"
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 SECTIONS = ("clients", "curves", "clusters", "gates", "confusion")
 HOSTILE = "<script>alert(1)</script>\"'&$\\frac{x}$\x00\x1b[31m"
@@ -194,6 +196,42 @@ def test_without_a_stored_verdict_it_is_computed_from_the_clients(written, store
     text = to_html(read_folder(written(summary={"clients": clients, "verdict": verdict})))
     assert "The federation was worth it for 2 of 2 devices" in text
     assert "▲ 2.0 points above alone" in text
+
+
+@pytest.mark.parametrize("run", ["clustered", "aem", "one_long_name"])
+def test_a_browser_shows_it_without_scrolling_sideways(run, request, written, tmp_path):
+    """On a phone and on a desktop, with the tables and lists closed and open."""
+    pytest.importorskip("playwright")
+    if not Path(CHROMIUM).exists():
+        pytest.skip("no chromium; apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    if run == "one_long_name":
+        clients = verdict_clients(a=(10, 1), b=(4, 2))
+        clients[0]["id"] = "a-device-with-a-very-long-name-" * 4
+        folder = written(clients=clients, config={"name": "kitchen" * 20, "algorithm": "fedavg"})
+    else:
+        folder = request.getfixturevalue(run)
+    (tmp_path / "report.html").write_text(to_html(read_folder(folder)))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        try:
+            for width, theme in ((390, "light"), (1280, "dark")):
+                page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
+                page.set_default_timeout(60_000)
+                complaints = []
+                page.on("console", lambda message, found=complaints: found.append(message.text))
+                page.goto(f"file://{tmp_path}/report.html")
+                assert page.evaluate("document.documentElement.scrollWidth") <= width
+                page.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
+                assert page.evaluate("document.documentElement.scrollWidth") <= width
+                assert page.locator("#verdict .sentence").is_visible()
+                assert page.locator("#clients figure svg").first.bounding_box()["width"] > 0.7 * min(
+                    width, 600
+                )
+                assert complaints == []
+        finally:
+            browser.close()
 
 
 def test_a_run_with_gates_shows_their_usage(aem):
