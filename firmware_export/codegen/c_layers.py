@@ -43,7 +43,7 @@ def layers_of(
         if i in pools.values() or all(output in views for output in operator.outputs):
             continue
         part = structure.part_of[i]
-        name = base = name_of(network.tensor(operator.outputs[0]), operator)
+        name = base = name_of(network, operator)
         number = 1
         while (part, name) in taken:
             number += 1

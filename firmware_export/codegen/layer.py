@@ -51,6 +51,9 @@ OF_THE_FRAMEWORK = {
     "expanddims",
 }
 
+MADE_UP_NAME = re.compile(r"(stateful)?partitionedcall(_\d+)?|(arith|std|tfl)_\w*const\w*")
+"""What a converter calls the output of the whole model, and constants without a name of their own."""
+
 
 @dataclass(frozen=True)
 class Field:
@@ -90,17 +93,27 @@ class Layer:
     in_place: tuple[int, ...] = field(default=())
 
 
-def name_of(tensor: Tensor, operator: Operator) -> str:
-    """Return a C identifier of at most MAX_IDENTIFIER_LENGTH characters: the tensor's name without the
-    framework's suffixes.
+def name_of(network: QuantizedModel, operator: Operator) -> str:
+    """Return a C identifier of at most MAX_IDENTIFIER_LENGTH characters for an operator's layer.
+
+    It is the name of the output without the framework's suffixes. The converter names the output of the whole
+    model `PartitionedCall:0`; that layer is named after its weights, or after its operator.
     """
+    constants = [network.tensor(i) for i in operator.inputs if i >= 0 and network.tensor(i).data is not None]
+    tensors = [network.tensor(operator.outputs[0]), *constants]
+    names = (_layer_name(tensor) for tensor in tensors)
+    name = next(filter(None, names), "") or operator.name.lower()
+    return name if name[0].isalpha() else f"layer_{name}"
+
+
+def _layer_name(tensor: Tensor) -> str:
+    """Return a tensor's name without the framework's suffixes, empty where the converter made it up."""
     first = tensor.name.split(";")[0].split(":")[0]
     pieces = [re.sub(r"\W+", "_", piece, flags=re.ASCII).strip("_").lower() for piece in first.split("/")]
-    kept = [piece for piece in pieces if piece]
+    kept = [piece for piece in pieces if piece and not MADE_UP_NAME.fullmatch(piece)]
     while len(kept) > 1 and kept[-1] in OF_THE_FRAMEWORK:
         kept.pop()
-    name = "_".join(kept[-3:])[:MAX_IDENTIFIER_LENGTH].strip("_") or operator.name.lower()
-    return name if name[0].isalpha() else f"layer_{name}"
+    return "_".join(kept[-3:])[:MAX_IDENTIFIER_LENGTH].strip("_")
 
 
 def place(network: QuantizedModel, operator: Operator) -> str:

@@ -5,6 +5,8 @@ undefined behaviour.
 import re
 import shutil
 import subprocess
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from edgefl_export_tests_mixtures import KINDS  # conftest.py has loaded it
 from edgefl.errors import ExportError
 from edgefl.plan.fill import fill_template
 from firmware_export.codegen.c_source import generate
+from firmware_export.codegen.layer import name_of
 from firmware_export.quantize.quantize import RECIPES, quantize
 from firmware_export.quantize.ranges import observe
 from firmware_export.tflite.interpreter import load, quantize_input
@@ -85,6 +88,34 @@ def test_the_same_model_gives_the_same_text_and_ram_that_is_told(made, compiled,
     assert first.weight_bytes == sum(map(len, first.images.values()))
     macs = sum(layer.macs for layer in first.layers)
     assert macs > 10_000 and all(f", {layer.name}: " in first.files["model.c"] for layer in first.layers)
+
+
+def test_the_last_layer_has_the_name_of_its_weights(digits) -> None:
+    """The converter calls the output of the model `PartitionedCall:0`."""
+    model = fill_template(digits.plan.template, digits.plan.spec.bindings, digits.mixture.weights)
+    source = generate(quantize(model, observe(model, digits.shard.x_train[:60]), RECIPES[0]))
+    names = [layer.name for layer in source.layers]
+    assert not [name for name in names if "partitionedcall" in name]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("output", "constants", "name"),
+    [
+        ("dense/Relu;dense/BiasAdd", ["dense/MatMul"], "dense"),
+        ("PartitionedCall:0", ["fc3/MatMul", "fc3/add"], "fc3"),
+        ("StatefulPartitionedCall_1:0", ["arith.constant7", "tfl.pseudo_qconst3"], "fully_connected"),
+        ("StatefulPartitionedCall/model/fc3/add", [], "model_fc3"),
+        ("PartitionedCall:0", [], "fully_connected"),
+    ],
+)
+def test_the_name_of_a_layer(output: str, constants: list[str], name: str) -> None:
+    named = [SimpleNamespace(name=output, data=None)]
+    named += [SimpleNamespace(name=each, data=np.zeros(1)) for each in constants]
+    network: Any = SimpleNamespace(tensor=lambda index: named[index])
+    inputs = (-1, *range(1, len(named)))
+    operator: Any = SimpleNamespace(name="FULLY_CONNECTED", inputs=inputs, outputs=(0,))
+    assert name_of(network, operator) == name
 
 
 @pytest.fixture(scope="module")
