@@ -11,6 +11,8 @@ from typing import Any
 from firmware_export.firmware.project import fill
 
 Row = Sequence[str]
+CLOCK_MHZ = 100
+"""The clock that the report computes milliseconds for. A reader scales them to the clock of a board."""
 
 
 def report_html(certificate: Mapping[str, Any]) -> str:
@@ -30,6 +32,7 @@ def report_html(certificate: Mapping[str, Any]) -> str:
         ]
         if own["instructions_mean"]:
             figures.append(("instructions", f"{own['instructions_mean']:,}"))
+            figures.append((f"at {CLOCK_MHZ} MHz", f"{_milliseconds(own['instructions_mean'])} ms"))
     template = (files("firmware_export") / "templates" / "report.html.in").read_text()
     warnings = "".join(f"<p><b>Warning:</b> {escape(each)}.</p>\n" for each in certificate["warnings"])
     sections = [
@@ -53,6 +56,11 @@ def report_html(certificate: Mapping[str, Any]) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f}%"
+
+
+def _milliseconds(instructions: int) -> str:
+    """Return how long instructions take at CLOCK_MHZ and one instruction per cycle."""
+    return f"{instructions / (1000 * CLOCK_MHZ):,.2f}"
 
 
 def _bytes(size: int) -> str:
@@ -121,13 +129,22 @@ def _costs(certificate: Mapping[str, Any]) -> str:
             [cost["target"]]
             + [f"{cost[key]:,}" for key in ("flash_bytes", "ram_bytes", "stack_bytes")]
             + [f"{cost[key]:,}" if cost[key] else "" for key in ("instructions_mean", "instructions_worst")]
+            + [_milliseconds(cost["instructions_mean"]) if cost["instructions_mean"] else ""]
         )
         for cost in certificate["cost"]
     ]
     table = _table(
-        ("target", "flash, bytes", "RAM, bytes", "stack, bytes", "instructions, mean", "worst"),
+        (
+            "target",
+            "flash, bytes",
+            "RAM, bytes",
+            "stack, bytes",
+            "instructions, mean",
+            "worst",
+            f"mean, ms at {CLOCK_MHZ} MHz",
+        ),
         rows,
-        range(1, 6),
+        range(1, 7),
     )
     budget = certificate["budget"]
     said = [
@@ -140,7 +157,9 @@ def _costs(certificate: Mapping[str, Any]) -> str:
     return (
         "<h2>What it takes</h2>\n<p>Of the model's own code, constants and buffers; instructions of an "
         f"inference, counted by QEMU.{within} TensorFlow Lite Micro needs an arena of "
-        f"{tflm['arena_bytes']:,} bytes for the same model.</p>\n{table}"
+        f"{tflm['arena_bytes']:,} bytes for the same model. Milliseconds are computed for a clock of "
+        f"{CLOCK_MHZ} MHz and one instruction per cycle, not measured: a core that waits for its flash takes "
+        f"longer.</p>\n{table}"
     )
 
 

@@ -76,6 +76,8 @@ def test_what_the_folder_holds(bundle) -> None:
     page = (bundle / "report.html").read_text()
     assert not re.search(r"(src|href)=|https?:", page), "the page needs no other file"
     assert all(layer["name"] in page for layer in certificate["layers"])
+    mean = next(each["instructions_mean"] for each in certificate["cost"] if each["target"] == "cortex-m4")
+    assert f'<td class="number">{mean / 100e3:.2f}</td>' in page, "milliseconds at 100 MHz"
 
 
 def test_one_byte_that_differs_fails(bundle, monkeypatch) -> None:
