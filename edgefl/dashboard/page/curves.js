@@ -139,7 +139,7 @@ export function clients() {
     setText($("note-cdf"), !rows.length ? "No client has reported an accuracy yet."
       : `${many ? `Share of ${count(rows.length)} clients with at most that accuracy` : "A row a client"}, ${
         personal.length ? "on the client's own test samples" : "as last reported; models of their own come with the last phase"}.${
-        many || !rows.some((row) => row.comparison) ? "" : " Its line is green where its model is better than its model alone, red where it is worse, grey where the difference is within chance."}`);
+        many || !rows.some((row) => row.comparison) ? "" : " A line is green where the client's model is better than training alone, red where it is worse, grey where the difference is within chance."}`);
     for (const id of ["legend-dots", "box-dots"]) $(id).hidden = many || !rows.length;
     $("chart-cdf").hidden = !many;
     $("table-accuracy").hidden = !rows.length;

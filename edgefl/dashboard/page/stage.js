@@ -77,7 +77,7 @@ function empty(state) {
 function joining(state) {
   const devices = Object.values(state.devices ?? {}).sort((a, b) => a.id.localeCompare(b.id, "en", { numeric: true }));
   const ready = devices.filter((device) => device.state === "idle"), needed = isNumber(state.needed) ? state.needed : 0;
-  const missing = Math.max(0, needed - ready.length);
+  const missing = Math.max(0, needed - ready.length), unheard = Math.max(0, needed - devices.length);
   setText($("joining-title"), !needed ? `Waiting for devices: ${count(ready.length)} here` : missing
     ? `Waiting for ${count(missing)} of ${plural(needed, "device")}` : `${plural(ready.length, "device")} here; the first round begins`);
   const signature = JSON.stringify([needed, state.broker?.url, devices.map(({ id, state: word, why, samples }) => [id, word, why, samples])]);
@@ -87,7 +87,7 @@ function joining(state) {
   $("slots").replaceChildren(
     ...devices.map((device) => (device.state === "idle"
       ? slot("ready", "✓", device.id, `here, ${plural(device.samples ?? 0, "sample")}`) : slot("away", "–", device.id, device.why || device.state))),
-    ...Array.from({ length: Math.min(missing, 12) }, () => slot("open", "…", "", "not here yet")),
+    ...Array.from({ length: Math.min(unheard, 12) }, () => slot("open", "…", "", "not here yet")),
   );
   $("joining-steps").replaceChildren(...(missing || !needed ? [el("p", {}, "On a device that is missing, type:"), command(deviceStart(state)), ...remarks(state)] : []));
 }

@@ -140,7 +140,9 @@ def test_colours_follow_significance_and_not_the_sign_of_a_difference(served, sa
     lines = page.locator("#box-dots g .way")
     expect(lines).to_have_count(3)
     assert [line.get_attribute("class").strip() for line in lines.all()] == ["way up", "way same", "way down"]
-    expect(page.locator("#note-cdf")).to_contain_text("green where its model is better than its model alone")
+    expect(page.locator("#note-cdf")).to_contain_text(
+        "green where the client's model is better than training alone"
+    )
     gain = page.locator("#headline .gain")
     for row, way, text in (
         (rows[0], "up", "▲ 2.0 points above alone"),
@@ -175,6 +177,21 @@ def test_it_says_why_figures_are_missing(served, sample, visitor):
     latest.put({**done, "verdict": masked})
     expect(note).to_contain_text("Updates are masked, so the verdict holds no figures of single devices.")
     expect(page.locator("#headline .shipped .huge")).to_have_text("92.0%")
+
+
+def test_a_device_that_is_paused_while_joining_is_not_counted_twice(served, sample, visitor):
+    latest, url = served
+    snapshot = now(sample(3))
+    states = {"pi-1": ("idle", ""), "pi-2": ("paused", "paused: on battery, and it waits for the mains")}
+    devices = [each for each in snapshot["devices"] if each["id"] in states]
+    for device in devices:
+        device["state"], device["why"] = states[device["id"]]
+    latest.put({**snapshot, "phase": "joining", "round": 0, "needed": 4, "history": [], "devices": devices})
+    page = visitor.visit(url, 390)
+    expect(page.locator("#joining-title")).to_have_text("Waiting for 3 of 4 devices")
+    assert [page.locator(f"#slots .{kind}").count() for kind in ("ready", "away", "open")] == [1, 1, 2]
+    height = page.locator("#slots .away strong").bounding_box()["height"]
+    assert height < 30, "an id stands on one line on a phone"
 
 
 def test_it_follows_patches_and_another_session(shown):
