@@ -59,7 +59,7 @@ def test_a_verdict() -> None:
     assert list(message) == fields[1:]
     assert message["rows"] == [
         ["pi-1", 0.75, 0.625, 0.875, None, "fine-tuned", "better"],
-        ["pi-2", 0.75, 0.625, 0.875, 0.3333, "mixture", ""],
+        ["pi-2", 0.75, 0.625, 0.875, 0.33333, "mixture", ""],
     ]
     assert (message["better"], message["as_good"], message["gain_points"]) == (1, 0, 12.5)
     assert sum(1 for ways in range(2**5) if ways.bit_count() >= 5) / 2**5 <= 0.05

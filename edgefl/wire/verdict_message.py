@@ -1,4 +1,4 @@
-"""Verdict <-> its message. Figures travel in four digits."""
+"""Verdict <-> its message. Figures travel in five digits."""
 
 import math
 from typing import get_args
@@ -6,7 +6,7 @@ from typing import get_args
 from edgefl.verdict import FIGURES, KINDS, Comparison, DeviceFigures, Verdict, least_gained
 from edgefl.wire import messages
 
-DIGITS = 4
+DIGITS = 5
 
 
 def verdict_message(verdict: Verdict, session: str, ts: float, *, with_rows: bool) -> messages.Verdict:

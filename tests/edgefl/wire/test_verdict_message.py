@@ -1,10 +1,11 @@
-"""The message of a verdict: what goes in comes out, in four digits, and it stays small."""
+"""The message of a verdict: what goes in comes out, in five digits, and it stays small."""
 
 import math
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgefl.system.format import percent
 from edgefl.verdict import DeviceFigures, judge, lines
 from edgefl.wire import messages
 from edgefl.wire.strict_json import decode_json, encode_json, max_bytes
@@ -27,12 +28,18 @@ def test_a_message_by_hand():
     assert (message.session, message.ts, message.devices, message.better) == ("s", 2.5, 2, 1)
     assert message.means["shipped"] == 0.875
     assert math.isnan(message.means["int8"])
-    assert [row[:2] for row in message.rows] == [("pi-1", 0.5), ("pi-2", 0.3333)]
+    assert [row[:2] for row in message.rows] == [("pi-1", 0.5), ("pi-2", 0.33333)]
     assert message.rows[1][3:] == (1.0, message.rows[1][4], "", "better")
     found = travelled(verdict)
-    assert found.rows[1].local == 0.3333
+    assert found.rows[1].local == 0.33333
     assert found.rows[1].int8 is None
     assert found.sentence == verdict.sentence
+
+
+def test_a_reader_rounds_to_the_per_cent_that_the_aggregator_prints():
+    share = 293 / 325  # 90.154%; four digits would give 90.15%, which is 90.1% on a page
+    found = travelled(judge([{"id": "pi-1", "accuracy_local": 0.5, "accuracy_shipped": share}]))
+    assert percent(found.rows[0].shipped) == percent(share) == "90.2%"
 
 
 def test_figures_of_single_devices_can_be_left_out():
@@ -47,7 +54,7 @@ def test_figures_of_single_devices_can_be_left_out():
         st.fixed_dictionaries(
             {},
             optional={
-                f"accuracy_{name}": st.integers(0, 10_000).map(lambda each: each / 10_000)
+                f"accuracy_{name}": st.integers(0, 100_000).map(lambda each: each / 100_000)
                 for name in ("local", "federated", "shipped", "shipped_int8")
             }
             | {
@@ -59,7 +66,7 @@ def test_figures_of_single_devices_can_be_left_out():
         max_size=5,
     )
 )
-def test_figures_of_four_digits_travel_exactly(rows):
+def test_figures_of_five_digits_travel_exactly(rows):
     verdict = judge({"id": f"d-{i}", **row} for i, row in enumerate(rows))
     found = travelled(verdict)
     assert found.rows == verdict.rows
@@ -71,8 +78,8 @@ def test_the_message_of_thousands_of_devices_is_small():
     rows = [
         {
             "id": f"{i:064}",
-            **{f"accuracy_{name}": 0.1234 for name in ("federated", "shipped", "shipped_int8")},
-            "accuracy_local": 0.1233 - i / 1e6,
+            **{f"accuracy_{name}": 0.12345 for name in ("federated", "shipped", "shipped_int8")},
+            "accuracy_local": 0.12344 - i / 1e6,
             "shipped": 2.0,
             "test_gained": 1.0,
             "test_lost": 1.0,
