@@ -7,6 +7,7 @@ from devices.learners import LEARNERS
 from devices.local_dataset import LocalDataset
 from edgefl.algorithms import PERSONALIZE, full_options
 from edgefl.algorithms.mixtures.gate_utilization import gate_figures
+from edgefl.algorithms.names import COMPARE
 from edgefl.client.runner import ClientRunner, WorkItem
 from edgefl.client.update import epochs_within
 from edgefl.errors import DataError
@@ -45,9 +46,13 @@ def work_item(
 ) -> WorkItem:
     """Return what the client runner runs for a task.
 
-    An accuracy has no mask, so a device whose update is masked does not evaluate, whatever the task asks.
+    An accuracy or a score has no mask, so a device whose update is masked measures neither, whatever the task
+    asks.
     """
-    broadcast = Broadcast(task.round, task.phase, models, task.scalars)
+    scalars = task.scalars
+    if task.codec == CODEC:
+        scalars = {name: value for name, value in scalars.items() if name != COMPARE}
+    broadcast = Broadcast(task.round, task.phase, models, scalars)
     evaluate = task.settings.get("evaluate", 0.0) > 0 and task.codec != CODEC
     return WorkItem(broadcast, state, client_id, task.codec, epochs, evaluate)
 

@@ -31,6 +31,10 @@ RECEIVED = "received"
 """Prefix of the weights that a client received, in a training objective that holds them frozen."""
 LOCAL_EPOCHS = "local_epochs"
 """The scalar of the last broadcast: number of epochs of the federation that a local model trains too."""
+COMPARE = "compare"
+"""The scalar of the broadcast of the last round that asks a client to compare its models."""
+SCORE = "score_"
+"""Prefix of a model's mean score: a metric of an update of the last round, a scalar of the last broadcast."""
 ALONE = 0
 """The round of a broadcast that a client makes for itself. Rounds count from 1. Its update is never sent."""
 

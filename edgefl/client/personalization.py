@@ -18,7 +18,8 @@ from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.names import FEDERATED, FINE_TUNED, LOCAL, LOCAL_EPOCHS, LOCAL_START, MIXED
 from edgefl.algorithms.options import epochs_with_steps
 from edgefl.client.batch_norm import reestimate
-from edgefl.client.selection import MODELS, PREFERENCE, Scores, choose
+from edgefl.client.comparison import shared_order
+from edgefl.client.selection import MODELS, Scores, choose
 from edgefl.client.validation import Split
 from edgefl.config import PersonalizationConfig
 from edgefl.errors import DivergedError
@@ -62,6 +63,7 @@ def personalize(
     settings: PersonalizationConfig,
     client_id: str,
     rng_of: RngFor,
+    known: Mapping[str, Scores] | None = None,
 ) -> tuple[Mixture, ClientState, Scalars]:
     """Make the models of a client, choose one, and measure all of them on the client's test samples.
 
@@ -75,6 +77,8 @@ def personalize(
         settings: `[personalization]` of the federation.
         client_id: the client, for warnings.
         rng_of: see `RngFor`; every call with the same purpose gives the same draws.
+        known: scores of the validation samples from the comparison in the last round. Without them the models
+            are made and compared now.
 
     Returns:
         The shipped model with the others as its peers, the client's state, and the metrics: n_train,
@@ -87,19 +91,17 @@ def personalize(
     def make(samples: Shard) -> Candidates:
         return make_candidates(algorithm, learner, broadcast, state, samples, settings, rng_of)
 
-    compared: Mapping[str, Peer] = {}
-    if settings.select and len(split.y):
-        compared = make(split.train).models
-    elif settings.select:
+    scores = dict(known or {})
+    if settings.select and len(split.y) and not scores:
+        scores = score_all(learner, make(split.train).models, split)
+    elif settings.select and not scores:
         LOGGER.warning("%s: no sample to compare models on; a second recording would give some", client_id)
     made = make(shard)
     for name, reason in made.failures.items():
         LOGGER.warning("%s: the model %s is left out: %s", client_id, name, reason)
-    scores = {
-        name: score(learner, peer, split.x, split.y) for name, peer in compared.items() if name in made.models
-    }
-    order = PREFERENCE if settings.select else WITHOUT_SELECTION
-    chosen = choose(scores) if scores else next(name for name in order if name in made.models)
+    comparable = {name: each for name, each in scores.items() if name in made.models}
+    order = shared_order(broadcast.scalars) if settings.select else WITHOUT_SELECTION
+    chosen = choose(comparable, order) if comparable else next(name for name in order if name in made.models)
     shipped = made.models[chosen]
     peers = {**made.mixture.peers, **made.models}
     right = {name: is_correct(learner, peer, shard.x_test, shard.y_test) for name, peer in peers.items()}
@@ -114,14 +116,36 @@ def personalize(
     if LOCAL in right:
         metrics["test_gained"] = float((right[chosen] & ~right[LOCAL]).sum())
         metrics["test_lost"] = float((right[LOCAL] & ~right[chosen]).sum())
-    accuracies = {
-        f"validation/{name}": _mean(is_correct(learner, peer, split.x, split.y))
-        for name, peer in compared.items()
-    }
+    validation = {f"validation/{name}": float(each.mean()) / 1000 for name, each in scores.items()}
     mixture = Mixture(
-        shipped.weights, peers, {**made.mixture.diagnostics, **accuracies}, signature=shipped.signature
+        shipped.weights, peers, {**made.mixture.diagnostics, **validation}, signature=shipped.signature
     )
     return mixture, made.state, metrics
+
+
+def compare_models(
+    algorithm: Algorithm,
+    learner: Learner,
+    broadcast: Broadcast,
+    state: ClientState,
+    split: Split,
+    settings: PersonalizationConfig,
+    rng_of: RngFor,
+) -> dict[str, Scores]:
+    """Make the models of a client without its validation samples, and score them on these.
+
+    Args: as in `personalize`.
+
+    Raises:
+        DivergedError: no model could be made.
+    """
+    made = make_candidates(algorithm, learner, broadcast, state, split.train, settings, rng_of)
+    return score_all(learner, made.models, split)
+
+
+def score_all(learner: Learner, models: Mapping[str, Peer], split: Split) -> dict[str, Scores]:
+    """Return the scores of each model on the validation samples, see `score`."""
+    return {name: score(learner, peer, split.x, split.y) for name, peer in models.items()}
 
 
 def make_candidates(

@@ -8,13 +8,16 @@ import numpy as np
 
 from edgefl.algorithms import full_options, make_algorithm
 from edgefl.algorithms.base import Algorithm
+from edgefl.algorithms.names import COMPARE
 from edgefl.client.batch_norm import with_statistics
+from edgefl.client.comparison import mean_scores, split_scores, with_scores
 from edgefl.client.compression import compressed
 from edgefl.client.evaluation import validation_metrics
-from edgefl.client.personalization import personalize
+from edgefl.client.personalization import RngFor, compare_models, personalize
+from edgefl.client.selection import Scores
 from edgefl.client.update import client_rng
 from edgefl.client.validation import Split, personalization_of, split_validation
-from edgefl.errors import DataError
+from edgefl.errors import DataError, DivergedError
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import Plan
 from edgefl.rng import rng_for
@@ -87,15 +90,42 @@ class ClientRunner:
         samples = self.split(item.client_id)
         algorithm = self.algorithm(item)
         further: dict[str, float] = {}
+        before, _ = split_scores(item.state)
         with errors_that_name(item, f"round {item.broadcast.round}"):
             if item.evaluate:
-                further |= validation_metrics(algorithm, self.learner, item.broadcast, item.state, samples)
-            update, state = algorithm.local_update(
-                item.broadcast, item.state, samples.train, item.client_id, rng
-            )
+                further |= validation_metrics(algorithm, self.learner, item.broadcast, before, samples)
+            update, state = algorithm.local_update(item.broadcast, before, samples.train, item.client_id, rng)
+            if COMPARE in item.broadcast.scalars:
+                scores = self._compare(item, state, samples)
+                further |= mean_scores(scores)
+                state = with_scores(state, scores)
         if item.epochs is not None:
             further["epochs"] = float(item.epochs)
         return replace(update, metrics={**update.metrics, **further}), state
+
+    def _compare(self, item: WorkItem, state: ClientState, samples: Split) -> dict[str, Scores]:
+        """Return the scores of the client's models, none when they cannot be compared."""
+        if not (self._settings.select and len(samples.y)):
+            return {}
+        try:
+            return compare_models(
+                self.algorithm(item),
+                self.learner,
+                item.broadcast,
+                state,
+                samples,
+                self._settings,
+                self._rng_of(item, "compare"),
+            )
+        except DivergedError:
+            return {}
+
+    def _rng_of(self, item: WorkItem, use: str = "") -> RngFor:
+        def rng_of(purpose: str) -> np.random.Generator:
+            name = ":".join(filter(None, (item.client_id, use, purpose)))
+            return rng_for(self.seed, item.broadcast.round, name)
+
+        return rng_of
 
     def personalize(self, item: WorkItem) -> tuple[Mixture, ClientState, Scalars]:
         """Make the client's personal model and measure it; see `edgefl.client.personalization.personalize`.
@@ -104,21 +134,19 @@ class ClientRunner:
             DataError: as in `update`.
         """
 
-        def rng_of(purpose: str) -> np.random.Generator:
-            name = f"{item.client_id}:{purpose}" if purpose else item.client_id
-            return rng_for(self.seed, item.broadcast.round, name)
-
+        state, scores = split_scores(item.state)
         with errors_that_name(item, "personalization"):
             return personalize(
                 self.algorithm(item),
                 self.learner,
                 item.broadcast,
-                item.state,
+                state,
                 self.shards[item.client_id],
                 self.split(item.client_id),
                 self._settings,
                 item.client_id,
-                rng_of,
+                self._rng_of(item),
+                scores,
             )
 
 

@@ -1,9 +1,10 @@
 """Which of several models a client ships: the first in a fixed order that is as good as the best.
 
-Few validation samples say little about small differences. Within that noise the simpler model wins: one that
-a client trains alone needs no federation, a fine-tuned model starts from the federation's, the federation's
-own has nothing personal, and a mixture has the most weights. So a client takes what the federation brings
-where its samples show it. `docs/decisions/0018-which-model-a-device-ships.md` has the figures.
+Few validation samples say little about small differences. Within that noise the order decides: that of the
+scores of all clients, see `edgefl.client.comparison`. Without them the simpler model comes first: one that a
+client trains alone needs no federation, a fine-tuned model starts from the federation's, the federation's own
+has nothing personal, and a mixture has the most weights.
+`docs/decisions/0018-which-model-a-device-ships.md` has the figures.
 
 Source: the one-standard-error rule of Breiman, Friedman, Olshen and Stone, Classification and Regression
 Trees, 1984, section 3.4.3; here with the standard error of the paired difference, since all models are
@@ -20,7 +21,7 @@ from edgefl.algorithms.names import FEDERATED, FINE_TUNED, LOCAL, MIXED
 MODELS = (LOCAL, FEDERATED, FINE_TUNED, MIXED)
 """The models that a client compares; the metric `shipped` is an index into them."""
 PREFERENCE = (LOCAL, FINE_TUNED, FEDERATED, MIXED)
-"""The same, those that a client prefers within the noise first."""
+"""The same, those that a client prefers within the noise first when it knows no scores of other clients."""
 Scores = NDArray[np.int64]
 
 

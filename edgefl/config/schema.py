@@ -314,6 +314,9 @@ class FederationConfig:
         budget_s: seconds that a device trains in a round, in whole epochs; 0: all of the algorithm's epochs
         evaluate: each device reports, in each round, the accuracy on its validation samples of the model that
             it would use now: one number. Devices never report it where [privacy] keeps updates private
+        share_scores: in the last round each device compares its models and reports the mean score of each,
+            four numbers; all devices then prefer models in the order of these means. It needs evaluate and
+            [personalization] select
         broker: where the broker listens
         algorithm: a name of `edgefl algorithms`, or module:name of yours
         options: what the algorithm takes
@@ -340,6 +343,7 @@ class FederationConfig:
     max_staleness: int = 10
     budget_s: float = 0.0
     evaluate: bool = True
+    share_scores: bool = True
     broker: str = DEFAULT_BROKER
     algorithm: str = "fedavg"
     options: Mapping[str, Any] = field(default_factory=dict)

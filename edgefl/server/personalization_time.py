@@ -38,6 +38,8 @@ def personalization_deadline_s(
 ) -> float:
     """Return the seconds after which the aggregator stops waiting for devices that personalize.
 
+    The last round waits as long when devices compare their models in it.
+
     `[personalization] deadline_s` counts where it is above 0. Else each client has a forecast: its median
     seconds of an epoch in the rounds, times the epochs of its personalization, times a safety factor of 2.
     The longest forecast counts, and it is at least `deadline_s` of a round and at most 2 x rounds x

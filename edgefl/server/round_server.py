@@ -24,6 +24,7 @@ from edgefl.privacy.mechanism import expected_cohort
 from edgefl.security.secagg.masking import LEAST_CLIENTS
 from edgefl.security.trust import Trust
 from edgefl.server import rounds
+from edgefl.server.comparison import compares_models
 from edgefl.server.divergence import FederationDivergedError, explain_no_progress, find_divergence
 from edgefl.server.events import (
     Action,
@@ -236,7 +237,7 @@ class RoundServer:
             number,
             config.rounds,
             cohort_size,
-            self._deadline_s(phase),
+            self._deadline_s(phase, number),
             self._plan,
             0.0,
             started=self._started,
@@ -247,9 +248,17 @@ class RoundServer:
             },
         )
 
-    def _deadline_s(self, phase: str) -> float:
-        """Return the seconds after which a round of this phase closes."""
-        return self._personalization_s if phase == PERSONALIZE else self._config.deadline_s
+    def _deadline_s(self, phase: str, number: int) -> float:
+        """Return the seconds after which a round closes. In the last one clients may compare their models."""
+        if phase == PERSONALIZE:
+            return self._personalization_s
+        if number == self._config.rounds and compares_models(self._config, self._spec):
+            return self._forecast_s()
+        return self._config.deadline_s
+
+    def _forecast_s(self) -> float:
+        times = [time for each in self._times for time in each]
+        return personalization_deadline_s(self._config, self._spec, times)
 
     def _lead(self, state: ServerState) -> Course:
         config = self._config
@@ -259,8 +268,7 @@ class RoundServer:
             state = yield from self._federate(state)
         state = replace(state, phase=PERSONALIZE)
         self._left_out = frozenset()  # Also a client whose updates were absurd gets a model
-        times = [time for each in self._times for time in each]
-        self._personalization_s = personalization_deadline_s(config, self._spec, times)
+        self._personalization_s = self._forecast_s()
         self._log(
             "personalize: devices make models of their own; this takes longer than a round; the aggregator "
             f"waits {self._personalization_s:.0f} s at most"
@@ -388,7 +396,7 @@ class RoundServer:
             max_staleness=staleness,
             offer=self._collector.blobs.offer,
             started=self._started,
-            deadline_s=self._deadline_s(state.phase),
+            deadline_s=self._deadline_s(state.phase, state.round),
         )
         begins = {(begin.client_id, begin.round): begin for begin in (resumed.begins if resumed else ())}
         begun = self._rejoined(self._opened_round(state, opened, staleness), begins.values())
@@ -483,7 +491,7 @@ class RoundServer:
             state.round,
             opened.cohort,
             quorum=config.quorum,
-            deadline_s=self._deadline_s(state.phase),
+            deadline_s=self._deadline_s(state.phase, state.round),
             extension_s=config.deadline_s,
             grace_s=config.grace_s,
             now=self._now,

@@ -8,6 +8,7 @@ from edgefl.plan.spec import PlanSpec
 from edgefl.privacy.mechanism import private
 from edgefl.security.secagg.summing import summed
 from edgefl.server.baseline import with_baseline
+from edgefl.server.comparison import with_comparison
 from edgefl.server.plausible import guarded
 from edgefl.server.staleness import late_scaled
 from edgefl.types import ServerState
@@ -24,8 +25,9 @@ def server_stack(
 ) -> Algorithm:
     """Return the algorithm as a federation of this configuration aggregates with it.
 
-    `with_baseline` adds to the last broadcast what a client needs for its local model. All other layers
-    change `aggregate` only. An update passes the layers from first to last:
+    `with_baseline` adds to the last broadcast what a client needs for its local model, and `with_comparison`
+    has clients compare their models in the last round. All other layers change `aggregate` only.
+    An update passes the layers from first to last:
 
     1. `edgefl.client.compression` on the client: the update is rounded as the codec rounds it.
     2. `late_scaled`: an update that answers an earlier round becomes a smaller one of this round. Later
@@ -55,4 +57,5 @@ def server_stack(
     algorithm = private(algorithm, config, spec, key)
     if cohort_of is not None:
         algorithm = summed(algorithm, config, cohort_of)
-    return with_baseline(late_scaled(guarded(algorithm, config, note)), config, spec)
+    stacked = with_baseline(late_scaled(guarded(algorithm, config, note)), config, spec)
+    return with_comparison(stacked, config, spec)

@@ -28,6 +28,7 @@ from edgefl.security.enrolment import load_enrolment, tls_context
 from edgefl.security.secagg.masking import LEAST_CLIENTS
 from edgefl.security.trust import Enrolments, Trust
 from edgefl.server import rounds
+from edgefl.server.comparison import compares_models
 from edgefl.server.divergence import (
     Divergence,
     FederationDivergedError,
@@ -203,7 +204,7 @@ class Aggregator:
             round,
             config.rounds,
             cohort_size,
-            self._deadline_of(phase),
+            self._deadline_of(phase, round),
             self._plan,
             time.time(),
             started=self._run_started,
@@ -214,9 +215,13 @@ class Aggregator:
             },
         )
 
-    def _deadline_of(self, phase: str) -> float:
-        """Return the seconds after which a round of this phase closes."""
-        return self._personalization_s if phase == PERSONALIZE else self._config.deadline_s
+    def _deadline_of(self, phase: str, number: int) -> float:
+        """Return the seconds after which a round closes. In the last one clients may compare their models."""
+        if phase == PERSONALIZE:
+            return self._personalization_s
+        if number == self._config.rounds and compares_models(self._config, self._spec):
+            return personalization_deadline_s(self._config, self._spec, self._round_times())
+        return self._config.deadline_s
 
     def _round_times(self) -> Iterator[RoundTime]:
         """Yield what clients reported of the time of the last rounds.
@@ -376,7 +381,7 @@ class Aggregator:
             max_staleness=staleness,
             offer=self._exchange.blobs.offer,
             started=self._run_started,
-            deadline_s=self._deadline_of(state.phase),
+            deadline_s=self._deadline_of(state.phase, state.round),
         )
         if not opened.cohort:  # a Poisson sample may be empty; the round is its noise
             self._saving.wait()
@@ -386,7 +391,7 @@ class Aggregator:
             state.round,
             opened.cohort,
             quorum=config.quorum,
-            deadline_s=self._deadline_of(state.phase),
+            deadline_s=self._deadline_of(state.phase, state.round),
             extension_s=config.deadline_s,
             grace_s=config.grace_s,
             now=time.monotonic(),

@@ -5,9 +5,11 @@ import time
 
 import pytest
 
+from devices.training import work_item
 from edgefl.security.secagg.participant import Participant
 from edgefl.security.trust import Trust
 from edgefl.transport.link import Message
+from edgefl.types import ClientState
 from edgefl.wire.masked import (
     CODEC,
     SEALED_BYTES,
@@ -236,6 +238,14 @@ def test_a_device_that_masks_measures_no_accuracy_though_the_task_asks(
     begin = aggregator.next("begin")
     assert ("accuracy" in begin.metrics) == (codec == "fp32")
     assert ("accuracy" in progress(federation)["metrics"]) == (codec == "fp32")
+
+
+@pytest.mark.parametrize("codec", [CODEC, "fp32"])
+def test_a_device_that_masks_compares_no_models_though_the_task_asks(codec):
+    asked = {"compare": 1.0, "local_epochs": 3.0}
+    task = Task("s", 1, "federate", "p", {}, asked, 1, 30.0, codec, 0, 0.0, "n", 0.0)
+    scalars = work_item(task, {}, ClientState(), "pi-1").broadcast.scalars
+    assert scalars == (asked if codec == "fp32" else {"local_epochs": 3.0})
 
 
 def test_malformed_masked_tasks_are_refused_and_the_device_stays(federate, mosquitto_url, toys, lead):

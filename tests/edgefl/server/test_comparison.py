@@ -1,0 +1,107 @@
+"""The server's part of the comparison of models: what the last round asks, and what the last broadcast
+tells.
+"""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms import PERSONALIZE, make_algorithm
+from edgefl.algorithms.names import COMPARE, GLOBAL, LOCAL_EPOCHS, LOCAL_START
+from edgefl.config import FederationConfig, PersonalizationConfig, PrivacyConfig
+from edgefl.rng import rng_for
+from edgefl.server.baseline import with_baseline
+from edgefl.server.comparison import compares_models, with_comparison
+from edgefl.storage.checkpoint import decode_server_state, encode_server_state
+from edgefl.types import Update
+from tests.support.numpy_learner.softmax import softmax_spec
+
+CONFIG = FederationConfig(rounds=2)
+INITIAL = {
+    "trunk/kernel": np.ones((2, 2), np.float32),
+    "head/kernel": np.zeros((2, 2), np.float32),
+    "head/bias": np.zeros(2, np.float32),
+}
+
+
+def spec_of(algorithm="fedavg", **personalization):
+    spec = softmax_spec(algorithm, inputs=2, features=2, classes=2)
+    return type(spec)(
+        **{**vars(spec), "personalization": {"select": True, "baseline": True, **personalization}}
+    )
+
+
+def made(config=CONFIG, spec=None):
+    spec = spec or spec_of()
+    return with_comparison(with_baseline(make_algorithm("fedavg", None, {}), config, spec), config, spec)
+
+
+def update(client_id, round_number, **metrics):
+    delta = {name: np.zeros_like(array) for name, array in INITIAL.items()}
+    return Update(client_id, round_number, 5, {GLOBAL: delta}, {"loss": 1.0, **metrics})
+
+
+def test_the_last_round_asks_for_scores_and_holds_what_a_local_model_starts_from():
+    algorithm = made()
+    first = algorithm.init(INITIAL, rng_for(1, 0, "init"))
+    sent = algorithm.broadcast(first, "a")
+    assert COMPARE not in sent.scalars and set(sent.models) == {GLOBAL}
+    last = algorithm.aggregate(first, [update("a", 1)])
+    sent = algorithm.broadcast(last, "a")
+    assert sent.scalars[COMPARE] == 1 and sent.scalars[LOCAL_EPOCHS] == 2
+    assert set(sent.models) == {GLOBAL, LOCAL_START}
+    assert (sent.round, sent.phase) == (2, last.phase)
+
+
+def test_the_last_broadcast_tells_the_means_over_the_clients_that_reported():
+    algorithm = made()
+    first = algorithm.init(INITIAL, rng_for(1, 0, "init"))
+    last = algorithm.aggregate(first, [update("a", 1, score_local=0.9)])  # not the last round: ignored
+    after = algorithm.aggregate(
+        last,
+        [
+            update("a", 2, score_local=0.5, score_mixture=0.75),
+            update("b", 2, score_local=0.25, score_mixture=float("nan")),
+            update("c", 2),
+            update("d", 2, score_local=1e9),  # counts as 1
+        ],
+    )
+    after = decode_server_state(encode_server_state(replace(after, phase=PERSONALIZE)))
+    sent = algorithm.broadcast(after, "a")
+    scores = {name: value for name, value in sent.scalars.items() if name.startswith("score_")}
+    assert scores == {"score_local": pytest.approx(1.75 / 3), "score_mixture": 0.75}
+    assert COMPARE not in sent.scalars
+    json.dumps(dict(sent.scalars))
+
+
+def test_the_models_are_those_without_a_comparison():
+    plain = with_baseline(make_algorithm("fedavg", None, {}), CONFIG, spec_of())
+    for algorithm in (plain, made()):
+        state = algorithm.init(INITIAL, rng_for(1, 0, "init"))
+        for number in (1, 2):
+            state = algorithm.aggregate(state, [update("a", number, score_local=0.5)])
+        assert set(state.models) == {GLOBAL, LOCAL_START} and state.round == 3
+        np.testing.assert_array_equal(state.models[GLOBAL]["trunk/kernel"], INITIAL["trunk/kernel"])
+
+
+@pytest.mark.parametrize(
+    ("change", "spec"),
+    [
+        ({"share_scores": False}, spec_of()),
+        ({"evaluate": False}, spec_of()),
+        ({"privacy": PrivacyConfig(secure_aggregation=True)}, spec_of()),
+        ({"privacy": PrivacyConfig(1.0, 0.5, population=4, delta=1e-2)}, spec_of()),
+        ({"personalization": PersonalizationConfig(select=False)}, spec_of(select=False)),
+    ],
+)
+def test_no_score_travels_where_no_accuracy_may(change, spec):
+    config = replace(CONFIG, **change)
+    assert compares_models(CONFIG, spec_of()) and not compares_models(config, spec)
+    algorithm = made(config, spec)
+    state = algorithm.init(INITIAL, rng_for(1, 0, "init"))
+    state = algorithm.aggregate(state, [update("a", 1)])
+    assert COMPARE not in algorithm.broadcast(state, "a").scalars
+    state = algorithm.aggregate(state, [update("a", 2, score_local=0.5)])
+    assert not state.scalars

@@ -1,0 +1,87 @@
+"""Clients that choose by the scores of all clients, over whole federations."""
+
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms import REGISTRY
+from edgefl.client.selection import MODELS
+from edgefl.config import FederationConfig, PersonalizationConfig
+from edgefl.plan.spec import Plan
+from edgefl.simulation.simulate import simulate
+from edgefl.types import Shard
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
+
+SETTINGS = PersonalizationConfig(least_steps=20)
+OPTIONS = {"aem": {"local_epochs": 5, "gate_epochs": 5, "num_experts": 2}, "fedap": {"pretrain_rounds": 1}}
+
+
+def shard(seed):
+    rng = np.random.default_rng(seed)
+    y = np.arange(40) % 3
+    x = (np.eye(3, 4)[y] * 2 + rng.normal(0, 1, (40, 4))).astype(np.float32)
+    return Shard(x[:25], y[:25], x[25:], y[25:], 3)
+
+
+def run(name, shards, **changes):
+    """Return the end of three rounds, the last states of the clients, and the figures of each round."""
+    options = REGISTRY[name].defaults | OPTIONS.get(name, {})
+    spec = softmax_spec(
+        name, inputs=4, features=3, classes=3, options=options, personalization=asdict(SETTINGS)
+    )
+    rng = np.random.default_rng(7)
+    initial = {w.name: rng.normal(0, 0.5, w.shape).astype(np.float32) for w in spec.weights}
+    config = FederationConfig(rounds=3, algorithm=name, options=options, personalization=SETTINGS)
+    states, records = {}, []
+    end = simulate(
+        Plan(spec, b"", b""),
+        initial,
+        shards,
+        replace(config, **changes),
+        learner=SoftmaxLearner(spec),
+        states=states,
+        progress=lambda state, record: records.append(record),
+    )
+    return end, states, records
+
+
+@pytest.mark.parametrize("name", ["aem", "clustered", "fedap", "fedavg", "fedmix", "pfl-mfe"])
+def test_sharing_scores_changes_only_which_model_a_client_ships(name):
+    shards = {f"pi-{i}": shard(i) for i in range(4)}
+    with_scores, states, records = run(name, shards)
+    without, _, _ = run(name, shards, share_scores=False)
+    for client_id, mixture in with_scores.mixtures.items():
+        other = without.mixtures[client_id]
+        assert mixture.peers.keys() == other.peers.keys()
+        for model, peer in mixture.peers.items():
+            for key, array in peer.weights.items():
+                np.testing.assert_array_equal(array, other.peers[model].weights[key])
+    scores = [
+        {key for key in figures if key.startswith("score_")}
+        for record in records
+        for figures in record.updates.values()
+    ]
+    assert scores[:8] == [set()] * 8
+    assert scores[8:] == [{f"score_{model}" for model in MODELS}] * 4
+    assert not [key for state in states.values() for key in state.arrays if key.startswith("score/")]
+
+
+def test_a_client_without_validation_samples_ships_what_is_best_for_all():
+    """The models of the federation score best for the others."""
+    shards = {f"pi-{i}": shard(i) for i in range(4)}
+    one = shard(9)
+    shards["one sample"] = replace(one, x_train=one.x_train[:1], y_train=one.y_train[:1])
+    end, _, records = run("fedavg", shards)
+    reported = [figures for name, figures in records[-1].updates.items() if name != "one sample"]
+    means = {model: np.mean([figures[f"score_{model}"] for figures in reported]) for model in MODELS}
+    shipped = MODELS[int(end.metrics["one sample"]["shipped"])]
+    assert shipped == max(means, key=means.__getitem__) != "local"
+    assert not [key for key in records[-1].updates["one sample"] if key.startswith("score_")]
+
+
+def test_a_client_that_took_no_part_in_the_last_round_compares_by_itself():
+    shards = {f"pi-{i}": shard(i) for i in range(4)}
+    end, _, _ = run("fedavg", shards, clients_per_round=2)
+    for mixture in end.mixtures.values():
+        assert {f"validation/{model}" for model in MODELS} <= mixture.diagnostics.keys()
