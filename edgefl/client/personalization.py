@@ -101,7 +101,11 @@ def personalize(
         LOGGER.warning("%s: the model %s is left out: %s", client_id, name, reason)
     comparable = {name: each for name, each in scores.items() if name in made.models}
     order = shared_order(broadcast.scalars) if settings.select else WITHOUT_SELECTION
-    chosen = choose(comparable, order) if comparable else next(name for name in order if name in made.models)
+    chosen = (
+        choose(comparable, order, split.group)
+        if comparable
+        else next(name for name in order if name in made.models)
+    )
     shipped = made.models[chosen]
     peers = {**made.mixture.peers, **made.models}
     right = {name: is_correct(learner, peer, shard.x_test, shard.y_test) for name, peer in peers.items()}

@@ -8,7 +8,8 @@ has nothing personal, and a mixture has the most weights.
 
 Source: the one-standard-error rule of Breiman, Friedman, Olshen and Stone, Classification and Regression
 Trees, 1984, section 3.4.3; here with the standard error of the paired difference, since all models are
-measured on the same samples.
+measured on the same samples. With groups it is the cluster-robust standard error of Liang and Zeger,
+Biometrika 73 (1986).
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.algorithms.names import FEDERATED, FINE_TUNED, LOCAL, MIXED
+from edgefl.types import Labels
 
 MODELS = (LOCAL, FEDERATED, FINE_TUNED, MIXED)
 """The models that a client compares; the metric `shipped` is an index into them."""
@@ -25,16 +27,21 @@ PREFERENCE = (LOCAL, FINE_TUNED, FEDERATED, MIXED)
 Scores = NDArray[np.int64]
 
 
-def choose(scores: Mapping[str, Scores], order: Sequence[str] = PREFERENCE) -> str:
+def choose(
+    scores: Mapping[str, Scores], order: Sequence[str] = PREFERENCE, group: Labels | None = None
+) -> str:
     """Return the name of the first model in `order` that is not worse than the best beyond the noise.
 
     A model is not worse beyond the noise if the best one is ahead of it by at most one standard error of
     their difference. Let d be the differences of the two models' scores. If both were equally good, the sum
-    of d would have the standard error sqrt(sum of d^2). Whole numbers decide alike on every processor.
+    of d would have the standard error sqrt(sum of d^2). Windows of one recording are right and wrong
+    together, so with groups each group is one difference: the sum of d over its samples. Whole numbers decide
+    alike on every processor.
 
     Args:
         scores: each model's score of each validation sample, int64[n], by the model's name; more is better.
         order: names, the preferred one first. Others are not chosen.
+        group: the group of each validation sample, int64[n]; None when samples stand alone.
 
     Raises:
         ValueError: no name of `order` is among the models.
@@ -43,8 +50,13 @@ def choose(scores: Mapping[str, Scores], order: Sequence[str] = PREFERENCE) -> s
     if not names:
         raise ValueError(f"no model of {', '.join(order)} among {', '.join(scores) or 'none'}")
     best = max(names, key=lambda name: int(scores[name].sum()))
-    return next(name for name in names if _within_noise(scores[best] - scores[name]))
+    return next(name for name in names if _within_noise(scores[best] - scores[name], group))
 
 
-def _within_noise(differences: Scores) -> bool:
+def _within_noise(differences: Scores, group: Labels | None) -> bool:
+    if group is not None:
+        members = np.unique(group, return_inverse=True)[1].reshape(-1)
+        sums = np.zeros(len(differences), np.int64)
+        np.add.at(sums, members, differences)
+        differences = sums
     return int(differences.sum()) ** 2 <= int((differences**2).sum())

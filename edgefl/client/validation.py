@@ -24,11 +24,13 @@ class Split:
         train: the shard with the other training samples; its test samples are those of the client.
         x: the held-out samples, float32[n, *input_shape].
         y: their labels, int64[n].
+        group: the recording (or other group) of each of them, int64[n]; None when samples stand alone.
     """
 
     train: Shard
     x: Array
     y: Labels
+    group: Labels | None = None
 
 
 def personalization_of(spec: PlanSpec) -> PersonalizationConfig:
@@ -72,4 +74,5 @@ def _split(shard: Shard, held: Labels) -> Split:
         side_train=side,
         group_train=group,
     )
-    return Split(train, shard.x_train[held], shard.y_train[held])
+    held_group = None if shard.group_train is None else shard.group_train[held]
+    return Split(train, shard.x_train[held], shard.y_train[held], held_group)

@@ -72,3 +72,20 @@ def test_the_choice_is_never_worse_than_the_best_beyond_the_noise(rows):
 def test_without_validation_samples_the_preferred_model_wins():
     empty = np.zeros(0, np.int64)
     assert choose(dict.fromkeys(PREFERENCE, empty)) == PREFERENCE[0]
+
+
+def test_a_recording_counts_once():
+    """Differences of 100 in four windows: 400^2 is above 4 * 100^2, but one recording says nothing."""
+    first, second = PREFERENCE[:2]
+    scores = {first: np.full(4, 800), second: np.full(4, 900)}
+    assert choose(scores) == second
+    assert choose(scores, group=np.array([7, 7, 7, 7])) == first
+    assert choose(scores, group=np.array([7, 9, 9, 9])) == second  # both recordings say the same
+    assert choose(scores, group=np.array([1, 2, 3, 4])) == second
+
+
+def test_recordings_that_disagree_are_noise():
+    """The sums over the recordings are 300 and -200: 100^2 is at most 300^2 + 200^2."""
+    first, second = PREFERENCE[:2]
+    scores = {first: np.array([800, 800, 800, 900, 900]), second: np.array([900, 900, 900, 800, 800])}
+    assert choose(scores, group=np.array([0, 0, 0, 1, 1])) == first
