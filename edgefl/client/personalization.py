@@ -138,7 +138,7 @@ def compare_models(
 ) -> dict[str, Scores]:
     """Make the models of a client without its validation samples, and score them on these.
 
-    Args: as in `personalize`.
+    The arguments are those of `personalize`.
 
     Raises:
         DivergedError: no model could be made.

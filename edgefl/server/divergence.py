@@ -109,7 +109,9 @@ def explain_no_progress(
     - Their losses are above 5 max(ln C, 1), and the last one is at least .9 of the loss of round 1.
 
     Args:
-        losses, num_classes, accuracy: see `find_divergence`, after the last round.
+        losses: mean training loss of each round, see `find_divergence`.
+        num_classes: number of classes, C.
+        accuracy: mean accuracy that clients report in the last round; NaN when they report none.
     """
     known = [loss for loss in _as_floats(losses) if math.isfinite(loss)]
     if not known or _is_accurate(accuracy, num_classes):
