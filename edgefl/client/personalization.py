@@ -7,7 +7,7 @@ Test samples choose nothing.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ from edgefl.algorithms.names import FEDERATED, FINE_TUNED, LOCAL, LOCAL_EPOCHS, 
 from edgefl.algorithms.options import epochs_with_steps
 from edgefl.client.batch_norm import reestimate
 from edgefl.client.comparison import shared_order
-from edgefl.client.selection import MODELS, Scores, choose
+from edgefl.client.selection import MODELS, Scores, choose, is_worse
 from edgefl.client.validation import Split
 from edgefl.config import PersonalizationConfig
 from edgefl.errors import DivergedError
@@ -99,13 +99,8 @@ def personalize(
     made = make(shard)
     for name, reason in made.failures.items():
         LOGGER.warning("%s: the model %s is left out: %s", client_id, name, reason)
-    comparable = {name: each for name, each in scores.items() if name in made.models}
     order = shared_order(broadcast.scalars) if settings.select else WITHOUT_SELECTION
-    chosen = (
-        choose(comparable, order, split.group)
-        if comparable
-        else next(name for name in order if name in made.models)
-    )
+    chosen = choose_made(learner, made.models, scores, split, order, client_id)
     shipped = made.models[chosen]
     peers = {**made.mixture.peers, **made.models}
     right = {name: is_correct(learner, peer, shard.x_test, shard.y_test) for name, peer in peers.items()}
@@ -125,6 +120,43 @@ def personalize(
         shipped.weights, peers, {**made.mixture.diagnostics, **validation}, signature=shipped.signature
     )
     return mixture, made.state, metrics
+
+
+def choose_made(
+    learner: Learner,
+    models: Mapping[str, Peer],
+    scores: Mapping[str, Scores],
+    split: Split,
+    order: Sequence[str],
+    client_id: str,
+) -> str:
+    """Return the name of the model to ship.
+
+    The models were trained on the validation samples too, so they should know these at least as well as
+    before. A model that is worse on them beyond the noise is not shipped, unless it is the only one: its last
+    training went wrong.
+
+    Args:
+        learner: runs the plan.
+        models: made on all samples, by name.
+        scores: of the models that were made without the validation samples; empty when nothing was compared.
+        split: the client's samples.
+        order: names, the preferred one first.
+        client_id: the client, for warnings.
+    """
+    left = {name: each for name, each in scores.items() if name in models}
+    while left:
+        chosen = choose(left, order, split.group)
+        before = left.pop(chosen)
+        peer = models[chosen]
+        if not left or not is_worse(score(learner, peer, split.x, split.y), before, split.group):
+            return chosen
+        LOGGER.warning(
+            "%s: the model %s was better before its last training, so another one is shipped",
+            client_id,
+            chosen,
+        )
+    return next(name for name in order if name in models)
 
 
 def compare_models(

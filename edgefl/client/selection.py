@@ -53,6 +53,17 @@ def choose(
     return next(name for name in names if _within_noise(scores[best] - scores[name], group))
 
 
+def is_worse(scores: Scores, others: Scores, group: Labels | None = None) -> bool:
+    """Return whether a model is worse than another one beyond the noise, see `choose`.
+
+    Args:
+        scores: the model's score of each validation sample, int64[n].
+        others: those of the other model.
+        group: see `choose`.
+    """
+    return int(scores.sum()) < int(others.sum()) and not _within_noise(others - scores, group)
+
+
 def _within_noise(differences: Scores, group: Labels | None) -> bool:
     if group is not None:
         members = np.unique(group, return_inverse=True)[1].reshape(-1)

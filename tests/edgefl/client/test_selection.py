@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.client.selection import PREFERENCE, choose
+from edgefl.client.selection import PREFERENCE, choose, is_worse
 
 ONES = np.ones(16, np.int64)
 
@@ -89,3 +89,12 @@ def test_recordings_that_disagree_are_noise():
     first, second = PREFERENCE[:2]
     scores = {first: np.array([800, 800, 800, 900, 900]), second: np.array([900, 900, 900, 800, 800])}
     assert choose(scores, group=np.array([0, 0, 0, 1, 1])) == first
+
+
+def test_worse_beyond_the_noise():
+    before = np.array([900, 800, 900])
+    assert not is_worse(before, before)
+    assert is_worse(np.array([500, 400, 500]), before)
+    assert not is_worse(before, np.array([500, 400, 500]))
+    assert not is_worse(np.array([500, 900, 900]), before)  # 300^2 is at most 400^2 + 100^2
+    assert not is_worse(np.array([500, 400, 500]), np.array([900, 900, 400]), np.array([0, 0, 1]))
