@@ -244,6 +244,34 @@ def test_every_topic_and_every_tensor_name_is_public(ran, plan):
             assert set(decode_weights(blob, spec.weights, "")) == {weight.name for weight in spec.weights}
 
 
+def test_four_scores_of_each_device_travel_in_the_last_round_and_their_means_in_the_last_task(ran, select):
+    _, said, *_ = ran
+    asked = 2 if select == "true" else None  # the last round
+    reported = {}
+    for begin in json_of(said, "begin"):
+        scores = {name: value for name, value in begin["metrics"].items() if name.startswith("score_")}
+        assert bool(scores) == (begin["round"] == asked)
+        if scores:
+            reported[begin["client_id"]] = scores
+    models = {"score_local", "score_federated", "score_fine_tuned", "score_mixture"}
+    assert [set(each) for each in reported.values()] == [models] * (len(IDS) if select == "true" else 0)
+    for task in json_of(said, "task"):
+        assert ("compare" in task["scalars"]) == (task["round"] == asked)
+        scores = {name: value for name, value in task["scalars"].items() if name.startswith("score_")}
+        if task["phase"] == "personalize" and select == "true":
+            assert scores == {
+                name: pytest.approx(np.mean([r[name] for r in reported.values()])) for name in models
+            }
+        else:
+            assert not scores
+
+
+def json_of(said, kind):
+    """Return the messages of a kind as trees."""
+    found = [each for each in said if not is_version1(each.topic) and parse_topic(each.topic).kind == kind]
+    return [json.loads(each.payload) for each in found if each.payload]
+
+
 def whole(said, kind):
     """Return all blobs or updates that were said, put together and checked by their sha256."""
     parts = {}
