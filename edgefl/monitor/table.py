@@ -183,8 +183,8 @@ def _missing_figures(tree: Tree) -> str:
     if tree["differential_privacy"]:
         if is_done:
             return (
-                "Differential privacy is on, so the aggregator publishes no figures and no verdict. They are "
-                "in its result.json; `edgefl report` shows them."
+                "Differential privacy is on, so the aggregator publishes no figures and no verdict. `edgefl "
+                "report` shows them, from the aggregator's folder."
             )
         return "Differential privacy is on, so the aggregator publishes no figures of rounds."
     verdict = tree["verdict"]

@@ -146,8 +146,8 @@ def test_the_head_says_why_figures_are_missing():
         "Differential privacy is on, so the aggregator publishes no figures of rounds."
     )
     assert reason(phase="done", **private) == (
-        "Differential privacy is on, so the aggregator publishes no figures and no verdict. They are in its "
-        "result.json; `edgefl report` shows them."
+        "Differential privacy is on, so the aggregator publishes no figures and no verdict. `edgefl report` "
+        "shows them, from the aggregator's folder."
     )
     assert reason(phase="done").startswith("The broker has no verdict of this federation")
     masked = {**as_dict(judge([{"id": "pi-1", "accuracy_shipped": 0.5}])), "rows": []}

@@ -193,7 +193,7 @@ def test_fedmix_and_pfl_moe_of_real_runs(simulated, tmp_path):
     dirichlet = 'name = "dirichlet"\nnum_clients = 4\nalpha = 0.5\nmin_samples = 60'
     short = {"epochs": 1, "gate_epochs": 1, "personal_epochs": 0}
     fedmix_run = simulated(
-        "fedmix", "fedmix", model="lenet5", rounds=2, partition=dirichlet, num_experts=2, **short
+        "fedmix", "fedmix", model="lenet5", rounds=4, partition=dirichlet, num_experts=2, **short
     )
     options = {"epochs": 1, "adapt_epochs": 1, "gate_epochs": 1}
     mfe = simulated(
