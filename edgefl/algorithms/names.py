@@ -34,7 +34,9 @@ LOCAL_EPOCHS = "local_epochs"
 COMPARE = "compare"
 """The scalar of the broadcast of the last round that asks a client to compare its models."""
 SCORE = "score_"
-"""Prefix of a model's mean score: a metric of an update of the last round, a scalar of the last broadcast."""
+"""Prefix of a model's mean score, a metric of an update of the last round."""
+RANK = "rank_"
+"""Prefix of a model's place in the order of all clients, a scalar of the last broadcast; 0 is the best."""
 ALONE = 0
 """The round of a broadcast that a client makes for itself. Rounds count from 1. Its update is never sent."""
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgefl.algorithms.names import SCORE
+from edgefl.algorithms.names import RANK, SCORE
 from edgefl.client.selection import MODELS, PREFERENCE, Scores
 from edgefl.types import ClientState, Scalars
 
@@ -42,11 +42,9 @@ def mean_scores(scores: Mapping[str, Scores]) -> dict[str, float]:
 
 
 def shared_order(scalars: Scalars) -> tuple[str, ...]:
-    """Return the models in the order of their mean scores over all clients, the highest first.
+    """Return the models in the order that the scores of all clients give, the best first.
 
     Args:
-        scalars: those of the last broadcast. Models without a score come last, in the order of `PREFERENCE`,
-            and equal scores are in that order too.
+        scalars: those of the last broadcast. Models without a rank come last, in the order of `PREFERENCE`.
     """
-    found = {name: scalars.get(SCORE + name, -1.0) for name in MODELS}
-    return tuple(sorted(PREFERENCE, key=lambda name: -found[name]))
+    return tuple(sorted(PREFERENCE, key=lambda name: scalars.get(RANK + name, len(MODELS))))

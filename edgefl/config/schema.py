@@ -315,7 +315,7 @@ class FederationConfig:
         evaluate: each device reports, in each round, the accuracy on its validation samples of the model that
             it would use now: one number. Devices never report it where [privacy] keeps updates private
         share_scores: in the last round each device compares its models and reports the mean score of each,
-            four numbers; all devices then prefer models in the order of these means. It needs evaluate, and
+            four numbers; all devices then prefer models in the order that these give. It needs evaluate, and
             devices that choose (select)
         broker: where the broker listens
         algorithm: a name of `edgefl algorithms`, or module:name of yours

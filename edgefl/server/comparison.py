@@ -2,19 +2,24 @@
 
 In the last round the broadcast also holds what a device needs to make its models, and asks it to compare
 them. The updates of that round report the mean score of each model, and the last broadcast tells all devices
-the means over the devices. See `edgefl.client.comparison`.
+in which order these scores put the models. See `edgefl.client.comparison`.
 """
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from edgefl.algorithms.base import PERSONALIZE, Algorithm
-from edgefl.algorithms.names import COMPARE, SCORE
+from edgefl.algorithms.names import COMPARE, RANK, SCORE
+from edgefl.client.selection import MODELS, choose
 from edgefl.config import FederationConfig
 from edgefl.plan.spec import PlanSpec
 from edgefl.types import Broadcast, ServerState, Update
+
+WHOLE = 1e6
+"""Scores are compared as whole numbers, which decide alike on every processor."""
 
 
 def compares_models(config: FederationConfig, spec: PlanSpec) -> bool:
@@ -28,7 +33,7 @@ def compares_models(config: FederationConfig, spec: PlanSpec) -> bool:
 def with_comparison(algorithm: Algorithm, config: FederationConfig, spec: PlanSpec) -> Algorithm:
     """Return the algorithm with the comparison of models in its last round.
 
-    The server's state holds the scores after the last round; the algorithm itself never sees them. The
+    The server's state holds the ranks after the last round; the algorithm itself never sees them. The
     algorithm is returned unchanged where devices do not compare their models.
 
     Args:
@@ -39,18 +44,18 @@ def with_comparison(algorithm: Algorithm, config: FederationConfig, spec: PlanSp
     if not compares_models(config, spec):
         return algorithm
 
-    def scores(state: ServerState) -> dict[str, float]:
-        return {name: value for name, value in state.scalars.items() if name.startswith(SCORE)}
+    def ranks(state: ServerState) -> dict[str, float]:
+        return {name: value for name, value in state.scalars.items() if name.startswith(RANK)}
 
-    def without_scores(state: ServerState) -> ServerState:
-        others = {name: value for name, value in state.scalars.items() if not name.startswith(SCORE)}
+    def without_ranks(state: ServerState) -> ServerState:
+        others = {name: value for name, value in state.scalars.items() if not name.startswith(RANK)}
         return replace(state, scalars=others)
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
-        bare = without_scores(state)
+        bare = without_ranks(state)
         sent = algorithm.broadcast(bare, client_id)
         if state.phase == PERSONALIZE:
-            return replace(sent, scalars={**sent.scalars, **scores(state)})
+            return replace(sent, scalars={**sent.scalars, **ranks(state)})
         if state.round != config.rounds:
             return sent
         last = algorithm.broadcast(replace(bare, phase=PERSONALIZE), client_id)
@@ -61,19 +66,44 @@ def with_comparison(algorithm: Algorithm, config: FederationConfig, spec: PlanSp
         )
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
-        reported: dict[str, list[float]] = {}
+        reported: list[dict[str, float]] = []
 
         def watched() -> Iterator[Update]:
             for update in updates:
-                for name, value in update.metrics.items():
-                    if name.startswith(SCORE) and np.isfinite(value):
-                        reported.setdefault(name, []).append(min(max(float(value), 0.0), 1.0))
+                reported.append(scores_of(update))
                 yield update
 
-        after = algorithm.aggregate(without_scores(state), watched())
+        after = algorithm.aggregate(without_ranks(state), watched())
         if state.round != config.rounds:
             return after
-        means = {name: float(np.mean(values)) for name, values in reported.items()}
-        return replace(after, scalars={**after.scalars, **means})
+        places = {RANK + name: float(i) for i, name in enumerate(order_of(reported))}
+        return replace(after, scalars={**after.scalars, **places})
 
     return replace(algorithm, broadcast=broadcast, aggregate=aggregate)
+
+
+def scores_of(update: Update) -> dict[str, float]:
+    """Return the scores of models that an update reports, from 0 to 1, by model."""
+    found = {name: update.metrics.get(SCORE + name, math.nan) for name in MODELS}
+    return {name: min(max(value, 0.0), 1.0) for name, value in found.items() if math.isfinite(value)}
+
+
+def order_of(reported: Iterable[Mapping[str, float]]) -> list[str]:
+    """Return the models in the order that the scores of all devices give, the best first.
+
+    Each place goes to the first model of `PREFERENCE` that is not worse than the best one left beyond the
+    noise between devices, see `edgefl.client.selection.choose`. A device without one of the models does not
+    count.
+
+    Args:
+        reported: of each device its scores, from 0 to 1, by model.
+    """
+    devices = [each for each in reported if each]
+    names = {name for each in devices for name in each}
+    whole = [each for each in devices if each.keys() == names]
+    scores = {name: np.array([round(WHOLE * each[name]) for each in whole], np.int64) for name in names}
+    order: list[str] = []
+    while whole and scores:
+        order.append(choose(scores))
+        del scores[order[-1]]
+    return order

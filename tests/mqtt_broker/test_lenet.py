@@ -12,6 +12,7 @@ import pytest
 from edgefl.config import load_config
 from edgefl.data.npz import load_shard
 from edgefl.plan.spec import MIXTURE, decode_plan, load_plan
+from edgefl.server.comparison import order_of
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
 from edgefl.wire import messages, version1
@@ -244,7 +245,7 @@ def test_every_topic_and_every_tensor_name_is_public(ran, plan):
             assert set(decode_weights(blob, spec.weights, "")) == {weight.name for weight in spec.weights}
 
 
-def test_four_scores_of_each_device_travel_in_the_last_round_and_their_means_in_the_last_task(ran, select):
+def test_four_scores_of_each_device_travel_in_the_last_round_and_their_order_in_the_last_task(ran, select):
     _, said, *_ = ran
     asked = 2 if select == "true" else None  # the last round
     reported = {}
@@ -257,13 +258,12 @@ def test_four_scores_of_each_device_travel_in_the_last_round_and_their_means_in_
     assert [set(each) for each in reported.values()] == [models] * (len(IDS) if select == "true" else 0)
     for task in json_of(said, "task"):
         assert ("compare" in task["scalars"]) == (task["round"] == asked)
-        scores = {name: value for name, value in task["scalars"].items() if name.startswith("score_")}
-        if task["phase"] == "personalize" and select == "true":
-            assert scores == {
-                name: pytest.approx(np.mean([r[name] for r in reported.values()])) for name in models
-            }
-        else:
-            assert not scores
+        ranks = {name: value for name, value in task["scalars"].items() if name.startswith("rank_")}
+        is_last = task["phase"] == "personalize" and select == "true"
+        order = order_of(
+            [{k.removeprefix("score_"): v for k, v in each.items()} for each in reported.values()]
+        )
+        assert ranks == ({f"rank_{name}": place for place, name in enumerate(order)} if is_last else {})
 
 
 def json_of(said, kind):

@@ -28,16 +28,15 @@ def test_an_update_reports_one_number_for_each_model():
     assert mean_scores(scores) == {"score_local": 0.5, "score_mixture": 0.75}
 
 
-def test_the_order_follows_the_scores_of_all_clients():
+def test_the_order_follows_the_ranks_of_the_last_broadcast():
     assert shared_order({}) == PREFERENCE
-    scores = {"score_local": 0.7, "score_fine_tuned": 0.8, "score_federated": 0.6, "score_mixture": 0.9}
-    assert shared_order(scores) == (MIXED, FINE_TUNED, LOCAL, FEDERATED)
-    equal = {"score_mixture": 0.9, "score_federated": 0.9}
-    assert shared_order(equal) == (FEDERATED, MIXED, LOCAL, FINE_TUNED)
+    ranks = {"rank_mixture": 0.0, "rank_fine_tuned": 1.0, "rank_local": 2.0, "rank_federated": 3.0}
+    assert shared_order(ranks) == (MIXED, FINE_TUNED, LOCAL, FEDERATED)
+    assert shared_order({"rank_mixture": 0.0}) == (MIXED, LOCAL, FINE_TUNED, FEDERATED)
 
 
 def test_a_client_leaves_the_order_where_its_own_samples_show_more_than_noise():
-    order = shared_order({"score_local": 0.7, "score_mixture": 0.8})
+    order = shared_order({"rank_mixture": 0.0, "rank_local": 1.0})
     close = {LOCAL: np.array([900, 700, 700]), MIXED: np.array([700, 800, 800])}
     assert choose(close, order) == MIXED
     # the differences are 300, 200 and 200: (700)^2 is more than 170,000

@@ -13,7 +13,7 @@ from edgefl.algorithms.names import COMPARE, GLOBAL, LOCAL_EPOCHS, LOCAL_START
 from edgefl.config import FederationConfig, PersonalizationConfig, PrivacyConfig
 from edgefl.rng import rng_for
 from edgefl.server.baseline import with_baseline
-from edgefl.server.comparison import compares_models, with_comparison
+from edgefl.server.comparison import compares_models, order_of, with_comparison
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
 from edgefl.types import Update
 from tests.support.numpy_learner.softmax import softmax_spec
@@ -55,25 +55,36 @@ def test_the_last_round_asks_for_scores_and_holds_what_a_local_model_starts_from
     assert (sent.round, sent.phase) == (2, last.phase)
 
 
-def test_the_last_broadcast_tells_the_means_over_the_clients_that_reported():
+def test_the_last_broadcast_tells_the_order_of_the_models():
     algorithm = made()
     first = algorithm.init(INITIAL, rng_for(1, 0, "init"))
-    last = algorithm.aggregate(first, [update("a", 1, score_local=0.9)])  # not the last round: ignored
+    last = algorithm.aggregate(first, [update("a", 1, score_local=0.9, score_mixture=0.1)])
     after = algorithm.aggregate(
         last,
         [
             update("a", 2, score_local=0.5, score_mixture=0.75),
-            update("b", 2, score_local=0.25, score_mixture=float("nan")),
+            update("b", 2, score_local=0.25, score_mixture=0.75),
             update("c", 2),
-            update("d", 2, score_local=1e9),  # counts as 1
+            update("d", 2, score_local=1e9, score_mixture=float("nan")),  # lacks a model
         ],
     )
     after = decode_server_state(encode_server_state(replace(after, phase=PERSONALIZE)))
     sent = algorithm.broadcast(after, "a")
-    scores = {name: value for name, value in sent.scalars.items() if name.startswith("score_")}
-    assert scores == {"score_local": pytest.approx(1.75 / 3), "score_mixture": 0.75}
+    ranks = {name: value for name, value in sent.scalars.items() if name.startswith("rank_")}
+    assert ranks == {"rank_mixture": 0, "rank_local": 1}
     assert COMPARE not in sent.scalars
     json.dumps(dict(sent.scalars))
+
+
+def test_the_order_prefers_the_simpler_model_within_the_noise_between_devices():
+    # differences .3 and -.2: (.1)^2 is at most .09 + .04
+    assert order_of([{"local": 0.5, "mixture": 0.8}, {"local": 0.7, "mixture": 0.5}]) == ["local", "mixture"]
+    # differences .3 and .2: (.5)^2 is more than .09 + .04
+    assert order_of([{"local": 0.5, "mixture": 0.8}, {"local": 0.5, "mixture": 0.7}]) == ["mixture", "local"]
+    three = {"local": 0.5, "federated": 0.9, "mixture": 0.9, "fine_tuned": 0.7}
+    assert order_of([three] * 3) == ["federated", "mixture", "fine_tuned", "local"]
+    assert order_of([]) == order_of([{}]) == []
+    assert order_of([{"local": 0.5}, {"mixture": 0.7}]) == []  # nobody has both
 
 
 def test_the_models_are_those_without_a_comparison():
