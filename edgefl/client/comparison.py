@@ -9,14 +9,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgefl.algorithms.names import RANK, SCORE
-from edgefl.client.selection import MODELS, PREFERENCE, Scores
+from edgefl.algorithms.names import RANK
+from edgefl.client.selection import MODELS, PREFERENCE, SCORE_UNIT, Scores
 from edgefl.types import ClientState, Scalars
 
 OWN = "score/"
 """Prefix of a client's own scores in its state."""
-WHOLE = 1000.0
-"""Scores are in thousandths."""
 
 
 def with_scores(state: ClientState, scores: Mapping[str, Scores]) -> ClientState:
@@ -37,8 +35,8 @@ def split_scores(state: ClientState) -> tuple[ClientState, dict[str, Scores]]:
 
 
 def mean_scores(scores: Mapping[str, Scores]) -> dict[str, float]:
-    """Return the metrics that tell the mean score of each model, from 0 to 1."""
-    return {SCORE + name: float(each.mean()) / WHOLE for name, each in scores.items()}
+    """Return the mean score of each model, from 0 to 1, by model."""
+    return {name: float(each.mean()) / SCORE_UNIT for name, each in scores.items()}
 
 
 def shared_order(scalars: Scalars) -> tuple[str, ...]:

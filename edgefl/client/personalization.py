@@ -18,8 +18,8 @@ from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.names import FEDERATED, FINE_TUNED, LOCAL, LOCAL_EPOCHS, LOCAL_START, MIXED
 from edgefl.algorithms.options import epochs_with_steps
 from edgefl.client.batch_norm import reestimate
-from edgefl.client.comparison import shared_order
-from edgefl.client.selection import MODELS, Scores, choose, is_worse
+from edgefl.client.comparison import mean_scores, shared_order
+from edgefl.client.selection import MODELS, SCORE_UNIT, Scores, choose, is_worse
 from edgefl.client.validation import Split
 from edgefl.config import PersonalizationConfig
 from edgefl.errors import DivergedError
@@ -88,15 +88,12 @@ def personalize(
         accuracy without test samples is NaN.
     """
 
-    def make(samples: Shard) -> Candidates:
-        return make_candidates(algorithm, learner, broadcast, state, samples, settings, rng_of)
-
     scores = dict(known or {})
     if settings.select and len(split.y) and not scores:
-        scores = score_all(learner, make(split.train).models, split)
+        scores = compare_models(algorithm, learner, broadcast, state, split, settings, rng_of)
     elif settings.select and not scores:
         LOGGER.warning("%s: no sample to compare models on; a second recording would give some", client_id)
-    made = make(shard)
+    made = make_candidates(algorithm, learner, broadcast, state, shard, settings, rng_of)
     for name, reason in made.failures.items():
         LOGGER.warning("%s: the model %s is left out: %s", client_id, name, reason)
     order = shared_order(broadcast.scalars) if settings.select else WITHOUT_SELECTION
@@ -115,7 +112,7 @@ def personalize(
     if LOCAL in right:
         metrics["test_gained"] = float((right[chosen] & ~right[LOCAL]).sum())
         metrics["test_lost"] = float((right[LOCAL] & ~right[chosen]).sum())
-    validation = {f"validation/{name}": float(each.mean()) / 1000 for name, each in scores.items()}
+    validation = {f"validation/{name}": mean for name, mean in mean_scores(scores).items()}
     mixture = Mixture(
         shipped.weights, peers, {**made.mixture.diagnostics, **validation}, signature=shipped.signature
     )
@@ -176,12 +173,7 @@ def compare_models(
         DivergedError: no model could be made.
     """
     made = make_candidates(algorithm, learner, broadcast, state, split.train, settings, rng_of)
-    return score_all(learner, made.models, split)
-
-
-def score_all(learner: Learner, models: Mapping[str, Peer], split: Split) -> dict[str, Scores]:
-    """Return the scores of each model on the validation samples, see `score`."""
-    return {name: score(learner, peer, split.x, split.y) for name, peer in models.items()}
+    return {name: score(learner, peer, split.x, split.y) for name, peer in made.models.items()}
 
 
 def make_candidates(
@@ -278,7 +270,7 @@ def score(learner: Learner, peer: Peer, x: Array, y: Labels) -> Scores:
     not a number counts as 0.
     """
     log_p = label_log_p(learner, peer.signature, peer.weights, x, y)
-    return np.asarray(np.rint(1000 * np.nan_to_num(np.exp(log_p), nan=0.0)), np.int64)
+    return np.asarray(np.rint(SCORE_UNIT * np.nan_to_num(np.exp(log_p), nan=0.0)), np.int64)
 
 
 def is_correct(learner: Learner, peer: Peer, x: Array, y: Labels) -> Correct:

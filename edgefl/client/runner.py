@@ -8,7 +8,7 @@ import numpy as np
 
 from edgefl.algorithms import full_options, make_algorithm
 from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.names import COMPARE
+from edgefl.algorithms.names import COMPARE, SCORE
 from edgefl.client.batch_norm import with_statistics
 from edgefl.client.comparison import mean_scores, split_scores, with_scores
 from edgefl.client.compression import compressed
@@ -97,7 +97,7 @@ class ClientRunner:
             update, state = algorithm.local_update(item.broadcast, before, samples.train, item.client_id, rng)
             if COMPARE in item.broadcast.scalars:
                 scores = self._compare(item, state, samples)
-                further |= mean_scores(scores)
+                further |= {SCORE + name: mean for name, mean in mean_scores(scores).items()}
                 state = with_scores(state, scores)
         if item.epochs is not None:
             further["epochs"] = float(item.epochs)

@@ -25,6 +25,8 @@ MODELS = (LOCAL, FEDERATED, FINE_TUNED, MIXED)
 PREFERENCE = (LOCAL, FINE_TUNED, FEDERATED, MIXED)
 """The same, those that a client prefers within the noise first when it knows no scores of other clients."""
 Scores = NDArray[np.int64]
+SCORE_UNIT = 1000
+"""A score is a probability in thousandths."""
 
 
 def choose(

@@ -18,7 +18,7 @@ from edgefl.config import FederationConfig
 from edgefl.plan.spec import PlanSpec
 from edgefl.types import Broadcast, ServerState, Update
 
-WHOLE = 1e6
+SCALE = 1e6
 """Scores are compared as whole numbers, which decide alike on every processor."""
 
 
@@ -101,7 +101,7 @@ def order_of(reported: Iterable[Mapping[str, float]]) -> list[str]:
     devices = [each for each in reported if each]
     names = {name for each in devices for name in each}
     whole = [each for each in devices if each.keys() == names]
-    scores = {name: np.array([round(WHOLE * each[name]) for each in whole], np.int64) for name in names}
+    scores = {name: np.array([round(SCALE * each[name]) for each in whole], np.int64) for name in names}
     order: list[str] = []
     while whole and scores:
         order.append(choose(scores))

@@ -246,17 +246,17 @@ def test_every_topic_and_every_tensor_name_is_public(ran, plan):
 
 
 def test_four_scores_of_each_device_travel_in_the_last_round_and_their_order_in_the_last_task(ran, select):
-    _, said, *_ = ran
+    _, messages, *_ = ran
     asked = 2 if select == "true" else None  # the last round
     reported = {}
-    for begin in json_of(said, "begin"):
+    for begin in messages_of_kind(messages, "begin"):
         scores = {name: value for name, value in begin["metrics"].items() if name.startswith("score_")}
         assert bool(scores) == (begin["round"] == asked)
         if scores:
             reported[begin["client_id"]] = scores
     models = {"score_local", "score_federated", "score_fine_tuned", "score_mixture"}
     assert [set(each) for each in reported.values()] == [models] * (len(IDS) if select == "true" else 0)
-    for task in json_of(said, "task"):
+    for task in messages_of_kind(messages, "task"):
         assert ("compare" in task["scalars"]) == (task["round"] == asked)
         ranks = {name: value for name, value in task["scalars"].items() if name.startswith("rank_")}
         is_last = task["phase"] == "personalize" and select == "true"
@@ -266,10 +266,10 @@ def test_four_scores_of_each_device_travel_in_the_last_round_and_their_order_in_
         assert ranks == ({f"rank_{name}": place for place, name in enumerate(order)} if is_last else {})
 
 
-def json_of(said, kind):
-    """Return the messages of a kind as trees."""
-    found = [each for each in said if not is_version1(each.topic) and parse_topic(each.topic).kind == kind]
-    return [json.loads(each.payload) for each in found if each.payload]
+def messages_of_kind(messages, kind):
+    """Return the JSON messages of a kind as trees."""
+    current = [message for message in messages if message.payload and not is_version1(message.topic)]
+    return [json.loads(message.payload) for message in current if parse_topic(message.topic).kind == kind]
 
 
 def whole(said, kind):

@@ -25,7 +25,7 @@ def test_scores_are_kept_beside_the_algorithms_state(found):
 
 def test_an_update_reports_one_number_for_each_model():
     scores = {LOCAL: np.array([1000, 500, 0]), MIXED: np.array([1000, 1000, 250])}
-    assert mean_scores(scores) == {"score_local": 0.5, "score_mixture": 0.75}
+    assert mean_scores(scores) == {LOCAL: 0.5, MIXED: 0.75}
 
 
 def test_the_order_follows_the_ranks_of_the_last_broadcast():

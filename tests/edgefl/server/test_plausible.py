@@ -166,9 +166,9 @@ def test_no_algorithm_trains_beyond_the_bound(algorithm):
         note=lines.append,
         progress=lambda state, record: states.append(state),
     )
-    # in four rounds some losses hardly fall, which is another note
-    skipped = [line for line in lines if not line.startswith("training has had no effect")]
-    assert skipped == [] and len(states) >= 1
+    # in four rounds the loss of fedmix hardly falls
+    expected = ["training has had no effect"] if algorithm == "fedmix" else []
+    assert [line.partition(":")[0] for line in lines] == expected and len(states) >= 1
 
 
 def test_the_simulator_refuses_a_client_with_more_samples_than_count():
