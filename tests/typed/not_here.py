@@ -79,6 +79,7 @@ NOT_HERE: dict[str, dict[str, str]] = {
     "docs/results/int8.md": {"python -m tests.benchmarks int8 ...": PEERS},
     "docs/results/label-audit.md": {"edgefl audit labels ...": AUDIT},
     "docs/results/monitor.md": {"python -m tests.benchmarks monitor ...": PEERS},
+    "docs/results/outcomes.md": {"edgefl reproduce outcomes ...": LONG},
     "docs/results/pfl-moe-full.md": {"edgefl reproduce ...": LONG},
     "docs/results/reproduce.md": {"edgefl reproduce NAME ...": LONG},
     "docs/results/simulate.md": {

@@ -9,7 +9,7 @@ from edgefl.algorithms import REGISTRY, full_options, make_algorithm
 from edgefl.algorithms.check import check_algorithm
 from edgefl.algorithms.papers.fedavg import FedAvgOptions, fedavg
 from edgefl.learner.litert import LiteRTLearner
-from edgefl.types import Shard
+from edgefl.types import ClientState, Shard
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 FEWER = {"aem": {"local_epochs": 20}}  # a tenth of its default
@@ -127,16 +127,17 @@ def restless(learner):
 
 
 def memorizing(learner):
-    """Carry something from round to round that a save and a load lose: the order of names."""
+    """Carry something from round to round that a save and a load lose: an array's memory order."""
     base = fedavg(learner, FedAvgOptions())
+    kept = ClientState({"counts": np.zeros((2, 2), np.float32, order="F")})
 
     def local_update(broadcast, state, *rest):
         update, _ = base.local_update(broadcast, state, *rest)
-        scale = np.float32(0.5 if next(iter(state.arrays), "z") == "z" else 1.0)
-        kept = {name: np.zeros(1, np.float32) for name in ("z", "a")}
+        was_loaded = any(array.flags.c_contiguous for array in state.arrays.values())
+        scale = np.float32(1.0 if was_loaded else 0.5)
         return replace(
             update, deltas={"global": {n: a * scale for n, a in update.deltas["global"].items()}}
-        ), replace(state, arrays=kept)
+        ), kept
 
     return replace(base, local_update=local_update)
 
