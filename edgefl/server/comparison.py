@@ -9,17 +9,15 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-import numpy as np
-
 from edgefl.algorithms.base import PERSONALIZE, Algorithm
 from edgefl.algorithms.names import COMPARE, RANK, SCORE
-from edgefl.client.selection import MODELS, choose
+from edgefl.client.selection import MODELS, PREFERENCE
 from edgefl.config import FederationConfig
 from edgefl.plan.spec import PlanSpec
 from edgefl.types import Broadcast, ServerState, Update
 
 SCALE = 1e6
-"""Scores are compared as whole numbers, which decide alike on every processor."""
+"""Scores are added as whole numbers, so that the order of devices changes no sum."""
 
 
 def compares_models(config: FederationConfig, spec: PlanSpec) -> bool:
@@ -89,11 +87,9 @@ def scores_of(update: Update) -> dict[str, float]:
 
 
 def order_of(reported: Iterable[Mapping[str, float]]) -> list[str]:
-    """Return the models in the order that the scores of all devices give, the best first.
+    """Return the models in the order of their mean scores over all devices, the highest first.
 
-    Each place goes to the first model of `PREFERENCE` that is not worse than the best one left beyond the
-    noise between devices, see `edgefl.client.selection.choose`. A device without one of the models does not
-    count.
+    Equal means are in the order of `PREFERENCE`. A device that lacks a model of the others does not count.
 
     Args:
         reported: of each device its scores, from 0 to 1, by model.
@@ -101,9 +97,7 @@ def order_of(reported: Iterable[Mapping[str, float]]) -> list[str]:
     devices = [each for each in reported if each]
     names = {name for each in devices for name in each}
     whole = [each for each in devices if each.keys() == names]
-    scores = {name: np.array([round(SCALE * each[name]) for each in whole], np.int64) for name in names}
-    order: list[str] = []
-    while whole and scores:
-        order.append(choose(scores))
-        del scores[order[-1]]
-    return order
+    if not whole:
+        return []
+    sums = {name: sum(round(SCALE * each[name]) for each in whole) for name in names}
+    return sorted((name for name in PREFERENCE if name in names), key=lambda name: -sums[name])

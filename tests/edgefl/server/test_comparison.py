@@ -76,15 +76,18 @@ def test_the_last_broadcast_tells_the_order_of_the_models():
     json.dumps(dict(sent.scalars))
 
 
-def test_the_order_prefers_the_simpler_model_within_the_noise_between_devices():
-    # differences .3 and -.2: (.1)^2 is at most .09 + .04
-    assert order_of([{"local": 0.5, "mixture": 0.8}, {"local": 0.7, "mixture": 0.5}]) == ["local", "mixture"]
-    # differences .3 and .2: (.5)^2 is more than .09 + .04
-    assert order_of([{"local": 0.5, "mixture": 0.8}, {"local": 0.5, "mixture": 0.7}]) == ["mixture", "local"]
-    three = {"local": 0.5, "federated": 0.9, "mixture": 0.9, "fine_tuned": 0.7}
-    assert order_of([three] * 3) == ["federated", "mixture", "fine_tuned", "local"]
+def test_the_order_is_that_of_the_mean_scores():
+    # means .6 and .65
+    assert order_of([{"local": 0.5, "mixture": 0.8}, {"local": 0.7, "mixture": 0.5}]) == ["mixture", "local"]
+    equal = {"local": 0.5, "federated": 0.9, "mixture": 0.9, "fine_tuned": 0.7}
+    assert order_of([equal] * 3) == ["federated", "mixture", "fine_tuned", "local"]
     assert order_of([]) == order_of([{}]) == []
-    assert order_of([{"local": 0.5}, {"mixture": 0.7}]) == []  # nobody has both
+
+
+def test_only_devices_with_all_models_count_in_the_order():
+    assert order_of([{"local": 0.5}, {"mixture": 0.7}]) == []
+    both = {"local": 0.5, "mixture": 0.6}
+    assert order_of([both, {"local": 0.9}]) == ["mixture", "local"]
 
 
 def test_the_models_are_those_without_a_comparison():
