@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from edgefl.data.arrays import read_arrays
 from edgefl.data.forms import to_input_shape, to_training_form
-from edgefl.data.recordings import Recordings, cut, find_recordings, join
+from edgefl.data.recordings import Recordings, cut, find_recordings, join, overlapping_rows
 from edgefl.data.split import BY_FILE, Split
 from edgefl.data.train_test import TrainTest, divide, divide_ring
 from edgefl.errors import DataError
@@ -77,8 +77,14 @@ def make_shard_and_split(
     test_share: float = 0.2,
     num_classes: int | None = None,
     input_shape: tuple[int, ...] | None = None,
+    count_overlapping: bool = False,
 ) -> tuple[Shard, Split]:
-    """Return the shard of `make_shard`, and the note of how its test samples were held out."""
+    """Return the shard of `make_shard`, and the note of how its test samples were held out.
+
+    With `count_overlapping`, the note says how many windows of the file's `x_test` overlap training windows.
+    The search needs memory for a copy of all samples.
+    """
+    overlapping = 0
     try:
         arrays, _ = to_training_form(arrays)
         x = samples_of(arrays, "")
@@ -94,6 +100,7 @@ def make_shard_and_split(
             rule = BY_FILE
             rows, group = training_rows(x, y, group)
             x, y = x[rows], y[rows]
+            overlapping = len(overlapping_rows(x_test, x)) if count_overlapping else 0
         else:
             division = divide_arrays(arrays, x, y, group, test_share, seed)
             rule, train, test, group = division.rule, division.train, division.test, division.group
@@ -101,7 +108,8 @@ def make_shard_and_split(
         if input_shape is not None:
             x, x_test = (to_input_shape(each, input_shape) for each in (x, x_test))
         count = num_classes_of(arrays, num_classes, int(max(y.max(), y_test.max())))
-        return Shard(x, y, x_test, y_test, count, group_train=group), Split(rule, seed, len(y), len(y_test))
+        shard = Shard(x, y, x_test, y_test, count, group_train=group)
+        return shard, Split(rule, seed, len(y), len(y_test), overlapping)
     except DataError as error:
         raise DataError(f"{where}: {error}") from error
 

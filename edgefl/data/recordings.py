@@ -109,6 +109,25 @@ def find_recordings(x: Array) -> Recordings | None:
     return Recordings(group, start, x.shape[1])
 
 
+def overlapping_rows(x: Array, training: Array, *, copies: bool = True) -> Labels:
+    """Return the rows of `x` that share a part with a window of `training`, int64[m].
+
+    Args:
+        x: float32[n, time, channels]. Samples of other shapes share no part.
+        training: float32[k, time, channels].
+        copies: whether a window that equals a window of `training` counts.
+    """
+    found = find_recordings(np.concatenate([training, x])) if x.ndim == 3 else None
+    if found is None:
+        return np.empty(0, np.int64)
+    rows = np.arange(len(training))
+    shares = found.overlapping(rows)
+    if not copies:
+        place = found.group_place()
+        shares &= ~np.isin(place, place[rows])
+    return np.flatnonzero(shares[len(training) :]).astype(np.int64)
+
+
 def _links(x: Array) -> list[tuple[int, int, int]]:
     """Return (window, next window, rows between their beginnings) for each window with a next one.
 

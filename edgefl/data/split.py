@@ -7,7 +7,7 @@ rule. The note names no sample and no device.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 BY_FILE = "x_test"
 BY_GROUP = "group"
@@ -40,12 +40,25 @@ class Split:
         seed: the federation's seed.
         train: number of training samples.
         test: number of held-out samples.
+        overlapping: number of held-out windows that share a part with a training window. The rule `x_test`
+            alone allows any. The note of a model does not hold this number.
     """
 
     rule: str
     seed: int
     train: int
     test: int
+    overlapping: int = field(default=0, compare=False)
+
+    @property
+    def description(self) -> str:
+        """How samples were held out, in words."""
+        if not self.overlapping:
+            return RULES[self.rule]
+        return (
+            f"{RULES[self.rule]}; {self.overlapping} of {self.test} windows of x_test overlap training windows, "
+            "so accuracy is too good"
+        )
 
     def covers(self, other: "Split") -> bool:
         """Return whether a model with this note was never trained on the samples that `other` holds out.
@@ -60,7 +73,9 @@ class Split:
 
 def encode_split(split: Split) -> bytes:
     """Return the note as JSON."""
-    return json.dumps({"version": VERSION, **asdict(split)}, separators=(",", ":")).encode()
+    fields = asdict(split)
+    del fields["overlapping"]
+    return json.dumps({"version": VERSION, **fields}, separators=(",", ":")).encode()
 
 
 def decode_split(content: bytes) -> Split | None:
@@ -72,7 +87,7 @@ def decode_split(content: bytes) -> Split | None:
         split = Split(**fields)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    counts = (split.seed, split.train, split.test)
+    counts = (split.seed, split.train, split.test, split.overlapping)
     return (
         split
         if type(split.rule) is str

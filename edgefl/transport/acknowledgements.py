@@ -6,6 +6,10 @@ Used by the service's thread and the network's.
 import threading
 
 SHOWN = 3
+MAX_EARLY = 64
+"""Answers that are kept for messages not noted as sent yet. A message is noted as soon as `publish` returns,
+and those of QoS 0 never are.
+"""
 
 
 class Acknowledgements:
@@ -42,6 +46,8 @@ class Acknowledgements:
                 self._refuse(self._waiting.pop(number), refusal)
             else:
                 self._early[number] = refusal
+                while len(self._early) > MAX_EARLY:
+                    del self._early[next(iter(self._early))]
             self.changed.notify_all()
 
     def _refuse(self, topic: str, refusal: str) -> None:

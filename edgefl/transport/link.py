@@ -1,7 +1,8 @@
 """One connection to a broker, used from one thread. paho is imported in this room alone.
 
 paho runs its own network thread. What arrives there is only put into a queue, which the service empties with
-`get` on its own thread; training and disk never block the network.
+`get` on its own thread; training and disk never block the network. When much waits in the queue, messages are
+acknowledged only as the service takes them, so that the broker sends no more.
 
 MQTT 3.1.1, or 5 where the url ends in `?protocol=5`. With 5 a broker says when it refuses a message, which
 3.1.1 cannot; apart from that nothing of 5 is used, so that both run the same protocol.
@@ -16,14 +17,14 @@ from collections.abc import Callable
 from typing import Any
 
 import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
 
 from edgefl.errors import LinkError
 from edgefl.transport.acknowledgements import Acknowledgements
 from edgefl.transport.failover import Turns, none_of, refused, unreachable
-from edgefl.transport.paho_client import PacedClient
 from edgefl.transport.receive_queue import Connected as Connected
-from edgefl.transport.receive_queue import Inbox
 from edgefl.transport.receive_queue import Message as Message
+from edgefl.transport.receive_queue import ReceiveQueue
 from edgefl.transport.sockets import read_to_end, send_at_once, whole_records
 from edgefl.transport.subscriptions import FOR_GOOD, Subscriptions
 from edgefl.wire.topics import matches
@@ -63,7 +64,7 @@ class Link:
         self._keepalive_s = keepalive_s
         self._turns: Turns | None = None
         self.bytes_up = self.bytes_down = 0
-        self._inbox = Inbox()
+        self._received = ReceiveQueue()
         self._replies: dict[str, Callable[[Message], None]] = {}
         self._acknowledgements = Acknowledgements()
         self._changed = self._acknowledgements.changed
@@ -74,12 +75,12 @@ class Link:
         self._connections = 0
         self._closing = False
         self._failure: BaseException | None = None
+        self._network_thread: threading.Thread | None = None
         newer = brokers[0].protocol == paho.MQTTv5
-        client = PacedClient(
-            self._inbox,
-            self._guard(self._take),
-            self._guard(self._acknowledged),
-            client_id=client_id,
+        client = paho.Client(
+            CallbackAPIVersion.VERSION2,
+            client_id,
+            manual_ack=True,
             clean_session=None if newer else True,
             protocol=paho.MQTTv5 if newer else paho.MQTTv311,
         )
@@ -89,6 +90,8 @@ class Link:
             client.tls_set_context(whole_records(context or ssl.create_default_context()))
         if will:
             client.will_set(will.topic, will.payload, qos=1, retain=will.retained)
+        client.on_message = self._guard(self._on_message)
+        client.on_publish = self._guard(self._on_publish)
         client.on_connect = self._guard(self._on_connect)
         client.on_subscribe = self._guard(self._on_subscribe)
         client.on_disconnect = self._guard(self._on_disconnect)
@@ -98,7 +101,6 @@ class Link:
             read_to_end(opened) if self._closing else None
         )
         self._client = client
-        self._thread_name = f"paho-mqtt-client-{client_id}"
         self._connect_first(brokers, timeout_s)
 
     def _connect_first(self, brokers: tuple[Broker, ...], timeout_s: float) -> None:
@@ -152,6 +154,7 @@ class Link:
     def _on_connect(
         self, client: paho.Client, userdata: Any, flags: Any, reason: Any, properties: Any
     ) -> None:
+        self._network_thread = threading.current_thread()
         with self._acknowledgements.lock:
             if reason.is_failure:
                 self._refusal = str(reason)
@@ -162,7 +165,7 @@ class Link:
             self._changed.notify_all()
         self._subscriptions.again()
         if again:
-            self._inbox.put(Connected(self.url))
+            self._received.put(Connected(self.url))
 
     def _present(self) -> int:
         return self._connections if self._client.is_connected() else 0
@@ -177,23 +180,46 @@ class Link:
     def _on_connect_fail(self, client: paho.Client, userdata: Any) -> None:
         self._turn_to_next()
 
-    def _take(self, topic: str, payload: bytes, retained: bool) -> None:
+    def _on_message(self, client: paho.Client, userdata: Any, received: paho.MQTTMessage) -> None:
+        message = self._message_of(received)
+        if message is not None and (reply := self._replies.get(message.topic)):
+            reply(message)
+            message = None
+        self._received.receive(message, self._acknowledge_of(received))
+
+    def _message_of(self, received: paho.MQTTMessage) -> Message | None:
+        """Return the message; None when no subscription is for it."""
+        payload = bytes(received.payload)
         self.bytes_down += len(payload)
+        try:
+            topic = received.topic
+        except UnicodeDecodeError:  # a broker must not send it
+            return None
         # amqtt 0.12 sends each new client the retained messages of everybody's subscriptions; what comes now
         # is of the newest ones mostly
         filters = self._subscriptions.filters
         if topic not in filters and not any(matches(each, topic) for each in reversed(tuple(filters))):
-            return
-        is_small = len(payload) <= MAX_PAYLOAD_BYTES
-        message = (
-            Message(topic, payload, retained) if is_small else Message(topic, b"", retained, len(payload))
-        )
-        if reply := self._replies.get(message.topic):
-            reply(message)
-            return
-        self._inbox.receive(message)
+            return None
+        if len(payload) > MAX_PAYLOAD_BYTES:
+            return Message(topic, b"", received.retain, len(payload))
+        return Message(topic, payload, received.retain)
 
-    def _acknowledged(self, number: int, reason: Any) -> None:
+    def _acknowledge_of(self, received: paho.MQTTMessage) -> Callable[[], None] | None:
+        if not received.qos:
+            return None
+        connection = self._connections
+        number = received.mid
+
+        def acknowledge() -> None:
+            # after a reconnect the same number may be another message's
+            if connection == self._connections:
+                self._client.ack(number, 1)
+
+        return acknowledge
+
+    def _on_publish(
+        self, client: paho.Client, userdata: Any, number: int, reason: Any, properties: Any
+    ) -> None:
         self._acknowledgements.answered(number, str(reason) if reason.value in FOR_GOOD else "")
 
     def _on_subscribe(
@@ -237,7 +263,6 @@ class Link:
         # no lock here: paho says that a message is acknowledged with its own lock held, maybe before publish
         # returns
         info = self._client.publish(topic, payload, qos=qos, retain=retain)
-        self._inbox.wake()
         self.bytes_up += len(payload)
         if qos:
             self._acknowledgements.sent(info.mid, topic)
@@ -258,7 +283,7 @@ class Link:
     @property
     def dropped(self) -> int:
         """How many messages were dropped because too many, or too many bytes, waited for this thread."""
-        return self._inbox.dropped
+        return self._received.dropped
 
     @property
     def is_connected(self) -> bool:
@@ -277,12 +302,9 @@ class Link:
             ) from self._failure
         if denied := self._acknowledgements.take_refused():
             raise LinkError(f"{self.url} refused to publish {denied}; check the broker's access list")
-        event = self._inbox.get(timeout_s)
-        if (
-            event is None
-            and timeout_s > 0
-            and not any(thread.name == self._thread_name for thread in threading.enumerate())
-        ):
+        event = self._received.get(timeout_s)
+        thread = self._network_thread
+        if event is None and timeout_s > 0 and thread is not None and not thread.is_alive():
             raise LinkError(f"the network thread of {self.url} ended; start again")
         return event
 

@@ -1,25 +1,22 @@
 """Messages of the broker that wait for the service's thread."""
 
-import contextlib
 import queue
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 LIMIT = 20_000
 ROOM_BYTES = 1024 * 1024
-"""Four chunks. With one or two, ten devices' rounds took 3 to 8% longer: each chunk then wakes the network's
-thread for the next.
+"""Messages are acknowledged as they come while no more than this waits. It is four chunks: with one or two,
+rounds of ten devices took 3 to 8% longer.
 """
-EACH_BYTES = 32 * 1024
-"""What a message counts for beside its payload. Of small ones a fleet sends hundreds at once, and each is a
-dozen of Python's objects, whose memory is not given back: 32 may wait.
+OVERHEAD_BYTES = 32 * 1024
+"""What a message counts for in addition to its payload. A fleet sends hundreds of small messages at once, and
+the memory of their Python objects is not given back. 32 of them fill the room.
 """
-PATIENCE_S = 0.25
-SENDING_S = 0.001
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""Payload bytes that may wait while the service's thread computes. A larger backlog drops messages, and the
-protocol repairs a lost chunk: its sender hears what is missing and sends it again.
+"""Payload bytes that may wait. A broker that sends more without an acknowledgement (QoS 0, or a large window)
+loses messages. The protocol repairs a lost chunk: its sender hears what is missing and sends it again.
 """
 SMALL_BYTES = 2 * 1024
 """Messages up to this size are never dropped for their bytes: a device says its status once. Their number is
@@ -31,7 +28,8 @@ bounded by LIMIT.
 class Message:
     """One message from the broker.
 
-    `oversize`: the bytes of a payload above the limit, which is then left out.
+    Attributes:
+        oversize: the bytes of a payload above the limit, which is then left out.
     """
 
     topic: str
@@ -44,94 +42,95 @@ class Message:
 class Connected:
     """The link came up again: subscriptions are made, retained messages of one's own must be published again.
 
-    `url`: where.
+    Attributes:
+        url: where.
     """
 
     url: str = ""
 
 
-class Inbox:
+class _Entry(NamedTuple):
+    event: Message | Connected | None
+    size: int = 0
+    acknowledge: Callable[[], None] | None = None
+
+
+class ReceiveQueue:
     """At most 20,000 events with at most 64 MiB of payload, in order; one thread takes them.
 
-    What exceeds that is dropped and counted.
+    The broker sends a new message of QoS 1 only while few of them are unacknowledged. So a message that comes
+    while more than `ROOM_BYTES` wait is acknowledged when the service takes it. A fleet's messages then stay
+    with the broker, and pings and acknowledgements of the broker are read all the same. Acknowledgements
+    keep the order of the messages (MQTT 3.1.1, MQTT-4.6.0-2).
 
-    While more than its room waits, the network thread does not read, so that what a fleet sends at once stays
-    with the broker. It reads on when nothing was taken for a quarter of a second: it may be an answer that
-    the service is waiting for.
+    The network's thread alone calls `receive`, the service's thread alone calls `get`, and each counter below
+    is written by one of the two, so that no lock is needed.
     """
 
     def __init__(self) -> None:
         self.dropped = 0
-        self._events: queue.SimpleQueue[tuple[Message | Connected, int]] = queue.SimpleQueue()
-        self._came = self._taken = 0
-        self._payload_came = self._payload_taken = 0  # two counters, each written by one thread alone
-        # no Event: its lock is Python's, and would stay locked for good when a signal ends the service's
-        # thread in the midst of `set`
-        self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._held_up = False
-        self._since = 0.0
+        """How many messages did not fit."""
+        self._entries: queue.SimpleQueue[_Entry] = queue.SimpleQueue()
+        self._bytes_received = self._bytes_taken = 0
+        self._payload_received = self._payload_taken = 0
+        self._deferred = self._deferred_taken = 0
 
     def __len__(self) -> int:
         """How many events wait."""
-        return self._events.qsize()
+        return self._entries.qsize()
 
     @property
     def waiting_bytes(self) -> int:
         """What the messages count for that wait, in bytes."""
-        return self._came - self._taken
+        return self._bytes_received - self._bytes_taken
 
     def put(self, event: Message | Connected) -> None:
         """Add an event of this process's own; any thread may."""
-        self._events.put((event, 0))
+        self._entries.put(_Entry(event))
 
-    def receive(self, message: Message) -> None:
-        """Add a message of the broker's, or count it as dropped; the network's thread alone may."""
-        payload = len(message.payload)
-        is_too_much = (
-            payload > SMALL_BYTES and self._payload_came - self._payload_taken + payload > MAX_WAITING_BYTES
-        )
-        if is_too_much or self._events.qsize() >= LIMIT:  # receipts and resends make up for a dropped message
-            self.dropped += 1
-            return
-        size = payload + EACH_BYTES
-        self._payload_came += payload
-        self._came += size
-        self._events.put((message, size))
+    def receive(self, message: Message | None, acknowledge: Callable[[], None] | None = None) -> None:
+        """Add a message of the broker's, or count it as dropped.
 
-    def may_read(self, is_sending: Callable[[], bool]) -> bool:
-        """Return whether more may be read, after a wait for room; False is to be asked again.
-
-        The network's thread alone may.
-
-        `is_sending`: whether there is something to send, which must not wait for room; what comes to be so
-        ends the wait (`wake`).
+        Args:
+            message: the message; None for one that is of no interest and only needs its acknowledgement.
+            acknowledge: acknowledges it to the broker; None when it needs no acknowledgement.
         """
-        if self._came - self._taken <= ROOM_BYTES:
-            return True
-        self._since = self._since or time.monotonic()
-        if time.monotonic() - self._since >= PATIENCE_S:
-            return True
-        self._held_up = True  # said before anything is asked, so that no word of the other thread's is missed
-        if self.waiting_bytes > ROOM_BYTES:
-            with contextlib.suppress(queue.Empty):
-                self._woken.get(timeout=SENDING_S if is_sending() else PATIENCE_S)
-        self._held_up = False
-        return self.waiting_bytes <= ROOM_BYTES
+        if message is not None and not self._fits(message):
+            self.dropped += 1
+            message = None
+        size = 0
+        if message is not None:
+            size = len(message.payload) + OVERHEAD_BYTES
+            self._payload_received += len(message.payload)
+            self._bytes_received += size
+        has_room = self.waiting_bytes <= ROOM_BYTES and self._deferred == self._deferred_taken
+        if acknowledge is not None and has_room:
+            acknowledge()
+            acknowledge = None
+        if acknowledge is not None:
+            self._deferred += 1
+        if message is not None or acknowledge is not None:
+            self._entries.put(_Entry(message, size, acknowledge))
 
-    def wake(self) -> None:
-        """End the wait for room, if there is one: something is to be sent."""
-        if self._held_up:
-            self._woken.put(None)
+    def _fits(self, message: Message) -> bool:
+        payload = len(message.payload)
+        waiting = self._payload_received - self._payload_taken
+        is_too_much = payload > SMALL_BYTES and waiting + payload > MAX_WAITING_BYTES
+        return not is_too_much and self._entries.qsize() < LIMIT
 
     def get(self, timeout_s: float) -> Message | Connected | None:
         """Return the next event, or None after `timeout_s`."""
-        try:
-            event, size = self._events.get(timeout=timeout_s) if timeout_s > 0 else self._events.get_nowait()
-        except queue.Empty:
-            return None
-        self._taken += size
-        self._payload_taken += len(event.payload) if isinstance(event, Message) and size else 0
-        self._since = 0.0
-        if self._held_up and self.waiting_bytes <= ROOM_BYTES:
-            self._woken.put(None)
-        return event
+        while True:
+            try:
+                entry = self._entries.get(timeout=timeout_s) if timeout_s > 0 else self._entries.get_nowait()
+            except queue.Empty:
+                return None
+            self._bytes_taken += entry.size
+            self._payload_taken += (
+                len(entry.event.payload) if isinstance(entry.event, Message) and entry.size else 0
+            )
+            if entry.acknowledge is not None:
+                entry.acknowledge()
+                self._deferred_taken += 1
+            if entry.event is not None:
+                return entry.event

@@ -45,16 +45,16 @@ class RecordSocket(ssl.SSLSocket):
     pending, and to ask OpenSSL for it would give the interpreter to another thread each time.
     """
 
-    _sslobj: Any  # of SSLSocket; None once it is shut down
     _ahead = b""
     _at = 0
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
         """Return at most so many bytes, from what is read ahead where there is any."""
         if not self._ahead:
-            if self._sslobj is None:  # shut down by another thread: the plain socket says so as an OSError
+            try:
+                found = self.read(RECORD)
+            except ValueError:  # shut down by another thread: the plain socket says so as an OSError
                 return super().recv(buflen, flags)
-            found = self.read(RECORD)
             if len(found) <= buflen:
                 return found if len(found) == buflen else self._more(found, buflen)
             self._ahead = found

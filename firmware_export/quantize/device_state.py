@@ -41,6 +41,7 @@ class DeviceState:
             seed=self.seed,
             num_classes=spec.num_classes,
             input_shape=spec.input_shape,
+            count_overlapping=True,
         )
 
 

@@ -1,7 +1,8 @@
 """Mixture -> int8 .tflite: template, weights, the device's own calibration samples, measured accuracy.
 
 By the device route there is no TensorFlow. Candidates are tried in order until one loses at most one point on
-the validation samples. Test samples only measure the one that was chosen.
+the validation samples. No candidate is tuned on the validation samples. Test samples only measure the one that
+was chosen.
 """
 
 import hashlib
@@ -12,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from edgefl.client.validation import personalization_of, split_validation
-from edgefl.data.split import METADATA_NAME, RULES, Split, encode_split
+from edgefl.config import PersonalizationConfig
+from edgefl.data.split import METADATA_NAME, Split, encode_split
 from edgefl.errors import ExportError
 from edgefl.plan.fill import fill_template
 from edgefl.plan.spec import Plan
@@ -62,6 +64,8 @@ def export_mixture(
     becomes metadata of both models: by it `edgefl infer` finds the held-out samples, wherever the file is.
     `recipes` are the device route's.
     A tuned model that loses more than a point against float is not kept while an untuned one does better.
+    Where the plan holds back no validation samples, an export with tuning holds back the default share of
+    them from tuning, and compares on them.
     Raises PlanError for a mixture of another plan, ExportError for data that cannot calibrate or a route that
     this machine has not.
     """
@@ -72,6 +76,8 @@ def export_mixture(
     held_out = len(shard.y_test) > 0
     x, y = (shard.x_test, shard.y_test) if held_out else (shard.x_train, shard.y_train)
     share = personalization_of(plan.spec).validation_share
+    if chosen.tuning.name and not share:
+        share = PersonalizationConfig().validation_share
     validation = split_validation(shard, share, seed, client_id)
     x_compared, y_compared = (
         (validation.x, validation.y) if len(validation.y) else (shard.x_train, shard.y_train)
@@ -89,7 +95,7 @@ def export_mixture(
     order = rng_for(seed, 0, "calibration").permutation(len(shard.x_train))
     tried: list[tuple[Attempt, bytes, tuple[str, ...]]] = []
     runtime = ""
-    for candidate in candidates(model, shard.x_train[order], shard.y_train[order], chosen, recipes):
+    for candidate in candidates(model, shard.x_train[order], validation.train, chosen, recipes):
         try:
             made = candidate.make()
         except ExportError:
@@ -136,7 +142,7 @@ def export_mixture(
         mixing_of(read_graph(model)),
         len(zlib.compress(made, 9)),
         warnings,
-        RULES[split.rule] if split is not None else "",
+        split.description if split is not None else "",
     )
     _write(out, made, model, report)
     return report

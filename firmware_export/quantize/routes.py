@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
 from edgefl.errors import ExportError
-from edgefl.types import Array, Labels
+from edgefl.types import Array, Shard
 from firmware_export.quantize.dense_weights import BITS, with_few_values
 from firmware_export.quantize.device_route import RECIPES, Recipe, distinct, load_quantizer, quantize
 from firmware_export.quantize.ranges import observe
@@ -80,12 +80,20 @@ class Candidate:
 
 
 def candidates(
-    model: bytes, calibration: Array, labels: Labels, options: Options, recipes: tuple[Recipe, ...] = RECIPES
+    model: bytes, calibration: Array, tuned_on: Shard, options: Options, recipes: tuple[Recipe, ...] = RECIPES
 ) -> Iterator[Candidate]:
-    """Give what is to be tried, the likeliest first. calibration: float32[n, *shape], training samples in
-    drawn order; labels: int64[n].
+    """Give what is to be tried, the likeliest first.
+
+    Args:
+        model: the float .tflite.
+        calibration: training samples in drawn order, float32[n, *shape]. Every candidate takes its ranges
+            from them.
+        tuned_on: the training samples of a tuned candidate. They must not contain the samples on which
+            candidates are compared: a tuned model knows its training samples by their labels.
+        options: the route, its bits and its tuning.
+        recipes: those of the device route.
     """
-    for each in _of_bytes(model, calibration, labels, options, recipes):
+    for each in _of_bytes(model, calibration, tuned_on, options, recipes):
         yield each if options.dense == 8 else _narrowed(each, calibration[:CALIBRATION], options.dense)
 
 
@@ -95,7 +103,7 @@ def _narrowed(candidate: Candidate, few: Array, bits: int) -> Candidate:
 
 
 def _of_bytes(
-    model: bytes, calibration: Array, labels: Labels, options: Options, recipes: tuple[Recipe, ...]
+    model: bytes, calibration: Array, tuned_on: Shard, options: Options, recipes: tuple[Recipe, ...]
 ) -> Iterator[Candidate]:
     if options.route == DEVICE:
         yield from _by_device(model, calibration, options, recipes)
@@ -108,7 +116,7 @@ def _of_bytes(
         tuning = options.tuning
 
         def tuned() -> bytes:
-            return tune(model, calibration, labels, few, tuning, options.bits)
+            return tune(model, tuned_on.x_train, tuned_on.y_train, few, tuning, options.bits)
 
         yield Candidate(tuning.name, len(few), tuned)
     yield Candidate(

@@ -26,7 +26,7 @@ from edgefl.data.inspection.records import (
     ReadableSamples,
 )
 from edgefl.data.npz import groups_of, samples_of
-from edgefl.data.recordings import find_recordings, join
+from edgefl.data.recordings import find_recordings, join, overlapping_rows
 from edgefl.system.format import some_of
 from edgefl.types import Array, Labels
 
@@ -139,7 +139,7 @@ def recording_findings(name: str, arrays: Arrays) -> list[Finding]:
             )
             findings.append(Finding("joined-groups", WARNING, (name,), text))
     if "x_test" in arrays:
-        rows = _test_rows_that_overlap(x, samples_of(arrays, "_test"))
+        rows = overlapping_rows(samples_of(arrays, "_test"), x, copies=False)
         if len(rows):
             text = (
                 f"{len(rows)} of {len(arrays['x_test'])} windows of x_test overlap windows of x: row"
@@ -148,17 +148,6 @@ def recording_findings(name: str, arrays: Arrays) -> list[Finding]:
             )
             findings.append(Finding("test-overlaps-training", WARNING, (name,), text))
     return findings
-
-
-def _test_rows_that_overlap(x: Array, x_test: Array) -> Labels:
-    """Return the rows of `x_test` that share a part with a window of `x`, without those that equal one."""
-    found = find_recordings(np.concatenate([x, x_test]))
-    if found is None:
-        return np.empty(0, np.int64)
-    training = np.arange(len(x))
-    place = found.group_place()
-    copies = np.isin(place[len(x) :], place[training])
-    return np.flatnonzero(found.overlapping(training)[len(x) :] & ~copies).astype(np.int64)
 
 
 def device_findings(device: ReadableSamples, found: DeviceSamples) -> list[Finding]:

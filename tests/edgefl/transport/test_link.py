@@ -114,6 +114,16 @@ def test_acknowledgements_in_either_order():
     assert made.take_refused() == ""
 
 
+def test_answers_to_messages_that_nobody_waits_for_are_forgotten():
+    made = Acknowledgements()
+    for number in range(1, 1000):  # of QoS 0
+        made.answered(number)
+    made.sent(1, "a")  # the numbers began anew
+    assert len(made) == 1
+    made.answered(1)
+    assert len(made) == 0
+
+
 def answering(*answers, present=1):
     """Return subscriptions whose broker gives these answers one after the other, and what was asked."""
     asked = []
