@@ -6,6 +6,7 @@ Dense on; the trunk is all before it. Logits come out: a softmax at the end of t
 loss and mixing want what stands before it.
 """
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from edgefl.compiler.keras_graph import producer_of
 from edgefl.compiler.layers import CONSTANT, call_layer, normalize
 from edgefl.errors import PlanError
 from edgefl.plan.spec import TensorSpec
@@ -256,7 +258,7 @@ class Network:
         values = {id(v): self._read(v, run) for v in layer.weights}
         trained = [values[id(v)] for v in layer.trainable_variables]
         kept = [values.get(id(v), v.value) for v in layer.non_trainable_variables]
-        if layer._call_has_training_arg:
+        if "training" in inspect.signature(layer.call).parameters:
             kwargs["training"] = run.training
         out, new = layer.stateless_call(trained, kept, *args, **kwargs)
         for variable, before, after in zip(layer.non_trainable_variables, kept, new, strict=True):
@@ -349,10 +351,10 @@ def _split(functional: Any) -> tuple[list[Any], Any]:
     chain: list[Any] = []
     inputs: list[Any] = []
     while True:
-        layer, node_index, _ = tensor._keras_history
+        layer, before = producer_of(functional, tensor)
         if not isinstance(layer, _HEAD_LAYERS):
             break
-        tensor = layer._inbound_nodes[node_index].input_tensors[0]
+        tensor = before
         chain.insert(0, layer)
         inputs.insert(0, tensor)
     start = next((i for i, layer in enumerate(chain) if isinstance(layer, keras.layers.Dense)), None)

@@ -1,0 +1,37 @@
+"""Which layer made a symbolic tensor: the only place that knows private names of Keras.
+
+Keras 3 has no public name for it. Where the private one is missing, layers are searched for the one whose
+output the tensor is, which does not find layers that were called several times.
+"""
+
+from typing import Any
+
+from edgefl.errors import PlanError
+
+
+def producer_of(functional: Any, tensor: Any) -> tuple[Any, Any]:
+    """Return the layer that made a symbolic tensor, and the symbolic tensor that went into it.
+
+    Args:
+        functional: the model that the tensor belongs to.
+        tensor: one of the model's outputs, or of the tensors inside it.
+
+    Raises:
+        PlanError: no layer of the model made it, as far as the installed Keras tells.
+    """
+    if hasattr(tensor, "_keras_history"):
+        layer, node_index, _ = tensor._keras_history
+        inputs = layer._inbound_nodes[node_index].input_tensors
+        return layer, inputs[0] if inputs else tensor
+    return public_producer_of(functional, tensor)
+
+
+def public_producer_of(functional: Any, tensor: Any) -> tuple[Any, Any]:
+    """Do the same by public names alone."""
+    for layer in functional.layers:
+        if layer.output is tensor:
+            return layer, layer.input
+    raise PlanError(
+        f"no layer of the model {functional.name} makes {tensor.name!r}; end the model with layers that are "
+        "called once"
+    )

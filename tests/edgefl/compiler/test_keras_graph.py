@@ -1,0 +1,34 @@
+"""The layer that made a tensor, by Keras's private names and by its public ones."""
+
+import keras
+import pytest
+
+from edgefl.compiler.keras_graph import producer_of, public_producer_of
+from edgefl.errors import PlanError
+
+
+def network():
+    inputs = keras.Input((4,), name="x")
+    hidden = keras.layers.Dense(3, name="hidden")(inputs)
+    return keras.Model(inputs, keras.layers.Softmax(name="end")(hidden))
+
+
+@pytest.mark.parametrize("find", [producer_of, public_producer_of])
+def test_layers_are_found_from_the_output_to_the_input(find):
+    model = network()
+    layer, tensor = find(model, model.outputs[0])
+    assert layer is model.get_layer("end")
+    layer, tensor = find(model, tensor)
+    assert layer is model.get_layer("hidden") and tensor is model.inputs[0]
+    assert isinstance(find(model, tensor)[0], keras.layers.InputLayer)
+
+
+def test_a_layer_that_was_called_twice_is_found_by_the_private_names():
+    model = network()
+    hidden = model.get_layer("hidden")
+    other = keras.Input((4,))
+    second = keras.Model(other, hidden(other))
+    layer, tensor = producer_of(second, second.outputs[0])
+    assert layer is hidden and tensor is other
+    with pytest.raises(PlanError, match="called once"):
+        public_producer_of(second, second.outputs[0])

@@ -1,0 +1,69 @@
+"""A signature runs alike by the runtime's private names and by its public ones."""
+
+import numpy as np
+import pytest
+
+from edgefl.errors import PlanError
+from edgefl.learner.signature import PreparedSignature, PublicSignature, open_signature
+from edgefl.plan.runtime import load_interpreter
+from edgefl.rng import rng_for
+
+
+class WithoutPrivateNames:
+    """An interpreter whose runners have public names alone."""
+
+    def __init__(self, interpreter):
+        self._interpreter = interpreter
+
+    def get_signature_runner(self, name):
+        runner = self._interpreter.get_signature_runner(name)
+
+        class Runner:
+            def __call__(self, **arguments):
+                return runner(**arguments)
+
+            def get_input_details(self):
+                return runner.get_input_details()
+
+        return Runner()
+
+
+@pytest.fixture
+def opened(tiny):
+    plan = tiny[0]
+
+    def open_one(wrap, name):
+        return open_signature(wrap(load_interpreter(plan.program)), name)
+
+    return open_one
+
+
+def arguments_of(plan, name):
+    rng = rng_for(1, 1)
+    details = load_interpreter(plan.program).get_signature_runner(name).get_input_details()
+    return {
+        each: rng.uniform(0, 0.1, detail["shape"]).astype(detail["dtype"]) for each, detail in details.items()
+    }
+
+
+def test_both_give_the_same_bits(opened, tiny):
+    for signature in tiny[0].spec.signatures:
+        name = signature.name
+        prepared = opened(lambda interpreter: interpreter, name)
+        public = opened(WithoutPrivateNames, name)
+        assert isinstance(prepared, PreparedSignature) and isinstance(public, PublicSignature)
+        arguments = arguments_of(tiny[0], name)
+        expected = {key: value.copy() for key, value in prepared(arguments).items()}
+        found = public(arguments)
+        assert found.keys() == expected.keys() and expected
+        for key, value in expected.items():
+            np.testing.assert_array_equal(found[key], value)
+
+
+@pytest.mark.parametrize("wrap", [lambda interpreter: interpreter, WithoutPrivateNames])
+def test_other_inputs_are_refused(wrap, opened, tiny):
+    name = tiny[0].spec.signatures[0].name
+    arguments = arguments_of(tiny[0], name)
+    lacking = dict(list(arguments.items())[1:])
+    with pytest.raises(PlanError, match=f"takes {next(iter(arguments))}.*build the plan again"):
+        opened(wrap, name)(lacking)
