@@ -56,8 +56,8 @@ class Split:
         if not self.overlapping:
             return RULES[self.rule]
         return (
-            f"{RULES[self.rule]}; {self.overlapping} of {self.test} windows of x_test overlap training windows, "
-            "so accuracy is too good"
+            f"{RULES[self.rule]}; {self.overlapping} of {self.test} windows of x_test overlap training "
+            "windows, so a part of them is trained on"
         )
 
     def covers(self, other: "Split") -> bool:

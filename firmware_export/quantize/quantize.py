@@ -1,13 +1,14 @@
 """Mixture -> int8 .tflite: template, weights, the device's own calibration samples, measured accuracy.
 
 By the device route there is no TensorFlow. Candidates are tried in order until one loses at most one point on
-the validation samples. No candidate is tuned on the validation samples. Test samples only measure the one that
-was chosen.
+the validation samples. No candidate is tuned on the validation samples. Test samples only measure the one
+that was chosen.
 """
 
 import hashlib
 import json
 import zlib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from edgefl.plan.tflite import with_metadata
 from edgefl.rng import rng_for
 from edgefl.system.files import write_atomic
 from edgefl.system.host import peak_rss_mb
-from edgefl.types import Mixture, Shard
+from edgefl.types import Array, Labels, Mixture, Shard
 from firmware_export.quantize.device_route import RECIPES, Recipe, load_quantizer, quantize
 from firmware_export.quantize.ranges import check_calibration
 from firmware_export.quantize.report import Attempt, ExportReport, warnings_of
@@ -64,8 +65,8 @@ def export_mixture(
     becomes metadata of both models: by it `edgefl infer` finds the held-out samples, wherever the file is.
     `recipes` are the device route's.
     A tuned model that loses more than a point against float is not kept while an untuned one does better.
-    Where the plan holds back no validation samples, an export with tuning holds back the default share of
-    them from tuning, and compares on them.
+    Where the plan holds back no validation samples, an export with tuning holds back the default share from
+    tuning, and compares on these samples.
     Raises PlanError for a mixture of another plan, ExportError for data that cannot calibrate or a route that
     this machine has not.
     """
@@ -92,10 +93,11 @@ def export_mixture(
     model = fill_template(*plan.template_of(mixture.signature), mixture.weights)
     expected, _ = outputs(load(model), x_compared)
     enough = accuracy(expected, y_compared) - ALLOWED_LOSS - 1e-9
-    order = rng_for(seed, 0, "calibration").permutation(len(shard.x_train))
+    calibration, _ = _in_drawn_order(shard, seed)
+    tuning_samples = partial(_in_drawn_order, validation.train, seed)
     tried: list[tuple[Attempt, bytes, tuple[str, ...]]] = []
     runtime = ""
-    for candidate in candidates(model, shard.x_train[order], validation.train, chosen, recipes):
+    for candidate in candidates(model, calibration, tuning_samples, chosen, recipes):
         try:
             made = candidate.make()
         except ExportError:
@@ -146,6 +148,12 @@ def export_mixture(
     )
     _write(out, made, model, report)
     return report
+
+
+def _in_drawn_order(shard: Shard, seed: int) -> tuple[Array, Labels]:
+    """Return the training samples in the order of calibration."""
+    order = rng_for(seed, 0, "calibration").permutation(len(shard.x_train))
+    return shard.x_train[order], shard.y_train[order]
 
 
 def mixing_of(graph: OperatorGraph) -> str:

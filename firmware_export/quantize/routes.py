@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
 from edgefl.errors import ExportError
-from edgefl.types import Array, Shard
+from edgefl.types import Array, Labels
 from firmware_export.quantize.dense_weights import BITS, with_few_values
 from firmware_export.quantize.device_route import RECIPES, Recipe, distinct, load_quantizer, quantize
 from firmware_export.quantize.ranges import observe
@@ -80,7 +80,11 @@ class Candidate:
 
 
 def candidates(
-    model: bytes, calibration: Array, tuned_on: Shard, options: Options, recipes: tuple[Recipe, ...] = RECIPES
+    model: bytes,
+    calibration: Array,
+    tuning_samples: Callable[[], tuple[Array, Labels]],
+    options: Options,
+    recipes: tuple[Recipe, ...] = RECIPES,
 ) -> Iterator[Candidate]:
     """Give what is to be tried, the likeliest first.
 
@@ -88,12 +92,13 @@ def candidates(
         model: the float .tflite.
         calibration: training samples in drawn order, float32[n, *shape]. Every candidate takes its ranges
             from them.
-        tuned_on: the training samples of a tuned candidate. They must not contain the samples on which
-            candidates are compared: a tuned model knows its training samples by their labels.
+        tuning_samples: returns the samples that a tuned candidate trains on, float32[m, *shape] and int64[m],
+            in drawn order. The samples on which candidates are compared must not be among them: a tuned model
+            has learned the labels of its samples.
         options: the route, its bits and its tuning.
         recipes: those of the device route.
     """
-    for each in _of_bytes(model, calibration, tuned_on, options, recipes):
+    for each in _of_bytes(model, calibration, tuning_samples, options, recipes):
         yield each if options.dense == 8 else _narrowed(each, calibration[:CALIBRATION], options.dense)
 
 
@@ -103,7 +108,11 @@ def _narrowed(candidate: Candidate, few: Array, bits: int) -> Candidate:
 
 
 def _of_bytes(
-    model: bytes, calibration: Array, tuned_on: Shard, options: Options, recipes: tuple[Recipe, ...]
+    model: bytes,
+    calibration: Array,
+    tuning_samples: Callable[[], tuple[Array, Labels]],
+    options: Options,
+    recipes: tuple[Recipe, ...],
 ) -> Iterator[Candidate]:
     if options.route == DEVICE:
         yield from _by_device(model, calibration, options, recipes)
@@ -116,7 +125,7 @@ def _of_bytes(
         tuning = options.tuning
 
         def tuned() -> bytes:
-            return tune(model, tuned_on.x_train, tuned_on.y_train, few, tuning, options.bits)
+            return tune(model, *tuning_samples(), few, tuning, options.bits)
 
         yield Candidate(tuning.name, len(few), tuned)
     yield Candidate(

@@ -100,6 +100,21 @@ def test_the_export_says_how_samples_were_held_out(home, tmp_path) -> None:
     assert f"held-out samples: {report['held_out']}" in done.stdout
 
 
+def test_the_export_says_that_test_windows_overlap_training_windows(home, tmp_path) -> None:
+    """The windows are stored without the axis of their one channel, which the model takes."""
+    signal = np.random.default_rng(5).random((COUNT * 28, 28), np.float32)
+    x = signal.reshape(COUNT, 28, 28)
+    x_test = np.stack([signal[14:42], 1 - x[0], x[1]])
+    path = tmp_path / "windows.npz"
+    np.savez(path, x=x, y=np.arange(COUNT) % 10, x_test=x_test, y_test=np.arange(3))
+    done = run("export", "--state", home, "-o", tmp_path / "model", "--data", path)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "model/report.json").read_text())
+    assert report["held_out"].startswith("the file itself names its test samples; ")
+    assert "2 of 3 windows of x_test overlap training windows" in report["held_out"]
+    assert f"held-out samples: {report['held_out']}" in done.stdout
+
+
 def test_a_note_covers_samples_of_the_same_rule_seed_and_size() -> None:
     from edgefl.data.split import Split
 

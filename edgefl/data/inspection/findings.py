@@ -28,7 +28,6 @@ from edgefl.data.inspection.records import (
 from edgefl.data.npz import groups_of, samples_of
 from edgefl.data.recordings import find_recordings, join, overlapping_rows
 from edgefl.system.format import some_of
-from edgefl.types import Array, Labels
 
 MAX_WINDOW_CHANNELS = 12
 SHORTEST_WINDOW = 16

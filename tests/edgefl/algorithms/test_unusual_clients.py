@@ -15,10 +15,10 @@ from edgefl.algorithms.names import FEDERATED, LOCAL, MIXED
 from edgefl.client.comparison import shared_order
 from edgefl.client.selection import MODELS
 from edgefl.config import MIXTURE_ONLY, FederationConfig, PersonalizationConfig
-from edgefl.plan.spec import Plan
-from edgefl.simulation.simulate import Simulation, simulate
+from edgefl.simulation.simulate import Simulation
 from edgefl.types import Shard, Weights
-from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
+from tests.support.numpy_learner.softmax import softmax_spec
+from tests.support.softmax_federation import simulate_softmax
 
 PHASES = {  # all phases within three rounds
     "aem": {"local_epochs": 5, "gate_epochs": 5, "num_experts": 2},
@@ -67,16 +67,12 @@ def run(
         options=REGISTRY[name].defaults | phases,
         personalization=asdict(settings) if settings.select else {},
     )
-    rng = np.random.default_rng(7)
-    initial = {w.name: rng.normal(0, 0.5, w.shape).astype(np.float32) for w in spec.weights}
     config = FederationConfig(rounds=3, algorithm=name, options=phases, personalization=settings)
     rounds: list[set[str]] = []
-    end = simulate(
-        Plan(spec, b"", b""),
-        initial,
+    end = simulate_softmax(
+        spec,
         shards,
         config,
-        learner=SoftmaxLearner(spec),
         progress=lambda state, record: rounds.append(set(record.updates)),
         **options,
     )

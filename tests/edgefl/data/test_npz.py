@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.data.npz import load_shard, make_shard, make_shard_and_split, save_shard
-from edgefl.data.split import Split
+from edgefl.data.split import RULES, Split, decode_split, encode_split
 from edgefl.errors import DataError
 from edgefl.types import Shard
 from tests.support.sample_files import SAMPLE_FILES, windows_of
@@ -104,6 +104,24 @@ def test_groups_whose_windows_overlap_are_one_in_a_file_with_test_samples() -> N
     assert shard.group_train is not None
     assert np.unique(shard.group_train, return_inverse=True)[1].tolist() == [0, 0, 0, 0, 0, 0, 1, 1]
     assert split == Split("x_test", 1, 8, 2)
+
+
+def test_the_note_counts_test_windows_that_overlap_training_windows() -> None:
+    """The windows of `x_test` are a new one, one that shares halves with training windows, and a copy."""
+    windows = windows_of(12, 8, 8)
+    x = windows[::2]
+    x_test = np.concatenate([windows_of(1, 16, 9), windows[1:2], x[3:4]])
+    arrays = {"x": x, "y": np.arange(6) % 2, "x_test": x_test, "y_test": np.array([0, 1, 0])}
+    split = make_shard_and_split(arrays, "here", count_overlapping=True)[1]
+    assert split.overlapping == 2
+    assert "2 of 3 windows of x_test overlap training windows" in split.description
+    assert decode_split(encode_split(split)) == split
+    fair = arrays | {"x_test": x_test[:1], "y_test": np.array([0])}
+    split = make_shard_and_split(fair, "here", count_overlapping=True)[1]
+    assert (split.overlapping, split.description) == (0, RULES["x_test"])
+    pictures = {name: each.reshape(len(each), 16, 2, 1) for name, each in arrays.items() if "x" in name}
+    split = make_shard_and_split(arrays | pictures, "here", count_overlapping=True)[1]
+    assert split.overlapping == 0
 
 
 @given(st.integers(4, 60), st.floats(0.01, 0.99))

@@ -8,12 +8,11 @@ import pytest
 from edgefl.algorithms import make_algorithm
 from edgefl.config import FederationConfig, PrivacyConfig, parse_config
 from edgefl.errors import ConfigError, RoundError
-from edgefl.plan.spec import Plan
 from edgefl.security.secagg.masking import threshold_of
 from edgefl.security.secagg.summing import check_secure
-from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import encode_server_state
-from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
+from tests.support.numpy_learner.softmax import softmax_spec
+from tests.support.softmax_federation import simulate_softmax
 
 SECURE = PrivacyConfig(secure_aggregation=True)
 
@@ -26,16 +25,14 @@ def play(name, shards, privacy=SECURE, **more):
         classes=3,
         options={"num_experts": 2} if name in ("ifca", "aem") else {"epochs": 1},
     )
-    rng = np.random.default_rng(3)
-    initial = {each.name: rng.normal(0, 0.3, each.shape).astype(np.float32) for each in spec.weights}
     config = FederationConfig(rounds=3, privacy=privacy, **more)
     records = []
-    end = simulate(
-        Plan(spec, b"", b""),
-        initial,
+    end = simulate_softmax(
+        spec,
         shards,
         config,
-        learner=SoftmaxLearner(spec),
+        seed=3,
+        scale=0.3,
         progress=lambda state, record: records.append(record),
     )
     return end.state, records[0]

@@ -8,11 +8,10 @@ import pytest
 from edgefl.algorithms import REGISTRY
 from edgefl.client.selection import MODELS
 from edgefl.config import FederationConfig, PersonalizationConfig
-from edgefl.plan.spec import Plan
 from edgefl.server.comparison import order_of
-from edgefl.simulation.simulate import simulate
 from edgefl.types import Shard
-from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
+from tests.support.numpy_learner.softmax import softmax_spec
+from tests.support.softmax_federation import simulate_softmax
 
 SETTINGS = PersonalizationConfig(least_steps=20)
 OPTIONS = {"aem": {"local_epochs": 5, "gate_epochs": 5, "num_experts": 2}, "fedap": {"pretrain_rounds": 1}}
@@ -31,16 +30,12 @@ def run(name, shards, **changes):
     spec = softmax_spec(
         name, inputs=4, features=3, classes=3, options=options, personalization=asdict(SETTINGS)
     )
-    rng = np.random.default_rng(7)
-    initial = {w.name: rng.normal(0, 0.5, w.shape).astype(np.float32) for w in spec.weights}
     config = FederationConfig(rounds=3, algorithm=name, options=options, personalization=SETTINGS)
     states, records = {}, []
-    end = simulate(
-        Plan(spec, b"", b""),
-        initial,
+    end = simulate_softmax(
+        spec,
         shards,
         replace(config, **changes),
-        learner=SoftmaxLearner(spec),
         states=states,
         progress=lambda state, record: records.append(record),
     )

@@ -4,14 +4,17 @@ tuning, 16-bit activations.
 
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from edgefl.config import MIXTURE_ONLY, PersonalizationConfig
 from edgefl.errors import ExportError
 from edgefl.plan.tflite import float_constants, read_subgraph, with_constants
-from firmware_export.quantize.quantize import Options, export_mixture, mixing_of
+from firmware_export.quantize.quantize import RECIPES, Options, export_mixture, mixing_of, quantize
+from firmware_export.quantize.ranges import observe
 from firmware_export.quantize.tune import Tuning
 from firmware_export.tflite.graph import read_graph
 from firmware_export.tflite.interpreter import MICRO, accuracy, load, outputs
@@ -110,6 +113,35 @@ def test_tuning_keeps_the_accuracy(mixture_of, tuning, tmp_path) -> None:
     if tuning.cluster:
         assert largest_count_of_values(model) <= 16 + 1
     assert outputs(load(model, MICRO), made.shard.x_test[:3])[0].dtype == np.int8
+
+
+@pytest.mark.parametrize("settings", [MIXTURE_ONLY, PersonalizationConfig()], ids=["mixture", "default"])
+def test_tuning_does_not_see_the_samples_that_compare_recipes(
+    digits, tmp_path, monkeypatch, settings
+) -> None:
+    shard = digits.shard
+    tuned_on, compared_on = [], []
+
+    def tune(model, x, y, calibration, tuning, bits) -> bytes:
+        tuned_on.append((x, y))
+        return quantize(model, observe(model, calibration), RECIPES[0])
+
+    def watched(loaded, x):
+        compared_on.append(x)
+        return outputs(loaded, x)
+
+    monkeypatch.setattr("firmware_export.quantize.tune.tune", tune)
+    monkeypatch.setattr("firmware_export.quantize.quantize.outputs", watched)
+    plan = replace(digits.plan, spec=replace(digits.plan.spec, personalization=asdict(settings)))
+    options = Options("tensorflow", 8, Tuning(prune=0.5))
+    report = export_mixture(plan, digits.mixture, shard, tmp_path, client_id="pi-1", options=options)
+    assert report.recipe == options.tuning.name
+    [(x, y)] = tuned_on
+    samples = {sample.tobytes(): label for sample, label in zip(shard.x_train, shard.y_train, strict=True)}
+    compared = {sample.tobytes() for sample in compared_on[0]}
+    assert compared and compared.isdisjoint(sample.tobytes() for sample in x)
+    assert compared | {sample.tobytes() for sample in x} == samples.keys()
+    assert [samples[sample.tobytes()] for sample in x] == y.tolist()
 
 
 def largest_count_of_values(model: bytes) -> int:

@@ -1,0 +1,36 @@
+"""A simulated federation of the softmax learner."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from edgefl.config import FederationConfig
+from edgefl.plan.spec import Plan, PlanSpec
+from edgefl.simulation.simulate import Simulation, simulate
+from edgefl.types import Shard
+from tests.support.numpy_learner.softmax import SoftmaxLearner
+
+
+def simulate_softmax(
+    spec: PlanSpec,
+    shards: Mapping[str, Shard],
+    config: FederationConfig,
+    *,
+    seed: int = 7,
+    scale: float = 0.5,
+    **options: Any,
+) -> Simulation:
+    """Simulate a federation of the softmax learner in this process, from random weights.
+
+    Args:
+        spec: the spec of the plan, of `softmax_spec`.
+        shards: samples by client id.
+        config: the federation.
+        seed: of the initial weights.
+        scale: standard deviation of the initial weights.
+        options: other arguments of `simulate`.
+    """
+    rng = np.random.default_rng(seed)
+    initial = {each.name: rng.normal(0, scale, each.shape).astype(np.float32) for each in spec.weights}
+    return simulate(Plan(spec, b"", b""), initial, shards, config, learner=SoftmaxLearner(spec), **options)
