@@ -8,10 +8,14 @@ server has no clock and no files.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from edgefl.errors import EdgeflError
 from edgefl.server.rounds import Round
 from edgefl.server.tasks import Expected
 from edgefl.types import ServerState, Weights
-from edgefl.wire.messages import Begin, Status, Want
+from edgefl.wire.messages import Begin, Manifest, Status, Want
+
+OTHER_SENDER = "another sender"
+"""Stands for the client in a line of the log that is caused by a message of no client."""
 
 # Events
 
@@ -54,6 +58,18 @@ class WantReceived:
 
     client_id: str
     want: Want
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFound:
+    """The broker keeps a manifest: this server published it, or its process before this one did."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class StateOverwritten:
+    """The broker keeps an older state of this federation, such as the will of the process before this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +147,8 @@ Event = (
     | ChunkReceived
     | EndReceived
     | WantReceived
+    | ManifestFound
+    | StateOverwritten
     | MessageInvalid
     | ClientExcluded
     | PausesChanged
@@ -308,12 +326,25 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
+class Stop:
+    """The federation cannot go on: raise the error.
+
+    Attributes:
+        error: RoundError when a round missed its quorum for good or no client came, FederationDivergedError
+            when training diverged.
+    """
+
+    error: EdgeflError
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """Write one line to the log.
 
     Attributes:
         line: the line.
-        client_id: the client that caused it. A client may cause a limited number of lines.
+        client_id: the client that caused it, or `OTHER_SENDER`. Each may cause a limited number of lines.
+            Empty for lines that no sender can cause at will.
     """
 
     line: str
@@ -331,5 +362,6 @@ Action = (
     | AggregateUpdates
     | SaveState
     | Finish
+    | Stop
     | Log
 )

@@ -17,7 +17,7 @@ from edgefl.algorithms.clustering.clusters import explain_clusters
 from edgefl.algorithms.cohort import enough_of
 from edgefl.algorithms.mixtures.gate_utilization import count_own_experts
 from edgefl.config import FederationConfig
-from edgefl.errors import RoundError
+from edgefl.errors import EdgeflError, RoundError
 from edgefl.plan.spec import PlanSpec
 from edgefl.privacy import accountant
 from edgefl.privacy.mechanism import expected_cohort
@@ -29,6 +29,7 @@ from edgefl.server.divergence import FederationDivergedError, explain_no_progres
 from edgefl.server.events import (
     Action,
     AggregateUpdates,
+    ClientExcluded,
     CloseRound,
     CommitUpdates,
     DroppedClient,
@@ -41,6 +42,7 @@ from edgefl.server.events import (
     SaveMaskedSum,
     SaveState,
     StateAggregated,
+    Stop,
     StoreUpdate,
 )
 from edgefl.server.personalization_time import RoundTime, personalization_deadline_s
@@ -51,7 +53,7 @@ from edgefl.server.spread import Spread, mean_loss, spread_of
 from edgefl.server.tasks import Expected, Tasks
 from edgefl.server.update_collector import UpdateCollector
 from edgefl.types import ServerState
-from edgefl.wire.messages import JOINING, Begin, State
+from edgefl.wire.messages import JOINING, STOPPED, Begin, State
 from edgefl.wire.tensors import decode_models
 from edgefl.wire.topics import Topics
 
@@ -82,6 +84,8 @@ class Resume:
         losses: the mean loss of each closed round.
         times: the training times of the last rounds.
         masked_sum: the last content of `SaveMaskedSum`.
+        following: the round after that of the state. It was opened, but the state before it was not saved, so
+            it has accepted nothing.
     """
 
     state: ServerState
@@ -92,6 +96,7 @@ class Resume:
     losses: Sequence[float | None] = ()
     times: Sequence[RoundTime] = ()
     masked_sum: bytes = b""
+    following: OpenedRound | None = None
 
 
 class RoundServer:
@@ -144,9 +149,9 @@ class RoundServer:
         self._introduce = introduce
         self._masked_sum = resume.masked_sum if resume else b""
         self._resume = resume
+        self._following = resume.following if resume else None
         self._actions: list[Action] = []
         self._personalization_s = config.deadline_s
-        self._left_out: frozenset[str] = frozenset()
         self._aggregated: ServerState | None = None
         self._has_gathered = False
         self._was_resumed = resume is not None
@@ -169,14 +174,17 @@ class RoundServer:
         self._resume_at = -math.inf
         self.is_done = False
 
-    def start(self, now: float) -> list[Action]:
+    def start(self, now: float, excluded: Mapping[str, str] | None = None) -> list[Action]:
         """Return the first actions; call it once, before `handle`.
 
         Args:
             now: the time in seconds, of any clock that does not go back.
+            excluded: those of `clients_to_check` that are not enrolled, with the reasons.
         """
         self._collector.now = now
         self._collector.publish_state(self._collector.state)
+        for client_id, reason in (excluded or {}).items():
+            self._collector.handle(ClientExcluded(client_id, reason), now)
         self._collector.blobs.offer(self._plan, self._plan_blob)
         return self._advance()
 
@@ -186,10 +194,6 @@ class RoundServer:
         Args:
             event: the event.
             now: the time in seconds; not before that of the last event.
-
-        Raises:
-            RoundError: a round missed its quorum for good, or no client came.
-            FederationDivergedError: training diverged.
         """
         if isinstance(event, StateAggregated):
             self._aggregated = event.state
@@ -203,9 +207,35 @@ class RoundServer:
             except StopIteration:
                 self.is_done = True
                 self._resume_at = math.inf
+            except EdgeflError as error:
+                self._actions.append(Stop(error))
+                self._resume_at = math.inf
+        return self._taken_actions()
+
+    def _taken_actions(self) -> list[Action]:
         actions = list(self._actions)
         self._actions.clear()
         return actions
+
+    def stop(self, settings: Mapping[str, float] | None = None) -> list[Action]:
+        """Return the actions that end a federation which cannot go on, or shall not.
+
+        Args:
+            settings: added to those of the last state, see `edgefl.wire.messages.State`.
+        """
+        self._actions.clear()  # What an exception kept from being returned was not stored either
+        self._collector.blobs.keep_only(())
+        self._collector.publish_state(self.stopped_state(settings))
+        return self._taken_actions()
+
+    def stopped_state(self, settings: Mapping[str, float] | None = None) -> State:
+        """Return the state that says that nobody leads this federation now."""
+        state = self._state_message(STOPPED, 0, 0)
+        return replace(state, settings={**state.settings, **(settings or {})})
+
+    def done_state(self) -> State:
+        """Return the state that says that this federation is complete."""
+        return self._state_message(DONE, self._config.rounds + 1, 0)
 
     def next_change(self) -> float:
         """Return the time at which `handle` is due although nothing happens; infinity for never."""
@@ -219,6 +249,8 @@ class RoundServer:
     def clients_to_check(self) -> tuple[str, ...]:
         """Return the clients whose enrolment matters now: those online, and those the round waits for."""
         waiting = rounds.missing(self.open_round) if self.open_round else ()
+        if self._resume and self._resume.opened:
+            waiting = self._resume.opened.cohort
         return tuple(sorted({*self._collector.presence.statuses, *waiting}))
 
     @property
@@ -267,7 +299,7 @@ class RoundServer:
         while state.round <= config.rounds and state.phase not in (PERSONALIZE, DONE):
             state = yield from self._federate(state)
         state = replace(state, phase=PERSONALIZE)
-        self._left_out = frozenset()  # Also a client whose updates were absurd gets a model
+        self._collector.left_out = frozenset()  # Also a client whose updates were absurd gets a model
         self._personalization_s = self._forecast_s()
         self._log(
             "personalize: devices make models of their own; this takes longer than a round; the aggregator "
@@ -275,7 +307,7 @@ class RoundServer:
         )
         opened, _ = yield from self._play(
             state,
-            lambda: self._collector.presence.askable(self._unavailable()),
+            lambda: self._collector.presence.askable(self._collector.unavailable),
             is_open_to_all=True,
         )
         self._actions.append(Finish(opened, replace(state, phase=DONE)))
@@ -284,10 +316,10 @@ class RoundServer:
 
     def _federate(self, state: ServerState) -> Generator[float, None, ServerState]:
         """Play one round and return the state after it."""
-        self._left_out = left_out(state)
+        self._collector.left_out = left_out(state)
 
         def cohort() -> tuple[str, ...]:
-            return self._draw_cohort(state, self._collector.presence.available(self._unavailable()))
+            return self._draw_cohort(state, self._collector.presence.available(self._collector.unavailable))
 
         _, accuracy = yield from self._play(state, cohort, is_open_to_all=self._config.mode == "async")
         self._aggregated = None
@@ -309,9 +341,6 @@ class RoundServer:
             if is_last and (warning := explain_no_progress(self._losses, classes, accuracy)):
                 self._log(warning)
         return after
-
-    def _unavailable(self) -> frozenset[str]:
-        return self._collector.paused | self._left_out
 
     def _gather(self) -> Course:
         """Wait for enough clients to open a round. Before the first round it is `min_clients`."""
@@ -340,7 +369,7 @@ class RoundServer:
         last_line = ""
         while True:
             presence = self._collector.presence
-            available = len(presence.available(self._unavailable()))
+            available = len(presence.available(self._collector.unavailable))
             paused = len(presence.online()) - available
             if available + (paused if counts_paused else 0) >= count:
                 return
@@ -370,12 +399,15 @@ class RoundServer:
         """
         resumed = self._resume
         self._resume = None
-        opened = resumed.opened if resumed else None
+        opened = resumed.opened if resumed else self._following_of(state)
         if opened is None:
             yield from self._gather()
             opened = OpenedRound(state.round, state.phase, self._new_nonce(), cohort())
             self._actions.append(OpenRound(opened))
         if opened.is_closed:
+            assert resumed is not None, "only a round of an earlier process is closed before it is played"
+            self._nonces[opened.number] = opened.nonce
+            self._settle(resumed.begins)
             return opened, None
         config = self._config
         staleness = config.staleness if state.phase != PERSONALIZE else 0
@@ -431,6 +463,16 @@ class RoundServer:
         self._collector.blobs.keep_only(tasks.blobs() | {self._plan})
         return opened, accuracy
 
+    def _following_of(self, state: ServerState) -> OpenedRound | None:
+        """Return the round of this state that an earlier process opened, if it did."""
+        found = self._following
+        self._following = None
+        is_same = found is not None and (found.number, found.phase) == (state.round, state.phase)
+        return found if is_same else None
+
+    def _settle(self, begins: Iterable[Begin]) -> None:
+        self._settled.update({(begin.round, begin.client_id): begin.sha256 for begin in begins})
+
     def _play_masked(
         self, begun: Round, tasks: Tasks, accept: Callable[[tuple[Begin, ...]], None]
     ) -> Generator[float, None, tuple[Round, list[Begin]]]:
@@ -441,11 +483,12 @@ class RoundServer:
         from edgefl.server.secagg.rounds import MaskedRounds
 
         def save(masked_sum: MaskedSum | None) -> None:
-            self._masked_sum = encode_masked_sum(masked_sum) if masked_sum else b""
-            self._actions.append(SaveMaskedSum(self._masked_sum))
+            self._actions.append(SaveMaskedSum(encode_masked_sum(masked_sum) if masked_sum else b""))
 
         def load(session: str, number: int, size: int) -> MaskedSum | None:
-            return decode_masked_sum(self._masked_sum, session, number, size) if self._masked_sum else None
+            stored = self._masked_sum
+            self._masked_sum = b""
+            return decode_masked_sum(stored, session, number, size) if stored else None
 
         def keep_means(begin: Begin, expected: Expected, blob: bytes) -> None:
             deltas = decode_models(blob, expected, "the sum", "fp32")
@@ -520,8 +563,8 @@ class RoundServer:
         self._actions.append(CloseRound(opened, closed, begins, dropped, loss, seconds))
         if opened.phase != PERSONALIZE:
             self._losses.append(loss if math.isfinite(loss) else None)
-            self._settled.update({(begin.round, begin.client_id): begin.sha256 for begin in begins})
-            self._times.append(tuple(self._round_times(begins)))
+            self._settle(begins)
+            self._times.append(tuple(round_times(self._config, self._spec, begins)))
         return reported_accuracy(begins).mean
 
     def _dropped(self, opened: OpenedRound, closed: Round) -> Iterator[DroppedClient]:
@@ -538,13 +581,14 @@ class RoundServer:
                 if client_id not in closed.cohort:
                     yield DroppedClient(closed.number, client_id, f"paused ({reason})")
 
-    def _round_times(self, begins: Iterable[Begin]) -> Iterator[RoundTime]:
-        """Yield what clients reported of their training time; at most the deadline of a round counts."""
-        epochs = float(self._spec.options.get("epochs", 1))
-        for begin in begins:
-            seconds = min(begin.metrics.get("seconds", math.nan), self._config.deadline_s)
-            trained = begin.metrics.get("epochs", epochs)
-            yield RoundTime(begin.client_id, seconds, trained, begin.num_samples)
+
+def round_times(config: FederationConfig, spec: PlanSpec, begins: Iterable[Begin]) -> Iterator[RoundTime]:
+    """Yield what clients reported of their training time; at most the deadline of a round counts."""
+    epochs = float(spec.options.get("epochs", 1))
+    for begin in begins:
+        seconds = min(begin.metrics.get("seconds", math.nan), config.deadline_s)
+        trained = begin.metrics.get("epochs", epochs)
+        yield RoundTime(begin.client_id, seconds, trained, begin.num_samples)
 
 
 def reported_accuracy(begins: Sequence[Begin]) -> Spread:

@@ -5,7 +5,7 @@ hold.
 import hashlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -232,6 +232,4 @@ class Tasks:
 
 
 Asks = Tasks | Steps
-"""What `Exchange.play` asks of clients."""
-Accepted = Callable[[Sequence[Begin]], None]
-Then = Callable[[], None]
+"""What a round asks of clients."""

@@ -1,7 +1,6 @@
 """Hands out the tasks of one round at a time, and collects the updates that answer them."""
 
 import math
-from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable
 
 from edgefl.algorithms import PERSONALIZE
@@ -10,6 +9,7 @@ from edgefl.server import rounds
 from edgefl.server.blob_publisher import BlobPublisher
 from edgefl.server.divergence import Divergence, FederationDivergedError
 from edgefl.server.events import (
+    OTHER_SENDER,
     Action,
     BeginReceived,
     ChunkReceived,
@@ -19,9 +19,11 @@ from edgefl.server.events import (
     LinkLoad,
     LinkRestored,
     Log,
+    ManifestFound,
     MessageInvalid,
     PausesChanged,
     Publish,
+    StateOverwritten,
     StatusReceived,
     StoreUpdate,
     WantReceived,
@@ -65,6 +67,7 @@ class UpdateCollector:
         blobs: the blobs on offer.
         round: the open round, None between rounds.
         paused: the clients that the operator has paused.
+        left_out: the clients whose updates were absurd. They get no task.
         now: the time of the last event in seconds.
     """
 
@@ -88,7 +91,7 @@ class UpdateCollector:
         self._accept: Callable[[tuple[Begin, ...]], None] = lambda begins: None
         self._complete: dict[str, Begin] = {}
         self._commit_at = math.inf
-        self._due_tasks: deque[str] = deque()
+        self._due_tasks: dict[str, None] = {}
         self._in_flight = 0
         self._is_open_to_all = False
         self._is_sample = False
@@ -99,7 +102,13 @@ class UpdateCollector:
         self.blobs = BlobPublisher(topics, state.session, emit, chunk_bytes)
         self.round: Round | None = None
         self.paused: frozenset[str] = frozenset()
+        self.left_out: frozenset[str] = frozenset()
         self.now = 0.0
+
+    @property
+    def unavailable(self) -> frozenset[str]:
+        """The clients that are chosen for no round, although they are online."""
+        return self.paused | self.left_out
 
     def publish_state(self, state: State) -> None:
         """Publish where the federation stands, retained."""
@@ -138,6 +147,7 @@ class UpdateCollector:
         self._is_open_to_all = is_open_to_all
         self._is_sample = is_sample
         self._complete.clear()
+        self._due_tasks.clear()
         self._diverged.clear()
         for client_id in rounds.missing(round):
             if client_id in self._excluded:
@@ -176,9 +186,10 @@ class UpdateCollector:
 
     def _send_tasks(self, client_ids: Iterable[str]) -> None:
         """Send tasks as the link takes them."""
-        self._due_tasks.extend(client_ids)
+        self._due_tasks.update(dict.fromkeys(client_ids))
         while self._due_tasks and self._in_flight < MAX_TASKS_IN_FLIGHT:
-            client_id = self._due_tasks.popleft()
+            client_id = next(iter(self._due_tasks))
+            del self._due_tasks[client_id]
             if self.round and client_id in rounds.missing(self.round):
                 self._send_task(client_id)
 
@@ -212,13 +223,16 @@ class UpdateCollector:
         self.now = now
         client_id = _client_of(event)
         try:
-            if client_id and self._clients and client_id not in self._clients:
+            is_admitted = not self._clients or client_id in self._clients or isinstance(event, ClientExcluded)
+            if client_id and not is_admitted:
                 self._emit(Log(f"ignored: {client_id} is not one of [federation] clients", client_id))
             else:
                 self._take(event)
         except WireError as error:
-            assert client_id, "only messages of clients raise WireError"
-            self._reject(client_id, str(error), _update_of(event))
+            if client_id:
+                self._reject(client_id, str(error), _update_of(event))
+            else:
+                self._emit(Log(f"ignored: {error}", OTHER_SENDER))
         if self._complete and (now >= self._commit_at or not self._lacks_updates()):
             self._commit()
         self._send(self._uploads.expire(now))
@@ -245,6 +259,10 @@ class UpdateCollector:
                 self._send(self._uploads.end(client_id, sha256, self.now))
             case WantReceived(client_id, want):
                 self.blobs.want(client_id, want, self.now)
+            case ManifestFound(manifest):
+                self.blobs.remove_leftover(manifest)
+            case StateOverwritten():
+                self.publish_state(self.state)
             case MessageInvalid(client_id, reason, sha256):
                 self._reject(client_id, reason, sha256)
             case ClientExcluded(client_id, reason, sha256):
@@ -281,7 +299,7 @@ class UpdateCollector:
             self._send(self._uploads.close(client_id, self.now))
             return
         self.round = rounds.online(self.round, client_id)
-        if self._is_open_to_all and client_id not in self.paused:
+        if self._is_open_to_all and client_id not in self.unavailable:
             self.round = rounds.admit(self.round, client_id)
         if client_id in rounds.missing(self.round) and not status.draining:
             self._send_tasks([client_id])
@@ -360,7 +378,7 @@ class UpdateCollector:
         for begin in begins:
             self.round, _ = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
             self._send([(begin.client_id, receipt(begin, "ok"))])
-            self._emit(Log(_progress_line(self.state.phase, self.round, begin), begin.client_id))
+            self._emit(Log(_progress_line(self.state.phase, self.round, begin)))
 
     def _reject(self, client_id: str, reason: str, sha256: str) -> None:
         """Reject what a client sent. The round does not wait for a client whose update cannot be used."""
@@ -403,7 +421,7 @@ class UpdateCollector:
         # A random sample must not be filled up: epsilon counts with its size
         if not self.round.cohort and not self._is_sample:
             self._is_open_to_all = True
-            for other in self.presence.available(self.paused):
+            for other in self.presence.available(self.unavailable):
                 self.round = rounds.admit(self.round, other)
             self._send_tasks(rounds.missing(self.round))
 

@@ -29,6 +29,9 @@ RoundKey = tuple[int, str]
 class ServerMemory:
     """Stores what the actions of a round server say.
 
+    As on a disk, a state is saved while the next round begins. It is saved before an update of that round is
+    stored.
+
     Args:
         state: the server state at the start.
 
@@ -45,6 +48,7 @@ class ServerMemory:
         self.accepted: dict[RoundKey, dict[tuple[str, int], Begin]] = {}
         self.losses: list[float | None] = []
         self._masked_sum = b""
+        self._unsaved: ServerState | None = None
         self._stored: dict[tuple[str, int], StoreUpdate] = {}
         self._committed: dict[tuple[str, int], StoreUpdate] = {}
 
@@ -54,6 +58,7 @@ class ServerMemory:
             case OpenRound(opened):
                 self.opened[opened.number, opened.phase] = opened
             case StoreUpdate(begin):
+                self._save()
                 self._stored[begin.client_id, begin.round] = action
             case CommitUpdates(opened, begins):
                 accepted = self.accepted.setdefault((opened.number, opened.phase), {})
@@ -66,12 +71,21 @@ class ServerMemory:
             case ForgetRound(opened):
                 del self.opened[opened.number, opened.phase]
             case CloseRound(opened, loss=loss):
+                self._save()
                 self.opened[opened.number, opened.phase] = replace(opened, is_closed=True)
                 if opened.phase != PERSONALIZE:
                     self.losses.append(loss)
-            case SaveState(state) | Finish(state=state):
-                self.state = state
-                self._committed.clear()
+            case SaveState(state):
+                self._unsaved = state
+            case Finish(state=state):
+                self._unsaved = state
+                self._save()
+
+    def _save(self) -> None:
+        if self._unsaved is not None:
+            self.state = self._unsaved
+            self._unsaved = None
+            self._committed.clear()
 
     def updates(self) -> Iterator[Update]:
         """Yield the committed updates of the open round, sorted by client and answered round."""
@@ -81,8 +95,9 @@ class ServerMemory:
             yield Update(begin.client_id, begin.round, begin.num_samples, stored.deltas, begin.metrics)
 
     def crash(self) -> None:
-        """Lose what was not committed."""
+        """Lose what was not committed, and a state that is not saved yet."""
         self._stored.clear()
+        self._unsaved = None
 
     def resume(self, config: FederationConfig) -> Resume:
         """Return what a round server needs to continue."""
@@ -100,4 +115,14 @@ class ServerMemory:
         }
         nonces = {number: each.nonce for number, each in earlier.items() if number < state.round}
         losses = tuple(self.losses)
-        return Resume(state, opened, begins, nonces, settled, losses, masked_sum=self._masked_sum)
+        next_ones = (each for (number, _), each in self.opened.items() if number == state.round + 1)
+        return Resume(
+            state,
+            opened,
+            begins,
+            nonces,
+            settled,
+            losses,
+            masked_sum=self._masked_sum,
+            following=next(next_ones, None),
+        )

@@ -36,6 +36,7 @@ from edgefl.server.events import (
     Publish,
     SaveState,
     StateAggregated,
+    Stop,
     TimePassed,
     WantReceived,
 )
@@ -407,6 +408,8 @@ class _VirtualFleet:
                     self._close(action)
                 case SaveState(state) if self._record:
                     self._progress(state, self._record)
+                case Stop(error):
+                    raise error
                 case Publish():
                     self._publish(action)
                 case Log(line):

@@ -211,8 +211,9 @@ class Link:
         number = received.mid
 
         def acknowledge() -> None:
-            # after a reconnect the same number may be another message's
-            if connection == self._connections:
+            # After a reconnect the same number may be another message's. While the link is down paho would
+            # keep it, and send it before its CONNECT
+            if connection == self._connections and self._client.is_connected():
                 self._client.ack(number, 1)
 
         return acknowledge

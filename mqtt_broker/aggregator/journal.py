@@ -9,12 +9,13 @@ import fcntl
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from edgefl.errors import StateError
+from edgefl.server.events import DroppedClient, OpenedRound
 from edgefl.server.rounds import Answer
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.wire.messages import Begin
@@ -42,26 +43,6 @@ class Started:
     settings: str
     started: float
     done: bool = False
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A round as it was opened. `closed`: nothing is taken any more, it is to be aggregated."""
-
-    number: int
-    phase: str
-    nonce: str
-    cohort: tuple[str, ...]
-    closed: bool = False
-
-
-@dataclass(frozen=True)
-class Dropped:
-    """A client that a round closed without, and why."""
-
-    round: int
-    client_id: str
-    reason: str
 
 
 def make_private(directory: Path) -> None:
@@ -175,15 +156,25 @@ class Journal:
         with self._transaction() as database:
             database.execute("update session set done = 1")
 
-    def round(self, number: int, phase: str) -> Opened | None:
+    def round(self, number: int, phase: str) -> OpenedRound | None:
         """Return a round that was opened, None when it was not."""
         with self._errors():
             row = self._database.execute(
                 "select nonce, cohort, closed from round where number = ? and phase = ?", (number, phase)
             ).fetchone()
-        return None if row is None else Opened(number, phase, row[0], tuple(json.loads(row[1])), bool(row[2]))
+        return (
+            None
+            if row is None
+            else OpenedRound(number, phase, row[0], tuple(json.loads(row[1])), bool(row[2]))
+        )
 
-    def open_round(self, opened: Opened) -> Opened:
+    def round_after(self, number: int) -> OpenedRound | None:
+        """Return the round that was opened after this one, None when none was."""
+        with self._errors():
+            row = self._database.execute("select phase from round where number = ?", (number + 1,)).fetchone()
+        return None if row is None else self.round(number + 1, row[0])
+
+    def open_round(self, opened: OpenedRound) -> OpenedRound:
         """Keep a round before its tasks go out."""
         with self._transaction() as database:
             database.execute(
@@ -192,7 +183,7 @@ class Journal:
             )
         return opened
 
-    def forget_round(self, opened: Opened) -> None:
+    def forget_round(self, opened: OpenedRound) -> None:
         """Forget a round that accepted nothing, so that it can be opened with another cohort."""
         with self._transaction() as database:
             database.execute(
@@ -201,7 +192,7 @@ class Journal:
                 (opened.number, opened.phase),
             )
 
-    def accept(self, opened: Opened, *begins: Begin) -> None:
+    def accept(self, opened: OpenedRound, begins: Iterable[Begin]) -> None:
         """Keep what was said about updates whose tensors are on disk, all of them or none."""
         with self._transaction() as database:
             rows = [
@@ -210,7 +201,7 @@ class Journal:
             ]
             database.executemany("insert or replace into accepted values (?, ?, ?, ?, ?)", rows)
 
-    def accepted(self, opened: Opened) -> Iterator[Begin]:
+    def accepted(self, opened: OpenedRound) -> Iterator[Begin]:
         """Yield what was said about each update that a round accepted, sorted by client id and the round that
         it answers.
         """
@@ -233,7 +224,7 @@ class Journal:
             for (begin,) in rows:
                 yield decode_json(Begin, begin)
 
-    def settled(self, opened: Opened, since: int) -> dict[Answer, str]:
+    def settled(self, opened: OpenedRound, since: int) -> dict[Answer, str]:
         """Return the sha256 of each update that rounds before this one accepted and that answers round
         `since` or a later one.
         """
@@ -247,7 +238,7 @@ class Journal:
         begins = [decode_json(Begin, row[0]) for row in rows]
         return {(begin.round, begin.client_id): begin.sha256 for begin in begins}
 
-    def nonces(self, opened: Opened, since: int) -> dict[int, str]:
+    def nonces(self, opened: OpenedRound, since: int) -> dict[int, str]:
         """Return the nonce of this round, and of those of its phase before it from `since` on."""
         with self._errors():
             rows = self._database.execute(
@@ -256,7 +247,7 @@ class Journal:
             ).fetchall()
         return dict(rows)
 
-    def close_round(self, opened: Opened, loss: float | None, dropped: Sequence[Dropped]) -> None:
+    def close_round(self, opened: OpenedRound, loss: float | None, dropped: Sequence[DroppedClient]) -> None:
         """Note that a round takes nothing any more, its loss (None when it has none), and whom it goes
         without.
 
@@ -279,13 +270,13 @@ class Journal:
             ).fetchall()
         return [row[0] for row in rows]
 
-    def dropped(self) -> list[Dropped]:
+    def dropped(self) -> list[DroppedClient]:
         """Return whom the closed rounds went without, in order."""
         with self._errors():
             rows = self._database.execute(
                 "select dropped from round where closed order by number, phase"
             ).fetchall()
-        return [Dropped(**each) for row in rows for each in json.loads(row[0])]
+        return [DroppedClient(**each) for row in rows for each in json.loads(row[0])]
 
 
 def holds_federation(directory: Path) -> bool:

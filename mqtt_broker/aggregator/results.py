@@ -15,9 +15,10 @@ from edgefl.config import FederationConfig
 from edgefl.errors import StateError
 from edgefl.plan.spec import PlanSpec
 from edgefl.privacy import accountant
-from edgefl.server import rounds
+from edgefl.server.events import DroppedClient
+from edgefl.server.round_server import reported_accuracy
 from edgefl.server.rounds import Round
-from edgefl.server.spread import mean_loss, spread_of, spreads_of
+from edgefl.server.spread import mean_loss, spreads_of
 from edgefl.storage.aggregator_directory import REMEDY, AggregatorFiles
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
 from edgefl.system import format as words
@@ -29,53 +30,19 @@ from edgefl.wire.messages import Begin, Summary
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import Topics
 from edgefl.wire.verdict_message import verdict_message
-from mqtt_broker.aggregator.journal import Dropped
-
-ACCURACIES = ("accuracy_shipped", "accuracy_mixture", "accuracy")
-"""Metrics that a summary's accuracy is of: the first that a client reports. After the rounds, clients report
-the accuracy of the model that they take away.
-"""
-
-
-def dropped_of(closed: Round, paused: Mapping[str, str], unasked: Mapping[str, str] = {}) -> list[Dropped]:
-    """Return who was missing when a round closed.
-
-    Where what is late is kept, only whose update was refused or who is away.
-
-    `paused`: why, of those who are online and take up no task; `unasked`: those of them who got no task, and
-    are to be named.
-    """
-
-    def reason(client_id: str) -> str:
-        away = f"paused ({paused[client_id]})" if client_id in paused else "offline"
-        return closed.failed.get(client_id) or (away if client_id in closed.away else "too late")
-
-    lost = [
-        each
-        for each in rounds.missing(closed)
-        if not closed.max_staleness or each in closed.failed or each in closed.away
-    ]
-    others = [
-        Dropped(closed.number, client_id, f"paused ({why})")
-        for client_id, why in sorted(unasked.items())
-        if client_id not in closed.cohort
-    ]
-    return [Dropped(closed.number, client_id, reason(client_id)) for client_id in lost] + others
 
 
 def summarize(
     closed: Round,
     phase: str,
     begins: Sequence[Begin],
-    dropped: Sequence[Dropped],
+    dropped: Sequence[DroppedClient],
     bytes_up: int,
     bytes_down: int,
     seconds: float,
 ) -> Summary:
     """Return a round's summary; bytes as the devices sent (up) and the aggregator sent (down)."""
-    names = (name for name in ACCURACIES if any(name in begin.metrics for begin in begins))
-    reported = [begin.metrics for begin in begins]
-    accuracy = spread_of(next(names, ACCURACIES[-1]), reported)
+    accuracy = reported_accuracy(begins)
     return Summary(
         closed.number,
         phase,
@@ -89,7 +56,7 @@ def summarize(
         seconds,
         tuple(each.client_id for each in dropped),
         time.time(),
-        spreads_of(reported),
+        spreads_of([begin.metrics for begin in begins]),
     )
 
 
@@ -148,7 +115,7 @@ def result_of(
     plan: str,
     session: str,
     clients: list[dict[str, Any]],
-    dropped: Sequence[Dropped],
+    dropped: Sequence[DroppedClient],
     losses: Sequence[float | None],
     seconds: float,
     verdict: Verdict,
@@ -169,13 +136,6 @@ def result_of(
         "dropped": [{"round": d.round, "id": d.client_id, "reason": d.reason} for d in dropped],
         **private,
     }
-
-
-def reported(phase: str, round: Round, begin: Begin, count: int) -> str:
-    """Return the line about an update that came, the `count`-th of the round."""
-    place = phase if phase == PERSONALIZE else f"round {round.number}"
-    late = f" late, for round {begin.round}" if begin.round < round.number else ""
-    return f"{place}: {begin.client_id} reported{late} ({count} of {round.enough or len(round.cohort)})"
 
 
 def save_state(state: ServerState, out: Path) -> None:

@@ -3,7 +3,6 @@
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,13 @@ from typing import Any
 from edgefl.algorithms import DONE
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, LinkError
-from edgefl.server import rounds
-from edgefl.server.tasks import Expected
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.transport.link import Link, Message
-from edgefl.wire.messages import STOPPED, Begin, State
+from edgefl.wire.messages import STOPPED, State
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import Topics
 from mqtt_broker.aggregator.journal import Journal, Started
 from mqtt_broker.aggregator.run_log import keep_note
-from mqtt_broker.aggregator.spool import Spool
 
 SETTLE_S = 0.5
 """How long retained messages take to come after a subscription."""
@@ -75,24 +71,6 @@ def enter(
     keep_note(config, out)
     journal.start(started)
     return started, False
-
-
-def rejoin(
-    begun: rounds.Round,
-    accepted: Iterable[Begin],
-    spool: Spool,
-    expected: Callable[[str], Expected],
-    codec: str,
-) -> rounds.Round:
-    """Return a round with the updates that were accepted before a restart and are whole in the spool.
-
-    The others are asked for again.
-    """
-    for begin in accepted:
-        if spool.restore(begin, expected(begin.client_id), codec):
-            joined = rounds.admit(begun, begin.client_id) if begin.round == begun.number else begun
-            begun, _ = rounds.receive(joined, begin.round, begin.client_id, begin.sha256)
-    return begun
 
 
 def check_alone(link: Link, topics: Topics, session: str, take_over: bool) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from edgefl.errors import StateError, WireError
+from edgefl.errors import StateError
 from edgefl.server.tasks import Expected
 from edgefl.system.files import parse_json, sync_directory
 from edgefl.types import Update, Weights
@@ -77,25 +77,10 @@ class Spool:
                 "--out"
             ) from error
 
-    def take(self, begin: Begin, expected: Expected, codec: str, blob: bytes) -> None:
-        """Check an update's tensors and write it. WireError when they are not those expected."""
-        deltas = decode_models(blob, expected, begin.client_id, codec)
-        if not deltas and expected:
-            raise WireError(
-                f"{begin.client_id} sent an update without tensors, expected some of {', '.join(expected)}; "
-                "restart it"
-            )
-        self.put(begin, expected, codec, blob, deltas)
-
     def put(
-        self,
-        begin: Begin,
-        expected: Expected,
-        codec: str,
-        blob: bytes,
-        deltas: Mapping[str, Weights] | None = None,
+        self, begin: Begin, expected: Expected, codec: str, blob: bytes, deltas: Mapping[str, Weights]
     ) -> None:
-        """Write an update whose tensors were checked; `deltas`: what is in it, where that is known."""
+        """Write an update whose tensors were checked; `deltas`: the tensors in it."""
         line = json.dumps([begin.client_id, begin.sha256, len(blob)]).encode() + b"\n"
         with self._opened() as file:
             file.seek(self._end)
@@ -113,7 +98,7 @@ class Spool:
                         file.fileno(), self._begun, self._end - self._begun, os.POSIX_FADV_DONTNEED
                     )
                 self._begun = self._end
-        size = sum(array.nbytes for weights in (deltas or {}).values() for array in weights.values())
+        size = sum(array.nbytes for weights in deltas.values() for array in weights.values())
         kept = deltas if self._kept_bytes + size <= KEPT_BYTES else None
         self._kept_bytes += size if kept else 0
         self._entries[begin.client_id, begin.round] = Spooled(begin, expected, codec, offset, kept)
@@ -137,10 +122,6 @@ class Spool:
                 return False
         self._entries[begin.client_id, begin.round] = Spooled(begin, expected, codec, offset)
         return True
-
-    def begins(self) -> list[Begin]:
-        """Return what was said about each update, sorted by client id and round."""
-        return [self._entries[key].begin for key in sorted(self._entries)]
 
     def updates(self) -> Iterator[Update]:
         """Yield the updates sorted by client id and round, each read when its turn comes."""

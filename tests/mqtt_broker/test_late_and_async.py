@@ -12,6 +12,7 @@ from edgefl.algorithms.cohort import selected
 from edgefl.client.update import client_rng
 from edgefl.config import FederationConfig
 from edgefl.rng import rng_for
+from edgefl.server.events import OpenedRound
 from edgefl.server.staleness import as_of
 from edgefl.storage.checkpoint import decode_server_state
 from edgefl.transport.link import Message
@@ -20,7 +21,7 @@ from edgefl.wire.chunks import chunk
 from edgefl.wire.messages import Task
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.tensors import encode_models
-from mqtt_broker.aggregator.journal import Journal, Opened
+from mqtt_broker.aggregator.journal import Journal
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 ASYNC = {"mode": "async", "buffer": 2, "max_staleness": 3}
@@ -178,7 +179,7 @@ def replayed(federation, toys, shards, staleness):
     seen = set()
     with Journal(federation.out) as journal:
         for number in range(1, federation.settings["rounds"] + 1):
-            begins = journal.accepted(Opened(number, "federate", "", ()))
+            begins = journal.accepted(OpenedRound(number, "federate", "", ()))
             assert begins
             updates = []
             for begin in begins:

@@ -11,9 +11,10 @@ import pytest
 from edgefl.config import FederationConfig, PrivacyConfig
 from edgefl.errors import ConfigError, StateError
 from edgefl.privacy.accountant import epsilon
+from edgefl.server.events import OpenedRound
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
-from mqtt_broker.aggregator.journal import Journal, Opened, Started
+from mqtt_broker.aggregator.journal import Journal, Started
 from mqtt_broker.aggregator.noise_key import noise_key
 from mqtt_broker.aggregator.resume import enter, settings_of
 from tests.support.numpy_learner.softmax import SoftmaxLearner
@@ -112,10 +113,10 @@ def test_a_key_is_kept_for_a_session_and_no_two_sessions_share_one(tmp_path):
 def test_a_round_without_a_cohort_is_closed_in_the_journal(tmp_path):
     with Journal(tmp_path) as journal:
         journal.start(Started("s", "{}", 1.0))
-        opened = journal.open_round(Opened(1, "federate", "n", ()))
+        opened = journal.open_round(OpenedRound(1, "federate", "n", ()))
         assert journal.round(1, "federate") == opened
         journal.close_round(opened, None, [])
-        assert (journal.losses("personalize"), journal.round(1, "federate").closed) == ([None], True)
+        assert (journal.losses("personalize"), journal.round(1, "federate").is_closed) == ([None], True)
 
 
 def test_a_federation_ends_before_it_spends_more_than_it_may(federate, mosquitto_url, toys):

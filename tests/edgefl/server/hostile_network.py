@@ -17,6 +17,7 @@ from edgefl.server.events import (
     LinkRestored,
     Publish,
     StateAggregated,
+    Stop,
     TimePassed,
 )
 from edgefl.server.round_server import RoundServer
@@ -146,6 +147,8 @@ class HostileNetwork:
                 case AggregateUpdates(state):
                     after = self.algorithm.aggregate(state, self.memory.updates())
                     self.carry_out(self.server.handle(StateAggregated(after), self.now))
+                case Stop(error):
+                    raise error
                 case Publish():
                     self.publish(action)
 

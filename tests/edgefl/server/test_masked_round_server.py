@@ -23,6 +23,7 @@ from edgefl.server.events import (
     SaveMaskedSum,
     StateAggregated,
     StatusReceived,
+    Stop,
     TimePassed,
 )
 from edgefl.server.round_server import RoundServer
@@ -107,6 +108,8 @@ class MaskedFederation:
                 case AggregateUpdates(state):
                     after = self.algorithm.aggregate(state, self.memory.updates())
                     self.carry_out(self.server.handle(StateAggregated(after), self.now))
+                case Stop(error):
+                    raise error
                 case SaveMaskedSum(content):
                     self.saved.append(content)
                 case Publish(topic, message):

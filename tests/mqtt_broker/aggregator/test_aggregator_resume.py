@@ -9,11 +9,12 @@ import pytest
 from edgefl.config import FederationConfig
 from edgefl.errors import StateError
 from edgefl.rng import rng_for
+from edgefl.server.events import DroppedClient, OpenedRound
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
 from edgefl.wire.messages import Begin
 from edgefl.wire.tensors import encode_models
-from mqtt_broker.aggregator.journal import Dropped, Journal, Opened, Started
+from mqtt_broker.aggregator.journal import Journal, Started
 from mqtt_broker.aggregator.resume import enter
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
@@ -122,8 +123,8 @@ def test_a_journal_remembers_what_was_promised(tmp_path):
     with Journal(tmp_path) as journal:
         assert journal.started() is None
         journal.start(Started("s", json.dumps({"seed": 1}), 12.5))
-        opened = journal.open_round(Opened(1, "federate", "n1", ("pi-1", "pi-2")))
-        journal.accept(opened, BEGIN)
+        opened = journal.open_round(OpenedRound(1, "federate", "n1", ("pi-1", "pi-2")))
+        journal.accept(opened, [BEGIN])
         with pytest.raises(StateError, match="another aggregator uses"):
             Journal(tmp_path)
     with Journal(tmp_path) as journal:
@@ -131,11 +132,11 @@ def test_a_journal_remembers_what_was_promised(tmp_path):
         assert journal.round(1, "federate") == opened
         assert journal.round(1, "personalize") is None
         assert list(journal.accepted(opened)) == [BEGIN]
-        journal.close_round(opened, 0.25, [Dropped(1, "pi-2", "too late")])
+        journal.close_round(opened, 0.25, [DroppedClient(1, "pi-2", "too late")])
         journal.close_round(opened, 9.0, [])  # a second time, after a restart, changes nothing
         assert journal.losses("personalize") == [0.25]
         assert journal.losses("federate") == []
-        assert journal.dropped() == [Dropped(1, "pi-2", "too late")]
+        assert journal.dropped() == [DroppedClient(1, "pi-2", "too late")]
         journal.finish()
         assert journal.started().done
         journal.start(Started("t", "{}", 13.0))
@@ -147,9 +148,9 @@ def test_a_journal_forgets_no_round_that_accepted_something(tmp_path):
     with Journal(tmp_path) as journal:
         journal.start(Started("s", "{}", 1.0))
         first, second = (
-            journal.open_round(Opened(number, "federate", f"n{number}", ("pi-1",))) for number in (1, 2)
+            journal.open_round(OpenedRound(number, "federate", f"n{number}", ("pi-1",))) for number in (1, 2)
         )
-        journal.accept(first, BEGIN)
+        journal.accept(first, [BEGIN])
         for each in (first, second):
             journal.forget_round(each)
         assert (journal.round(1, "federate"), journal.round(2, "federate")) == (first, None)
@@ -162,8 +163,8 @@ def test_a_journal_yields_the_updates_of_the_last_rounds(tmp_path):
         assert list(journal.latest_updates(2, "personalize")) == []
         for number in range(1, 5):
             phase = "personalize" if number == 4 else "federate"
-            opened = journal.open_round(Opened(number, phase, f"n{number}", ("pi-1",)))
-            journal.accept(opened, replace(BEGIN, round=number))
+            opened = journal.open_round(OpenedRound(number, phase, f"n{number}", ("pi-1",)))
+            journal.accept(opened, [replace(BEGIN, round=number)])
         assert [begin.round for begin in journal.latest_updates(2, "personalize")] == [2, 3]
         assert [begin.round for begin in journal.latest_updates(9, "personalize")] == [1, 2, 3]
 
@@ -186,7 +187,7 @@ def test_a_round_looks_up_late_updates_in_the_rounds_that_may_have_them_alone(tm
     steps = {}
     with Journal(tmp_path) as journal:
         for number in range(1, 301):
-            opened = journal.open_round(Opened(number, "federate", f"n{number}", ("pi-1",)))
+            opened = journal.open_round(OpenedRound(number, "federate", f"n{number}", ("pi-1",)))
             steps[number] = 0
 
             def step(number=number):
@@ -197,13 +198,13 @@ def test_a_round_looks_up_late_updates_in_the_rounds_that_may_have_them_alone(tm
             assert journal.settled(opened, number) == {}
             assert journal.settled(opened, number - 1) == late
             connections[0].set_progress_handler(None, 1)
-            journal.accept(opened, replace(BEGIN, round=number))
+            journal.accept(opened, [replace(BEGIN, round=number)])
     assert steps[300] == steps[10] > 0
 
 
 def test_what_a_journal_noted_is_synced_whatever_file_it_is_in(tmp_path, connections):
     with Journal(tmp_path) as journal:
-        opened = journal.open_round(Opened(1, "federate", "n1", ("pi-1",)))
+        opened = journal.open_round(OpenedRound(1, "federate", "n1", ("pi-1",)))
         journal.close_round(opened, 0.25, [])
         journal.sync()
         connections[0].execute("pragma journal_mode=delete")  # as where a file system has no shared memory

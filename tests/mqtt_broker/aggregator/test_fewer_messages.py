@@ -2,7 +2,6 @@
 broker keeps.
 """
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -12,14 +11,10 @@ from edgefl.config import FederationConfig
 from edgefl.rng import rng_for
 from edgefl.server.tasks import GRANTED_BYTES, Tasks
 from edgefl.server.uploads import IDLE_S, Uploads
-from edgefl.transport.link import Link
-from edgefl.transport.receive_queue import Message
 from edgefl.wire.chunks import CHUNK_BYTES, chunk
 from edgefl.wire.messages import Begin, Manifest
-from edgefl.wire.strict_json import decode_json, encode_json
+from edgefl.wire.strict_json import encode_json
 from edgefl.wire.tensors import encode_models
-from edgefl.wire.topics import Topics
-from mqtt_broker.aggregator.blob_traffic import BlobTraffic
 
 A = "a" * 64
 B = "b" * 64
@@ -95,70 +90,6 @@ def test_a_granted_update_has_one_receipt_and_a_lost_chunk_is_asked_for(federate
     for client in (whole, partly):
         assert client.send(client.next("task"), encode_models({})).outcome == "ok"
     assert aggregator.end() == 0, aggregator.said
-
-
-@pytest.fixture
-def link(any_url):
-    made = []
-
-    def make(name):
-        made.append(Link(any_url, f"{name}-{time.monotonic_ns()}"))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
-
-
-def kept(link, topics):
-    """What the broker has of blobs, for one who comes now; the marker comes last."""
-    reader = link("reader")
-    marker = topics.blob(B, 999)
-    reader.subscribe(topics.blob("+", "+"))
-    reader.publish(marker, b"!")
-    found = {}
-    deadline = time.monotonic() + 40
-    while time.monotonic() < deadline:
-        event = reader.get(deadline - time.monotonic())
-        if isinstance(event, Message) and event.topic == marker:
-            return found
-        if isinstance(event, Message):
-            found[event.topic] = event.payload
-    raise AssertionError("the marker did not come")
-
-
-def test_a_small_blob_stays_with_the_broker_until_it_is_dropped(link):
-    topics = Topics(f"kept-{time.monotonic_ns()}")
-    blob = bytes(CHUNK_BYTES) + b"end"
-    first = BlobTraffic(link("first"), topics, "session")
-    first.offer(A, blob)
-    first.offer(A, blob)
-    assert first._link.wait_in_flight(1, 40)
-    found = kept(link, topics)
-    assert [found[topics.blob(A, index)] for index in (0, 1)] == [bytes(CHUNK_BYTES), b"end"]
-    manifest = decode_json(Manifest, found[topics.manifest(A)])
-    assert (manifest.size, manifest.retained, manifest.session) == (len(blob), True, "session")
-    first.keep_only(set())
-    assert first._link.wait_in_flight(1, 40)
-    assert kept(link, topics) == {}
-
-
-def test_what_a_killed_aggregator_left_is_cleared_by_its_next_process_alone(link):
-    topics = Topics(f"left-{time.monotonic_ns()}")
-    BlobTraffic(killed := link("killed"), topics, "session").offer(A, b"content")
-    assert killed.wait_in_flight(1, 40)
-    manifest = kept(link, topics)[topics.manifest(A)]
-    again, other = (BlobTraffic(link(session), topics, session) for session in ("session", "other"))
-    other.clear_left(A, manifest)
-    again.offer(A, b"content")
-    again.clear_left(A, manifest)  # it is held now
-    for each in (again, other):
-        assert each._link.wait_in_flight(1, 40)
-    assert len(kept(link, topics)) == 2
-    anew = BlobTraffic(link("anew"), topics, "session")
-    anew.clear_left(A, encode_json(replace(decode_json(Manifest, manifest), ts=1.0)))
-    assert anew._link.wait_in_flight(1, 40)
-    assert kept(link, topics) == {}
 
 
 def test_a_forged_manifest_makes_an_aggregator_publish_nothing(federate, mosquitto_url, toys, listen, puppet):

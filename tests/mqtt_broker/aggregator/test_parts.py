@@ -16,6 +16,7 @@ from edgefl.errors import ConfigError, LinkError, PlanError, WireError
 from edgefl.plan.spec import save_plan
 from edgefl.server import rounds
 from edgefl.server.blobs import LONGEST_S, MANIFEST_S, REPEAT_S, WINDOW_S, BlobServer
+from edgefl.server.events import DroppedClient
 from edgefl.server.spread import mean_loss
 from edgefl.server.uploads import IDLE_S, Uploads
 from edgefl.verdict import judge
@@ -25,7 +26,6 @@ from edgefl.wire.strict_json import decode_json, encode_json
 from mqtt_broker.aggregator.plan_source import build_in_child, open_plan
 from mqtt_broker.aggregator.results import (
     client_rows,
-    dropped_of,
     result_of,
     save_result,
     summarize,
@@ -201,7 +201,8 @@ def test_a_summary_by_hand_and_a_result_that_is_strict_json(tmp_path):
     ]
     assert mean_loss(begins) == 2.5
     assert math.isnan(mean_loss([begin("a")]))
-    summary = summarize(closed, "federate", begins, dropped_of(closed, {}), 10, 20, 1.5)
+    dropped = [DroppedClient(1, "c", "NaN"), DroppedClient(1, "d", "offline")]
+    summary = summarize(closed, "federate", begins, dropped, 10, 20, 1.5)
     assert (summary.updates, summary.accuracy_mean, summary.dropped) == (2, 0.75, ("c", "d"))
     assert (summary.accuracy_p10, summary.accuracy_p90) == (pytest.approx(0.55), pytest.approx(0.95))
     spreads = {
@@ -216,8 +217,6 @@ def test_a_summary_by_hand_and_a_result_that_is_strict_json(tmp_path):
     assert decode_json(Summary, encode_json(summary)).metrics == summary.metrics
     older = {name: value for name, value in json.loads(encode_json(summary)).items() if name != "metrics"}
     assert decode_json(Summary, json.dumps(older).encode()).accuracy_mean == 0.75
-    dropped = dropped_of(closed, {})
-    assert [(d.client_id, d.reason) for d in dropped] == [("c", "NaN"), ("d", "offline")]
     rows = client_rows([begin("a", metrics={"accuracy_mixture": math.nan, "n_train": 4.0})])
     result = result_of(FederationConfig(), "p", "s", rows, dropped, [2.5, math.nan], 1.234, judge(rows))
     path = save_result(result, tmp_path / "out")

@@ -28,7 +28,8 @@ def update(client_id, value):
 
 def put(spool, client_id, value):
     begin, blob = update(client_id, value)
-    spool.put(begin, EXPECTED, "fp32", blob)
+    deltas = {"global": {"w": np.full(3, value, np.float32)}}
+    spool.put(begin, EXPECTED, "fp32", blob, deltas)
     return begin
 
 
@@ -116,7 +117,7 @@ def test_the_first_updates_need_not_be_read_again_and_memory_is_bounded_by_what_
     for number in range(3):
         blob = encode_models({"global": {"w": np.float32([number, 0, 0])}}, sparse)
         begin = replace(update(f"pi-{number}", 0)[0], sha256=hashlib.sha256(blob).hexdigest(), size=len(blob))
-        spool.take(begin, expected, sparse, blob)
+        spool.put(begin, expected, sparse, blob, {"global": {"w": np.float32([number, 0, 0])}})
     assert values(spool) == [("pi-0", 0.0), ("pi-1", 1.0), ("pi-2", 2.0)]
     (tmp_path / FILE).write_bytes(bytes((tmp_path / FILE).stat().st_size))
     found = spool.updates()

@@ -1,0 +1,263 @@
+"""Drives a round server over MQTT: turns messages into events, and carries out its actions.
+
+The round server decides, the driver does: it reads the clock, the link and the list of paused clients, signs
+and publishes messages, and has actions stored.
+"""
+
+import dataclasses
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from edgefl.algorithms import DONE
+from edgefl.errors import WireError
+from edgefl.security.trust import Trust
+from edgefl.server.events import (
+    OTHER_SENDER,
+    Action,
+    AggregateUpdates,
+    ClientExcluded,
+    CloseRound,
+    Event,
+    Finish,
+    LinkLoad,
+    LinkRestored,
+    Log,
+    OpenRound,
+    PausesChanged,
+    Publish,
+    StateAggregated,
+    Stop,
+    TimePassed,
+)
+from edgefl.server.presence import ClientLines
+from edgefl.server.round_server import RoundServer
+from edgefl.transport.link import Connected, Link, Message
+from edgefl.types import ServerState
+from edgefl.wire.messages import JOINING, STOPPED, State, Task
+from edgefl.wire.strict_json import encode_json
+from edgefl.wire.topics import Topics
+from edgefl.wire.version1 import is_version1
+from mqtt_broker.aggregator.messages import event_of, topics_of_interest
+from mqtt_broker.aggregator.older_devices import OlderDevices
+from mqtt_broker.aggregator.storage import Storage
+
+MAX_WAIT_S = 0.5
+BUSY_WAIT_S = 0.004
+"""How long the driver waits for a message while it waits for the broker's acknowledgements too."""
+PAUSES_CHECK_S = 0.25
+"""How often the driver reads which clients are paused."""
+ENROLMENT_CHECK_S = 1.0
+"""How often the driver looks for revoked clients that are silent. A revoked client that sends a message is
+found at once.
+"""
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What the aggregator does with some of the actions.
+
+    Attributes:
+        aggregate: returns the server state after a round, from the state before it.
+        close: is given each round that was closed, and the payload bytes that were published in it.
+        finish: is given the end of the federation.
+        doing: is given what is done now, the rounds that are done, and the rounds in all.
+        paused: returns the clients that the operator has paused.
+        note: gets one line for the log.
+    """
+
+    aggregate: Callable[[ServerState], ServerState]
+    close: Callable[[CloseRound, int], None]
+    finish: Callable[[Finish], None]
+    doing: Callable[[str, int, int], None]
+    paused: Callable[[], frozenset[str]]
+    note: Callable[[str], None]
+
+
+class Driver:
+    """Plays one federation over a link.
+
+    Args:
+        server: the round server.
+        link: the connection to the broker.
+        topics: the topics of the federation.
+        session: the session of this aggregator.
+        trust: signs messages and checks signatures.
+        storage: stores what the server asks for.
+        older: answers devices of version 1 of the protocol.
+        hooks: see `Hooks`.
+    """
+
+    def __init__(
+        self,
+        server: RoundServer,
+        link: Link,
+        topics: Topics,
+        session: str,
+        trust: Trust,
+        storage: Storage,
+        older: OlderDevices,
+        hooks: Hooks,
+    ) -> None:
+        self._server = server
+        self._link = link
+        self._topics = topics
+        self._session = session
+        self._trust = trust
+        self._storage = storage
+        self._older = older
+        self._hooks = hooks
+        self._client_lines = ClientLines(hooks.note)
+        self._paused: frozenset[str] = frozenset()
+        self._load = 0
+        self._dropped = 0
+        self._sent_before = link.bytes_up
+        self._pauses_check_at = self._enrolment_check_at = 0.0
+
+    def run(self) -> None:
+        """Lead the federation to its end.
+
+        Raises:
+            EdgeflError: the federation cannot go on: see `Stop`, LinkError, or StateError.
+        """
+        self._link.subscribe(*topics_of_interest(self._topics))
+        self._older.start()
+        self._carry_out(self._server.start(time.monotonic(), self._not_enrolled()))
+        while not self._server.is_done:
+            self._pump()
+
+    def stop(self, settings: dict[str, float]) -> None:
+        """Tell all clients that nobody leads the federation now, and withdraw its blobs.
+
+        Args:
+            settings: added to those of the last state.
+        """
+        self._older.clear()
+        for action in self._server.stop(settings):
+            if isinstance(action, Publish):
+                self._publish(action)
+
+    def _handle(self, event: Event) -> None:
+        self._carry_out(self._server.handle(event, time.monotonic()))
+
+    def _pump(self) -> None:
+        """Take one message, if one comes in time, and have the server do what is due."""
+        now = time.monotonic()
+        if now >= self._pauses_check_at:
+            self._check_pauses()
+        if now >= self._enrolment_check_at:
+            self._check_enrolments()
+        load = self._link.in_flight
+        if load != self._load:
+            self._load = load
+            self._handle(LinkLoad(load))
+        is_waiting = self._link.in_flight and self._link.is_connected
+        wait = BUSY_WAIT_S if is_waiting else MAX_WAIT_S
+        received = self._link.get(min(wait, max(0.0, self._server.next_change() - time.monotonic())))
+        event: Event | None = None
+        if isinstance(received, Connected):
+            self._hooks.note(f"the link to the broker is up again at {received.url}")
+            # A broker that was started again has forgotten what was retained
+            self._older.publish()
+            event = LinkRestored()
+        elif received is not None:
+            event = self._event_of(received)
+        if event is None and self._server.next_change() <= time.monotonic():
+            event = TimePassed()
+        if event is not None:
+            self._handle(event)
+
+    def _event_of(self, message: Message) -> Event | None:
+        if is_version1(message.topic):
+            self._older.take(message)
+            return None
+        try:
+            return event_of(message, self._session, self._trust)
+        except WireError as error:
+            self._client_lines(OTHER_SENDER, f"ignored: {error}", time.monotonic())
+            return None
+
+    def _check_pauses(self) -> None:
+        self._pauses_check_at = time.monotonic() + PAUSES_CHECK_S
+        paused = self._hooks.paused()
+        if paused != self._paused:
+            self._paused = paused
+            self._handle(PausesChanged(paused))
+
+    def _check_enrolments(self) -> None:
+        self._enrolment_check_at = time.monotonic() + ENROLMENT_CHECK_S
+        for client_id, reason in self._not_enrolled().items():
+            self._handle(ClientExcluded(client_id, reason))
+
+    def _not_enrolled(self) -> dict[str, str]:
+        """Return the clients that matter now and are not enrolled, with the reasons."""
+        if self._trust.key_of is None:
+            return {}
+        reasons = {each: self._trust.refusal(each) for each in self._server.clients_to_check() if each}
+        return {client_id: reason for client_id, reason in reasons.items() if reason}
+
+    def _carry_out(self, actions: Iterable[Action]) -> None:
+        has_tasks = False
+        waiting = deque(actions)
+        while waiting:  # An update is given free as soon as it is stored
+            action = waiting.popleft()
+            self._storage.apply(action)
+            match action:
+                case Publish(message=message):
+                    self._publish(action)
+                    has_tasks = has_tasks or isinstance(message, Task)
+                case Log(line, client_id):
+                    if client_id:
+                        self._client_lines(client_id, line, time.monotonic())
+                    else:
+                        self._hooks.note(line)
+                case OpenRound():
+                    self._sent_before = self._link.bytes_up
+                case CloseRound():
+                    self._note_drops()
+                    self._hooks.close(action, self._link.bytes_up - self._sent_before)
+                    self._sent_before = self._link.bytes_up
+                case AggregateUpdates(state):
+                    after = self._hooks.aggregate(state)
+                    # Who is paused or revoked now is not drawn for the next round
+                    self._check_pauses()
+                    self._check_enrolments()
+                    self._handle(StateAggregated(after))
+                case Finish():
+                    self._hooks.finish(action)
+                case Stop(error):
+                    self._storage.wait()
+                    raise error
+        if has_tasks:
+            self._storage.release()
+
+    def _publish(self, action: Publish) -> None:
+        message = action.message
+        if isinstance(message, State):
+            self._show(message)
+        self._link.publish(
+            action.topic, self._encode(message, action.receiver), qos=action.qos, retain=action.is_retained
+        )
+        if action.qos:
+            self._load = -1  # The server has counted it, and must hear when it is acknowledged
+
+    def _encode(self, message: object, receiver: str | None) -> bytes:
+        if isinstance(message, bytes):
+            return message
+        stamped = dataclasses.replace(message, ts=time.time())  # type: ignore[type-var]
+        return encode_json(stamped) if receiver is None else self._trust.encode(stamped, receiver)
+
+    def _show(self, state: State) -> None:
+        if state.phase in (JOINING, STOPPED, DONE):
+            return
+        place = f", round {state.round}" if state.round <= state.rounds else ""
+        self._hooks.doing(f"{state.phase}{place}, {state.cohort_size} devices", state.round - 1, state.rounds)
+
+    def _note_drops(self) -> None:
+        if new := self._link.dropped - self._dropped:
+            self._dropped += new
+            self._hooks.note(
+                f"{new} messages were dropped: more came than the aggregator may hold; a chunk that was "
+                "among them is sent again"
+            )

@@ -1,0 +1,104 @@
+"""Reads the messages that reach an aggregator as events of its round server."""
+
+from edgefl.errors import LinkError, WireError
+from edgefl.security.trust import Trust
+from edgefl.server.events import (
+    BeginReceived,
+    ChunkReceived,
+    ClientExcluded,
+    EndReceived,
+    Event,
+    ManifestFound,
+    MessageInvalid,
+    StateOverwritten,
+    StatusReceived,
+    WantReceived,
+)
+from edgefl.transport.link import Message
+from edgefl.wire.messages import STOPPED, Begin, Manifest, State, Status, Want
+from edgefl.wire.strict_json import decode_json
+from edgefl.wire.topics import Address, Topics, parse_topic
+
+UPLOAD_KINDS = ("begin", "chunk", "end")
+
+
+def topics_of_interest(topics: Topics) -> tuple[str, ...]:
+    """Return what an aggregator subscribes to."""
+    return (
+        topics.device("+", "status"),
+        topics.device("+", "want"),
+        f"{topics.root}/device/+/up/+/+",
+        topics.state,
+        topics.manifest("+"),
+    )
+
+
+def event_of(message: Message, session: str, trust: Trust) -> Event | None:
+    """Return the event that a message is; None for one that says nothing.
+
+    Args:
+        message: the message.
+        session: the session of this aggregator.
+        trust: knows who is enrolled, and checks signatures.
+
+    Raises:
+        WireError: the message belongs to no client and cannot be read.
+        LinkError: another aggregator leads the federation.
+    """
+    address = parse_topic(message.topic)
+    client_id = address.client_id
+    if client_id and (reason := trust.refusal(client_id)):
+        return ClientExcluded(client_id, reason, address.sha256 if address.kind == "begin" else "")
+    try:
+        if message.oversize:
+            raise WireError(
+                f"a message of {message.oversize} bytes on {address.kind}, expected smaller chunks; update "
+                "the sender"
+            )
+        return _decode(address, message.payload, session, trust)
+    except WireError as error:
+        if not client_id:
+            raise
+        return MessageInvalid(client_id, str(error), address.sha256 if address.kind in UPLOAD_KINDS else "")
+
+
+def _decode(address: Address, payload: bytes, session: str, trust: Trust) -> Event | None:
+    client_id = address.client_id
+    match address.kind:
+        case "chunk":
+            return ChunkReceived(client_id, address.sha256, address.index, payload)
+        case "begin":
+            begin = trust.checked(decode_json(Begin, payload), payload, client_id)
+            if (begin.client_id, begin.sha256) != (client_id, address.sha256):
+                raise _names_another("update", begin.client_id, client_id)
+            return BeginReceived(begin)
+        case "end":
+            return EndReceived(client_id, address.sha256)
+        case "want":
+            return WantReceived(client_id, decode_json(Want, payload))
+        case "status" if payload:
+            status = decode_json(Status, payload)
+            if status.client_id != client_id:
+                raise _names_another("status", status.client_id, client_id)
+            return StatusReceived(status)
+        case "state" if payload:
+            return _read_state(decode_json(State, payload), address.federation, session)
+        case "manifest" if payload:
+            manifest = decode_json(Manifest, payload)
+            if manifest.sha256 != address.sha256:
+                raise WireError(
+                    f"a manifest of {manifest.sha256[:16]!r} on the topic of {address.sha256[:16]!r}; let "
+                    "the broker's access list keep others from writing it"
+                )
+            return ManifestFound(manifest)
+    return None
+
+
+def _read_state(state: State, federation: str, session: str) -> Event | None:
+    if state.session != session:
+        raise LinkError(f"another aggregator leads the federation {federation!r} now; run one at a time")
+    return StateOverwritten() if state.phase == STOPPED else None
+
+
+def _names_another(what: str, named: str, client_id: str) -> WireError:
+    return WireError(f"the {what} names {named!r}, its topic {client_id!r}; a device speaks for itself only")

@@ -1,0 +1,107 @@
+"""Which event an aggregator reads from a message."""
+
+from dataclasses import replace
+
+import pytest
+
+from edgefl.errors import LinkError, WireError
+from edgefl.security.trust import Trust
+from edgefl.server.events import (
+    BeginReceived,
+    ChunkReceived,
+    ClientExcluded,
+    EndReceived,
+    ManifestFound,
+    MessageInvalid,
+    StateOverwritten,
+    StatusReceived,
+    WantReceived,
+)
+from edgefl.transport.link import Message
+from edgefl.wire.chunks import CHUNK_BYTES
+from edgefl.wire.messages import JOINING, STOPPED, Begin, Manifest, State, Status, Want
+from edgefl.wire.strict_json import encode_json
+from edgefl.wire.topics import Topics
+from mqtt_broker.aggregator.messages import event_of
+
+TOPICS = Topics("f")
+A = "a" * 64
+OPEN = Trust("f")
+STATUS = Status("pi-1", "boot", True, 0.0, 10, "0", 0.0)
+BEGIN = Begin("pi-1", "s", 1, "p", A, 7, 1, CHUNK_BYTES, 4, {}, "n", 0.0)
+WANT = Want(A, ((0, 1),), 0.0)
+MANIFEST = Manifest(A, 7, 1, CHUNK_BYTES, 0.0, True, "s")
+
+
+def read(topic, payload, trust=OPEN):
+    return event_of(Message(topic, payload), "s", trust)
+
+
+def state(session, phase):
+    return encode_json(State("f", session, phase, 0, 1, 0, 1.0, "p", 0.0))
+
+
+@pytest.mark.parametrize(
+    ("topic", "payload", "event"),
+    [
+        (TOPICS.device("pi-1", "status"), encode_json(STATUS), StatusReceived(STATUS)),
+        (TOPICS.device("pi-1", "status"), b"", None),
+        (TOPICS.device("pi-1", "want"), encode_json(WANT), WantReceived("pi-1", WANT)),
+        (TOPICS.upload("pi-1", A, "begin"), encode_json(BEGIN), BeginReceived(BEGIN)),
+        (TOPICS.upload("pi-1", A, 3), b"bytes", ChunkReceived("pi-1", A, 3, b"bytes")),
+        (TOPICS.upload("pi-1", A, "end"), b"{}", EndReceived("pi-1", A)),
+        (TOPICS.manifest(A), encode_json(MANIFEST), ManifestFound(MANIFEST)),
+        (TOPICS.manifest(A), b"", None),
+        (TOPICS.state, b"", None),
+        (TOPICS.state, state("s", JOINING), None),
+        (TOPICS.state, state("s", STOPPED), StateOverwritten()),
+    ],
+)
+def test_each_message_is_its_event(topic, payload, event):
+    assert read(topic, payload) == event
+
+
+def test_another_aggregator_on_the_topic_ends_this_one():
+    with pytest.raises(LinkError, match="'f' now; run one at a time"):
+        read(TOPICS.state, state("other", JOINING))
+
+
+@pytest.mark.parametrize(
+    ("topic", "payload", "reason", "sha256"),
+    [
+        (TOPICS.device("pi-1", "status"), encode_json(replace(STATUS, client_id="pi-2")), "pi-2", ""),
+        (TOPICS.device("pi-1", "status"), b"{", "", ""),
+        (TOPICS.upload("pi-1", A, "begin"), encode_json(replace(BEGIN, client_id="pi-2")), "pi-2", A),
+        (TOPICS.upload("pi-1", A, "begin"), encode_json(replace(BEGIN, sha256="b" * 64)), "", A),
+    ],
+)
+def test_what_a_client_says_wrongly_is_its_own(topic, payload, reason, sha256):
+    event = read(topic, payload)
+    assert isinstance(event, MessageInvalid)
+    assert (event.client_id, event.sha256) == ("pi-1", sha256)
+    assert reason in event.reason
+
+
+def test_an_oversize_chunk_is_rejected_with_its_size():
+    event = event_of(Message(TOPICS.upload("pi-1", A, 0), b"", oversize=300_000), "s", OPEN)
+    assert (event.client_id, event.sha256) == ("pi-1", A) and "300000 bytes" in event.reason
+
+
+@pytest.mark.parametrize(
+    ("topic", "payload"),
+    [("edgefl/v2/f/nonsense", b""), (TOPICS.state, b"{"), (TOPICS.manifest("b" * 64), encode_json(MANIFEST))],
+)
+def test_what_no_client_says_is_an_error(topic, payload):
+    with pytest.raises(WireError):
+        read(topic, payload)
+
+
+def test_a_client_that_is_not_enrolled_is_excluded_whatever_it_says():
+    def key_of(client_id):
+        raise WireError(f"{client_id} was revoked; enrol it")
+
+    trust = Trust("f", key_of=key_of)
+    assert read(TOPICS.device("pi-1", "status"), b"{", trust) == ClientExcluded(
+        "pi-1", "pi-1 was revoked; enrol it"
+    )
+    assert read(TOPICS.upload("pi-1", A, "begin"), b"{", trust).sha256 == A
