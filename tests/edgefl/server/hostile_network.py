@@ -106,7 +106,14 @@ class HostileNetwork:
         self.starts += 1
         resume = self.memory.resume(self.config) if self.memory.opened or self.starts > 1 else None
         self.memory.crash()
-        self.server = RoundServer(
+        self.server = self.make_server(resume)
+        self.crash_after = None
+        self.carry_out(self.server.start(self.now))
+        # The broker gives a new connection the retained status of each client
+        self.to_server.extend(self.retained.values())
+
+    def make_server(self, resume):
+        return RoundServer(
             self.config,
             self.spec,
             ("0" * 64, b"plan"),
@@ -118,10 +125,6 @@ class HostileNetwork:
             new_nonce=self.new_nonce,
             resume=resume,
         )
-        self.crash_after = None
-        self.carry_out(self.server.start(self.now))
-        # The broker gives a new connection the retained status of each client
-        self.to_server.extend(self.retained.values())
 
     def new_nonce(self):
         self.nonces += 1

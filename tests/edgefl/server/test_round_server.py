@@ -1,12 +1,16 @@
 """The round server without a broker: whatever the network and the processes do, rounds are as stored."""
 
 import os
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from edgefl.config import FederationConfig
+from edgefl.server.events import Publish
+from edgefl.server.plausible import left_out
+from edgefl.wire.topics import parse_topic
 from tests.edgefl.server.hostile_network import HostileNetwork
 
 SCHEDULES = int(os.environ.get("EDGEFL_SCHEDULES", "100"))
@@ -76,3 +80,44 @@ def test_any_schedule_ends_in_the_state_of_the_stored_rounds(mode, schedule):
         network.step(kind, index)
     network.finish()
     network.check()
+
+
+def test_a_server_that_is_stopped_publishes_nothing_that_was_not_stored():
+    network = federation()
+
+    def fail():
+        raise ValueError("no nonce")
+
+    network.new_nonce = fail
+    network.start_server()
+    network.step("drain", 0)
+    with pytest.raises(ValueError, match="no nonce"):
+        network.step("time", 99)
+    actions = network.server.stop({"reason": 1.0})
+    assert all(isinstance(action, Publish) for action in actions), actions
+    *withdrawn, last = actions
+    assert withdrawn and all(action.message == b"" and action.is_retained for action in withdrawn)
+    assert (last.message.phase, last.message.settings["reason"]) == ("stopped", 1.0)
+
+
+def test_a_client_that_is_left_out_joins_no_asynchronous_round():
+    network = federation(**MODES["async"])
+    scalars = {**network.first_state.scalars, "left-out/c0": 1.0}
+    network.memory.state = replace(network.first_state, scalars=scalars)
+    assert left_out(network.memory.state) == {"c0"}
+    network.start_server()
+    for _ in range(3):
+        network.step("drain", 0)
+        network.step("time", 99)
+    asked = {client_id for client_id, client in network.clients.items() if client.wants_training}
+    assert asked == {"c1", "c2"}
+
+
+def test_a_client_that_was_revoked_before_a_restart_gets_no_task():
+    network = federation(clients=2)
+    network.step("drain", 0)
+    actions = network.make_server(network.memory.resume(network.config)).start(
+        network.now, {"c1": "c1 was revoked"}
+    )
+    asked = {parse_topic(each.topic).client_id for each in actions if isinstance(each, Publish)}
+    assert "c0" in asked and "c1" not in asked
