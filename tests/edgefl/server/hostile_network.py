@@ -15,6 +15,7 @@ from edgefl.server.events import (
     AggregateUpdates,
     BeginReceived,
     LinkRestored,
+    OpenRound,
     Publish,
     StateAggregated,
     Stop,
@@ -145,6 +146,9 @@ class HostileNetwork:
                 self.crash_after -= 1
                 if self.crash_after < 0:
                     raise Crash
+            if isinstance(action, OpenRound):
+                key = action.opened.number, action.opened.phase
+                assert key not in self.memory.opened, "a round is opened once"
             self.memory.apply(action)
             match action:
                 case AggregateUpdates(state):
