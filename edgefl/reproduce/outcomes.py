@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from edgefl.algorithms.recommendation import GROUP_ALGORITHM, USUAL_ALGORITHM
+from edgefl.algorithms.recommendation import FEW_SAMPLES_ALGORITHM, USUAL_ALGORITHM
 from edgefl.algorithms.registry import REGISTRY
 from edgefl.config import (
     DataConfig,
@@ -157,7 +157,6 @@ FEDERATIONS: Mapping[str, Federation] = {
         DataConfig("cifar100", options={"classes": list(range(20))}),
         PartitionConfig("tasks", 8, {"samples": 200, "test_samples": 100}),
         is_hard_alone=True,
-        recommended=GROUP_ALGORITHM,
     ),
     "few": Federation(
         "Fashion-MNIST, 15 clients, Dirichlet(.5), 40 pictures each",
@@ -165,6 +164,7 @@ FEDERATIONS: Mapping[str, Federation] = {
         replace(FASHION, num_train=600),
         PartitionConfig("dirichlet", 15, {"alpha": 0.5}),
         is_hard_alone=True,
+        recommended=FEW_SAMPLES_ALGORITHM,
     ),
     "many": Federation(
         "Fashion-MNIST, 4 clients, Dirichlet(.5), 1,000 pictures each",

@@ -17,32 +17,18 @@ def devices(*classes: str, samples: int = 100) -> list[dict[int, int]]:
 
 
 @pytest.mark.parametrize(
-    ("classes", "algorithm"),
-    [
-        (["012", "012", "012"], "pfl-mfe"),
-        (["01", "12", "23"], "pfl-mfe"),  # neighbours share a class, so all are one group
-        (["01", "23", "01", "32"], "clustered"),
-        (["01", "12", "45", "56"], "clustered"),
-        (["01", "01", "23"], "pfl-mfe"),  # a group of one device has nobody to learn from
-        (["01", "23", "13", "02"], "pfl-mfe"),  # the third device joins the first two
-        (["0123"], "pfl-mfe"),
-    ],
+    ("samples", "count", "algorithm"),
+    [(59, 4, "fedmix"), (60, 4, "pfl-mfe"), (59, 3, "pfl-mfe"), (1, 9, "fedmix")],
 )
-def test_groups_without_a_common_class_get_models_of_their_own(classes, algorithm):
-    assert recommend(devices(*classes)).algorithm == algorithm
+def test_few_samples_on_enough_devices_get_four_experts(samples, count, algorithm):
+    found = recommend([{0: samples}] * count)
+    assert found.algorithm == algorithm
+    assert (f"{samples} samples or fewer" in found.reason) == (algorithm == "fedmix")
 
 
-def test_a_few_samples_of_a_class_join_no_groups():
-    found = devices("012", "012", "345", "345")
-    found[0][5] = 15  # of 315
-    assert recommend(found).algorithm == "clustered"
-    assert "2 groups" in recommend(found).reason
-    found[0][5] = 16
-    assert recommend(found).algorithm == "pfl-mfe"
-
-
-def test_labels_that_cannot_be_classes_are_ignored():
-    assert recommend([{-1: 50, 0: 50}, {-1: 50, 1: 50}, {0: 9}, {1: 9}]).algorithm == "clustered"
+def test_the_median_device_decides():
+    assert recommend([{0: 10}, {0: 10}, {0: 900}, {0: 900}]).algorithm == "fedmix"
+    assert recommend([{0: 10}, {0: 900}, {0: 900}, {0: 900}]).algorithm == "pfl-mfe"
 
 
 def test_a_caution_where_training_alone_was_as_good():
@@ -58,10 +44,13 @@ def test_the_order_of_devices_does_not_matter(found):
     assert recommend(found) == recommend(found[::-1])
 
 
-def test_the_benchmark_runs_what_is_recommended_for_its_groups():
-    (tasks,) = [each for each in FEDERATIONS.values() if each.partition.name == "tasks"]
-    labels = np.repeat(np.arange(20), 600)
+@pytest.mark.parametrize("name", ["cifar100-tasks", "few", "fashion-dirichlet", "many"])
+def test_the_benchmark_knows_what_is_recommended(name):
+    each = FEDERATIONS[name]
+    size = each.data.num_train or 12_000
+    labels = np.arange(size) % each.model.num_classes
     x = np.zeros((len(labels), 1), np.float32)
-    shards = make_shards(Dataset(x, labels, x, labels, 20), tasks.partition, seed=1)
+    data = Dataset(x, labels, x, labels, each.model.num_classes)
+    shards = make_shards(data, each.partition, seed=1)
     dealt = [dict(enumerate(np.bincount(shard.y_train).tolist())) for shard in shards.values()]
-    assert recommend(dealt).algorithm == tasks.recommended
+    assert recommend(dealt).algorithm == each.recommended
