@@ -46,7 +46,7 @@ def recommend(devices: Sequence[Mapping[int, int]]) -> Recommendation:
     if _median(samples) < FEW_SAMPLES and len(devices) >= MIN_DEVICES:
         reason = (
             f"half of the devices have {_median(samples)} samples or fewer; with so few its models were up "
-            f"to 4 points better than those of {USUAL_ALGORITHM}, and it sends four times as much"
+            f"to 6 points better than those of {USUAL_ALGORITHM}, and it sends four times as much"
         )
         return Recommendation(FEW_SAMPLES_ALGORITHM, reason, caution)
     reason = "its models were better than training alone in six of nine federations of real data"

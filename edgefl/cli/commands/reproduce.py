@@ -57,8 +57,8 @@ def reproduce(
     An interrupted experiment continues with the same command. Finished parts are not run again.
 
     `outcomes` is not from a paper. It runs every algorithm with default settings on nine federations of real
-    data and shows how good the models are that devices take away. With three seeds it takes about two hours
-    on two cores.
+    data and shows how good the models are that devices take away. With three seeds it takes two to three
+    hours on two cores.
 
     \b
     Example:
