@@ -17,6 +17,7 @@ from devices.export import export_in_child, export_metrics
 from devices.identity import IdTakenError
 from devices.join import join
 from devices.local_dataset import LocalDataset
+from devices.masked_sender import CannotMaskError, MaskedSender, masked_metrics
 from devices.order import Sharing, TaskOrder, trains_in_clear
 from devices.pending_update import PendingUpdate
 from devices.plan_check import Allowed, PlanTrials, check_names
@@ -24,7 +25,7 @@ from devices.session import Superseded
 from devices.store import Progress, Store
 from devices.telemetry import field_figures, publish_telemetry
 from devices.training import check_shard, epochs_for, gate_metrics, open_runner, was_masked, work_item
-from devices.update_sender import CannotMaskError, UpdateSender, shared_metrics
+from devices.upload import send_update
 from edgefl.algorithms import DONE, PERSONALIZE
 from edgefl.client.runner import ClientRunner
 from edgefl.data.sources import DataSource
@@ -101,7 +102,7 @@ class Device:
         self._export_error: ExportError | None = None
         self._paused = ""
         authority = settings.enrolment.ca if settings.enrolment else ""
-        self._sender = UpdateSender(settings.client_id, authority, note, settings.sharing)
+        self._masked = MaskedSender(settings.client_id, authority, note, settings.sharing)
         self._availability = Availability(settings.conditions, settings.state, detect().cores)
         self._trials = PlanTrials(settings.state)
         self._refused_plan = ""
@@ -166,7 +167,7 @@ class Device:
         seen = ""
         while True:
             session.pump(0.5)
-            self._sender.answer(session)
+            self._masked.answer(session)
             self._look(at_work=False)
             state = session.state
             task = session.task
@@ -290,8 +291,15 @@ class Device:
         }
 
     def _perform(self, task: Task, federation: str) -> None:
-        settings = self._settings
-        session = self._session
+        """Answer a task: compute what it asks for, unless this device has done so before, and send it.
+
+        Raises:
+            Superseded: the aggregator does not wait for the answer any more.
+            TaskRefusedError: this device cannot answer it, or must not.
+            CannotMaskError: the task is masked, and this device lacks a package for it.
+            PlanError: its plan cannot be run here.
+            ConfigError: its plan names what this device does not allow.
+        """
         self._look(at_work=True)
         progress = self._store.progress()
         if must_mask(task, progress):
@@ -299,81 +307,77 @@ class Device:
                 "it asks for an update that is not masked, and this device masked an update of this session "
                 "before. Somebody with the aggregator's key may try to read this device's update"
             )
-        late = self._pending.before(task, progress)
-        if (
-            late
-            and progress
-            and not must_mask(late, progress)
-            and session.is_current(late, late.max_staleness)
-        ):
-            self._send(late, progress)
+        self._send_late(task, progress)
         self._pending.keep(task)
-        # the phase too: else a task to personalize would be answered with the update of its round
-        if progress is None or (progress.session, progress.round, progress.phase) != (
-            task.session,
-            task.round,
-            task.phase,
-        ):
-            runner = self._open_runner(task)
-            settled = {
-                "id": settings.client_id,
-                "federation": federation,
-                "seed": task.seed,
-                **settings.data.as_note(),
-            }
-            self._store.save_note(
-                settled | ({"masked": True} if was_masked(task, self._store.note()) else {})
-            )
-            try:
-                models = self._models(task, runner.plan)
-                progress = (
-                    self._personalize(task, runner, models)
-                    if task.phase == PERSONALIZE
-                    else self._train(task, runner, models)
-                )
-            except DivergedError as error:
-                raise TaskDivergedError(str(error)) from error
-            except (
-                DataError,
-                WireError,
-                PlanError,
-            ) as error:  # the samples were checked before: it is the models
-                raise TaskRefusedError(str(error)) from error
-            except (
-                LookupError,
-                TypeError,
-                ValueError,
-                ArithmeticError,
-            ) as error:  # such as a model that the task lacks
-                raise TaskRefusedError(f"its models do not fit the plan: {error!r}") from error
+        if progress is None or not progress.answers(task):
+            progress = self._compute(task, federation)
         if task.codec == CODEC:
             progress = self._store.mark_masked(progress)
-        # before the update, so that the aggregator knows it when it draws the next cohort
+        # Before the update, so that the aggregator knows it when it draws the next cohort
         self._look(at_work=True)
-        if session.order.forbids(task):  # a masked task of this session came meanwhile
+        if self._session.order.forbids(task):  # A masked task of this session came meanwhile
             raise Superseded
         try:
             self._send(task, progress)
         except DataError as error:
             raise TaskRefusedError(str(error)) from error
 
+    def _send_late(self, task: Task, progress: Progress | None) -> None:
+        """Send the update of an earlier task that the aggregator has not acknowledged and still takes."""
+        late = self._pending.before(task, progress)
+        if late is None or progress is None or must_mask(late, progress):
+            return
+        if self._session.is_current(late, late.max_staleness):
+            self._send(late, progress)
+
+    def _compute(self, task: Task, federation: str) -> Progress:
+        """Train or personalize as a task asks, and store the result."""
+        runner = self._open_runner(task)
+        settled = {
+            "id": self._settings.client_id,
+            "federation": federation,
+            "seed": task.seed,
+            **self._settings.data.as_note(),
+        }
+        masked = {"masked": True} if was_masked(task, self._store.note()) else {}
+        self._store.save_note(settled | masked)
+        try:
+            models = self._models(task, runner.plan)
+            if task.phase == PERSONALIZE:
+                return self._personalize(task, runner, models)
+            return self._train(task, runner, models)
+        except DivergedError as error:
+            raise TaskDivergedError(str(error)) from error
+        except (
+            DataError,
+            WireError,
+            PlanError,
+        ) as error:  # The samples were checked before: it is the models
+            raise TaskRefusedError(str(error)) from error
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:  # Such as a missing model
+            raise TaskRefusedError(f"its models do not fit the plan: {error!r}") from error
+
     def _send(self, task: Task, progress: Progress) -> None:
+        """Send what was computed for a task, and publish its metrics."""
         settings = self._settings
         session = self._session
-        receipt = self._sender.send(session, task, progress, self._store.update(progress))
+        blob = self._store.update(progress)
+        if task.codec == CODEC:
+            metrics = masked_metrics(progress.metrics, settings.sharing.requires_masks)
+            receipt = self._masked.send(session, task, progress, blob)
+        else:
+            metrics = progress.metrics
+            receipt = send_update(session, settings.client_id, task, blob, metrics, progress.num_samples)
         self._pending.forget()
         if session.is_current(task):
             self._answered = session.tasks_heard
         if receipt.outcome == "rejected":
             self._note(f"round {task.round}: the aggregator rejected the update: {receipt.reason}")
-        else:
-            listed = ", ".join(f"{key} {value:.4g}" for key, value in progress.metrics.items())
-            self._note(f"round {task.round} {task.phase}: {listed}")
-            metrics = {
-                **shared_metrics(task, progress.metrics, settings.sharing.requires_masks),
-                **field_figures(settings.state),
-            }
-            publish_telemetry(session, settings.client_id, task.round, metrics)
+            return
+        listed = ", ".join(f"{key} {value:.4g}" for key, value in progress.metrics.items())
+        self._note(f"round {task.round} {task.phase}: {listed}")
+        figures = {**metrics, **field_figures(settings.state)}
+        publish_telemetry(session, settings.client_id, task.round, figures)
 
     def _check_data(self, state: State) -> None:
         """Look at the plan before there is a task, so that a shard that does not fit it ends this device at

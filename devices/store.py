@@ -21,6 +21,7 @@ from edgefl.storage.checkpoint import decode_client_state, encode_client_state
 from edgefl.storage.device_directory import DeviceFiles, decode_note, encode_note, save_personal
 from edgefl.system.files import SECRET, write_state
 from edgefl.types import ClientState, Mixture
+from edgefl.wire.messages import Task
 from edgefl.wire.strict_json import decode_json, encode_json
 
 MAX_MASKED_SESSIONS = 64
@@ -45,6 +46,12 @@ class Progress:
     update: str
     client_state: str
     masked_sessions: tuple[str, ...] = ()
+
+    def answers(self, task: Task) -> bool:
+        """Return whether this is what a task asks for. A round has a task to train and may have one to
+        personalize.
+        """
+        return (self.session, self.round, self.phase) == (task.session, task.round, task.phase)
 
 
 def _taken(lock: int, kind: int) -> bool:

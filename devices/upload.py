@@ -1,11 +1,13 @@
 """Sending an update: announce it, send what the aggregator lacks, until it says ok or rejected."""
 
+import hashlib
 import random
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 from devices.session import Session, Superseded
-from edgefl.wire.chunks import chunk
+from edgefl.wire.chunks import chunk, chunk_count
 from edgefl.wire.messages import Begin, End, Ranges, Receipt, Task
 from edgefl.wire.strict_json import encode_json
 
@@ -13,6 +15,44 @@ WINDOW = 2
 ACK_S = 30.0
 PATIENCE_S = 4.0
 QUEUED_S = 20.0
+
+
+def send_update(
+    session: Session,
+    client_id: str,
+    task: Task,
+    blob: bytes,
+    metrics: Mapping[str, float],
+    num_samples: int,
+) -> Receipt:
+    """Send the answer to a task, and return the receipt that ends it: ok, or rejected with the reason.
+
+    Args:
+        session: the session of the task.
+        client_id: this device.
+        task: the task that is answered.
+        blob: the answer, encoded as the task says.
+        metrics: published with it.
+        num_samples: number of samples that the answer is weighed with.
+
+    Raises:
+        Superseded: the aggregator does not wait for the answer any more.
+    """
+    begin = Begin(
+        client_id,
+        task.session,
+        task.round,
+        task.plan,
+        hashlib.sha256(blob).hexdigest(),
+        len(blob),
+        chunk_count(len(blob), task.chunk_bytes),
+        task.chunk_bytes,
+        num_samples,
+        metrics,
+        task.nonce,
+        time.time(),
+    )
+    return upload(session, task, begin, blob)
 
 
 def upload(session: Session, task: Task, begin: Begin, blob: bytes) -> Receipt:

@@ -72,7 +72,7 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
         "join",
         "telemetry",
         "upload",
-        "update_sender",
+        "masked_sender",
         "export",
         "install",
         "service",

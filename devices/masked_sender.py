@@ -1,4 +1,4 @@
-"""Send an update, plain or masked as the task requires.
+"""Send the update of a masked round.
 
 A masked round never sends the trained update itself, only what `edgefl.security.secagg.participant` makes of
 it. The device draws new keys for each attempt at a round and keeps them in memory until the next attempt, so
@@ -7,8 +7,6 @@ difference of two sums reveals an update. Therefore a device sends no keys after
 one round.
 """
 
-import hashlib
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,12 +17,11 @@ from safetensors.numpy import load
 from devices.order import Sharing
 from devices.session import Session, Superseded
 from devices.store import Progress
-from devices.upload import upload
+from devices.upload import send_update
 from edgefl.errors import ConfigError, DataError, RoundError, WireError
 from edgefl.types import Array
-from edgefl.wire.chunks import chunk_count
-from edgefl.wire.masked import AGREE, CODEC, MASK, MOST_ATTEMPTS, UNMASK, attempt_of, context_of
-from edgefl.wire.messages import Begin, Receipt, Task
+from edgefl.wire.masked import AGREE, MASK, MOST_ATTEMPTS, UNMASK, attempt_of, context_of
+from edgefl.wire.messages import Receipt, Task
 
 if TYPE_CHECKING:
     from edgefl.security.secagg.masking import Words
@@ -49,23 +46,18 @@ class Attempt:
     words: Callable[[], "Words"]
 
 
-def shared_metrics(
-    task: Task, metrics: Mapping[str, float], requires_masks: bool = False
-) -> Mapping[str, float]:
-    """Return the metrics of an update that may be published.
+def masked_metrics(metrics: Mapping[str, float], requires_masks: bool = False) -> Mapping[str, float]:
+    """Return the metrics of a masked update that may be published.
 
-    A masked update publishes few metrics, because the others may reveal which model was trained. A device
-    that requires masks does not publish `loss` either. The plan computes the loss, and a hostile plan may
-    return any function of a sample.
+    They are few, because the others may reveal which model was trained. A device that requires masks does not
+    publish `loss` either. The plan computes the loss, and a hostile plan may return any function of a sample.
     """
-    if task.codec != CODEC:
-        return metrics
     names = DEVICE_METRICS if requires_masks else SHARED_METRICS
     return {key: value for key, value in metrics.items() if key in names}
 
 
-class UpdateSender:
-    """Sends the updates of one device.
+class MaskedSender:
+    """Sends the masked updates of one device.
 
     Args:
         client_id: the device's name.
@@ -84,12 +76,19 @@ class UpdateSender:
         self._attempts: tuple[str, int, int] = "", 0, 0  # session, round, and how many attempts at it
 
     def send(self, session: Session, task: Task, progress: Progress, blob: bytes) -> Receipt:
-        """Return the receipt that ends the upload of a round's update: ok, or rejected with the reason.
+        """Take part in a masked round, and return the receipt that ends it: ok, or rejected with the reason.
 
-        Raises Superseded.
+        Args:
+            session: the session of the task.
+            task: the task, masked.
+            progress: what this device computed for it.
+            blob: the trained update. It is not sent.
+
+        Raises:
+            Superseded: the round is over.
+            CannotMaskError: this device lacks a package.
+            DataError: the plan shares no model.
         """
-        if task.codec != CODEC:
-            return self._say(session, task, blob, progress.metrics, progress.num_samples)
         attempt = self._attempt
         if attempt is None or (attempt.task.session, attempt.task.nonce) != (task.session, task.nonce):
             count = self._attempts[2] + 1 if self._attempts[:2] == (task.session, task.round) else 1
@@ -180,7 +179,7 @@ class UpdateSender:
             self._note(f"round {step.round}: {error}")
             return self._say(session, step, b"")
         metrics = (
-            shared_metrics(attempt.task, attempt.progress.metrics, self._sharing.requires_masks)
+            masked_metrics(attempt.progress.metrics, self._sharing.requires_masks)
             if step.phase == MASK
             else {}
         )
@@ -189,21 +188,7 @@ class UpdateSender:
     def _say(
         self, session: Session, step: Task, blob: bytes, metrics: Mapping[str, float] = {}, samples: int = 1
     ) -> Receipt:
-        begin = Begin(
-            self._client_id,
-            step.session,
-            step.round,
-            step.plan,
-            hashlib.sha256(blob).hexdigest(),
-            len(blob),
-            chunk_count(len(blob), step.chunk_bytes),
-            step.chunk_bytes,
-            samples,
-            metrics,
-            step.nonce,
-            time.time(),
-        )
-        return upload(session, step, begin, blob)
+        return send_update(session, self._client_id, step, blob, metrics, samples)
 
 
 def _fits(step: Task, task: Task) -> bool:
