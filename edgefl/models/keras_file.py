@@ -87,7 +87,7 @@ def load_file(path: Path) -> Any:
             return keras.models.load_model(path, compile=False, safe_mode=True)
     except ConfigError:
         raise
-    except TimeoutError as error:
+    except _LimitReached as error:
         raise ConfigError(
             f"cannot load the model {path}: Keras worked on it for {PROCESSOR_LIMIT_S:g} s; a network for "
             "boards takes seconds, give a large one of your own as module:function"
@@ -186,9 +186,16 @@ def _without_training(config: Any) -> Any:
     return [_without_training(value) for value in config] if isinstance(config, list) else config
 
 
+class _LimitReached(BaseException):
+    """The limit of processor time is reached.
+
+    It is no Exception: Keras catches those, and raises a TypeError about the layer instead.
+    """
+
+
 @contextmanager
 def _processor_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError after this processor time, and again after as much more.
+    """Raise _LimitReached after this processor time, and again after as much more.
 
     Python ignores an exception that a signal raises in a finalizer or in a callback of the garbage collector;
     the next one counts. Only the main thread can set the timer; elsewhere there is no limit.
@@ -198,7 +205,7 @@ def _processor_limit(seconds: float) -> Iterator[None]:
         return
 
     def stop(number: int, frame: Any) -> None:
-        raise TimeoutError
+        raise _LimitReached
 
     before = signal.signal(signal.SIGVTALRM, stop)
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds, seconds)

@@ -51,7 +51,7 @@ def inspect_samples(devices: Mapping[str, Arrays], input_shape: tuple[int, ...] 
         formed, changes = to_training_form(arrays)
         findings += [Finding(_kind_of_change(each), CHANGE, (name,), each) for each in changes]
         try:
-            splits.append(make_shard_and_split(formed, name)[1])
+            splits.append(make_shard_and_split(formed, name, count_overlapping=True)[1])
         except DataError as error:
             splits.append(None)
             findings.append(Finding("unusable", ERROR, (name,), str(error).removeprefix(f"{name}: ")))

@@ -81,7 +81,7 @@ def test_json(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = json.loads(out)
     (device,) = shown["devices"]
     assert device["class_counts"] == {"0": 10, "1": 10, "2": 10, "3": 10}
-    assert device["split"] == {"rule": "time", "seed": 1, "train": 32, "test": 8}
+    assert device["split"] == {"rule": "time", "seed": 1, "train": 32, "test": 8, "overlapping": 0}
     assert (device["shape"], device["stored"]) == ([9, 9, 3], "float64[40, 3, 9, 9]")
     assert [(each["kind"], each["severity"], each["devices"]) for each in shown["findings"]] == [
         ("channels-first", "change", ["pi-1"])
