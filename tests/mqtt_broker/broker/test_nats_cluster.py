@@ -49,6 +49,8 @@ class Cluster:
         self.urls = [f"mqtt://{HOST}:{mqtt}" for _, mqtt, _ in ports]
         self.servers = []
         self.directory = directory
+        if keys:  # before any server starts: one that reads half of it admits everybody
+            (directory / "nats-access.conf").write_text(access(devices))
         for index, (client, mqtt, route) in enumerate(ports):
             values = {
                 "NAME": f"n{index}",
@@ -64,7 +66,6 @@ class Cluster:
             text = (TEMPLATES / "nats.conf").read_text()
             if keys:
                 text = text.replace("  # tls", "  tls").replace("# include", "include")
-                (directory / "nats-access.conf").write_text(access(devices))
             for name, value in values.items():
                 text = text.replace(f"@{name}@", str(value))
             conf = directory / f"n{index}.conf"
