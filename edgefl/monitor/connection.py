@@ -20,7 +20,7 @@ from edgefl.wire.topics import Topics, check_federation, parse_topic
 SETTLE_S = 0.5
 REST_S = 0.6
 REST_EACH_S = 0.1
-"""How long a `BurstLink` rests, and how long it is awake at least in between."""
+"""How long a `Rest` lasts, and how long the thread is awake at least in between."""
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -51,18 +51,18 @@ def broker_options(federation: str) -> Callable[[Command], Command]:
     return add
 
 
-class BurstLink(Link):
-    """A link that takes messages in bursts: after one its network thread rests, and what comes meanwhile
-    waits in the socket.
+class Rest:
+    """Lets a link's network thread rest after a burst of messages. What comes meanwhile waits in the socket.
 
     For who looks at hundreds of devices once a second: to wake for each message takes a third of the time
     that messages take.
     """
 
-    _rested = 0.0
+    def __init__(self) -> None:
+        self._rested = 0.0
 
-    def _take(self, topic: str, payload: bytes, retained: bool) -> None:
-        super()._take(topic, payload, retained)
+    def __call__(self) -> None:
+        """Rest, unless the last rest has only just ended."""
         if time.monotonic() - self._rested > REST_EACH_S:
             time.sleep(REST_S)
             self._rested = time.monotonic()
@@ -73,16 +73,18 @@ def open_link(broker: str, enrol: Path | None, *, in_bursts: bool = False) -> Li
 
     LinkError when there is no broker or it refuses, ConfigError for a file that is no enrolment.
 
-    in_bursts: see `BurstLink`; messages come up to 0.6 s late.
+    in_bursts: see `Rest`; messages come up to 0.6 s late.
     """
     # Cryptography, which not every broker needs
     from edgefl.security.enrolment import load_enrolment, tls_context
 
     enrolment = load_enrolment(enrol) if enrol else None
     url = broker or (enrolment.broker if enrolment else DEFAULT_BROKER)
-    kind = BurstLink if in_bursts else Link
-    return kind(
-        url, f"edgefl-watch-{secrets.token_hex(8)}", context=tls_context(enrolment) if enrolment else None
+    return Link(
+        url,
+        f"edgefl-watch-{secrets.token_hex(8)}",
+        context=tls_context(enrolment) if enrolment else None,
+        after_message=Rest() if in_bursts else lambda: None,
     )
 
 

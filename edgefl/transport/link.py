@@ -53,10 +53,12 @@ class Link:
         keepalive_s: int = KEEPALIVE_S,
         timeout_s: float = 10.0,
         context: ssl.SSLContext | None = None,
+        after_message: Callable[[], None] = lambda: None,
     ) -> None:
         """Connect; `url`: one broker or several, with commas between.
 
         `context` proves who this is and says whom to trust, else mqtts trusts the system's authorities.
+        `after_message` is called on the network thread after each message that has come.
         Raises LinkError that says the url and the remedy when no broker is there or it refuses.
         """
         brokers = parse_urls(url)
@@ -65,6 +67,7 @@ class Link:
         self._turns: Turns | None = None
         self.bytes_up = self.bytes_down = 0
         self._received = ReceiveQueue()
+        self._after_message = after_message
         self._replies: dict[str, Callable[[Message], None]] = {}
         self._acknowledgements = Acknowledgements()
         self._changed = self._acknowledgements.changed
@@ -186,6 +189,7 @@ class Link:
             reply(message)
             message = None
         self._received.receive(message, self._acknowledge_of(received))
+        self._after_message()
 
     def _message_of(self, received: paho.MQTTMessage) -> Message | None:
         """Return the message; None when no subscription is for it."""

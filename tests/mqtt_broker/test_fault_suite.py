@@ -119,7 +119,13 @@ def test_an_aggregator_killed_at_the_end_of_the_last_round_goes_on_to_personaliz
 
 
 def test_an_aggregator_killed_when_all_was_done_but_said_only_says_so(fleet, toys):
-    check(fleet, toys, "pfl-mfe", "fp32", [Hazard("aggregator", "killed", "aggregator/results.py:publish_verdict#1")])
+    check(
+        fleet,
+        toys,
+        "pfl-mfe",
+        "fp32",
+        [Hazard("aggregator", "killed", "aggregator/results.py:publish_verdict#1")],
+    )
 
 
 @pytest.mark.parametrize("place", ["aggregator/spool.py:remove#1", "aggregator/results.py:client_rows#1"])
