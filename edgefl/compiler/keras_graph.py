@@ -17,7 +17,7 @@ def producer_of(functional: Any, tensor: Any) -> tuple[Any, Any]:
         tensor: one of the model's outputs, or of the tensors inside it.
 
     Raises:
-        PlanError: no layer of the model made it, as far as the installed Keras tells.
+        PlanError: the layer was not found.
     """
     if hasattr(tensor, "_keras_history"):
         layer, node_index, _ = tensor._keras_history

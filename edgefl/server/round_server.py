@@ -84,8 +84,8 @@ class Resume:
         losses: the mean loss of each closed round.
         times: the training times of the last rounds.
         masked_sum: the last content of `SaveMaskedSum`.
-        following: the round after that of the state. It was opened, but the state before it was not saved, so
-            it has accepted nothing.
+        following: the round after `opened`, None when it was not opened. It has accepted no update, because
+            the state that it begins with was not saved yet.
     """
 
     state: ServerState

@@ -200,7 +200,7 @@ class Driver:
     def _carry_out(self, actions: Iterable[Action]) -> None:
         has_tasks = False
         waiting = deque(actions)
-        while waiting:  # An update is given free as soon as it is stored
+        while waiting:  # Each action is dropped once it is done: it may hold an update of many megabytes
             action = waiting.popleft()
             self._storage.apply(action)
             match action:

@@ -60,8 +60,8 @@ def summarize(
     )
 
 
-def told(summary: Summary, closed: Round, phase: str, num_rounds: int) -> str:
-    """Return what is told of a round that is over."""
+def describe_round(summary: Summary, closed: Round, phase: str, num_rounds: int) -> str:
+    """Return the line of the log about a round that is over."""
     lost = f", without {', '.join(summary.dropped)}" if summary.dropped else ""
     figures = []
     if phase != PERSONALIZE:

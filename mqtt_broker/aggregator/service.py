@@ -35,7 +35,6 @@ from edgefl.verdict import Verdict, as_dict, lines
 from edgefl.wire.messages import Summary
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import Topics
-from mqtt_broker.aggregator import results
 from mqtt_broker.aggregator.cluster_telemetry import ToldClusters
 from mqtt_broker.aggregator.driver import Driver, Hooks
 from mqtt_broker.aggregator.journal import Journal
@@ -44,6 +43,7 @@ from mqtt_broker.aggregator.older_devices import OlderDevices
 from mqtt_broker.aggregator.pauses import paused_clients
 from mqtt_broker.aggregator.results import (
     client_rows,
+    describe_round,
     judge_clients,
     load_result,
     publish_verdict,
@@ -247,7 +247,7 @@ class Aggregator:
         if not self._config.privacy.is_on:  # Losses have no noise, and who is missing was drawn
             keep_round(summary, begins, self._out)
             link.publish(self._topics.summary(closed.number), encode_json(summary))
-        self._note(results.told(summary, closed, phase, self._config.rounds))
+        self._note(describe_round(summary, closed, phase, self._config.rounds))
 
     def _finish(
         self,
@@ -259,7 +259,7 @@ class Aggregator:
         started: float,
     ) -> tuple[dict[str, Any], Verdict]:
         """Write the result and publish the verdict; return both."""
-        # All that counts is in the journal, and what hundreds of clients said is not kept twice
+        # The journal has all that is needed now, so the updates need no disk space any more
         storage.remove_updates()
         rows = client_rows(journal.accepted(action.opened))
         verdict = judge_clients(self._plan.spec, rows)
@@ -280,8 +280,8 @@ class Aggregator:
         return result, verdict
 
     def _announce_again(self, link: Link, session: str, done: bytes) -> dict[str, Any]:
-        """Publish once more that the federation is complete, for devices that were away, or because this
-        service was killed before it had said so.
+        """Publish once more that the federation is complete. Devices may have been away, or this service may
+        have been killed before it published that.
         """
         result = load_result(self._out)
         verdict = judge_clients(self._plan.spec, result["clients"])

@@ -4,8 +4,8 @@ The journal knows rounds and announcements, the spool holds the updates of the o
 server state after the last aggregated round.
 """
 
+import math
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from edgefl.algorithms import DONE, PERSONALIZE, Algorithm
@@ -74,7 +74,7 @@ class Storage:
                 self._journal.forget_round(opened)
             case CloseRound(opened, dropped=dropped, loss=loss):
                 self._saving.wait()
-                self._journal.close_round(opened, loss if loss == loss else None, dropped)
+                self._journal.close_round(opened, loss if math.isfinite(loss) else None, dropped)
             case SaveState(state):
                 # Killed before, the round is aggregated again, to the same bits
                 self._saving.begin(state, self._directory, self._spool.clear)
@@ -140,16 +140,12 @@ class Storage:
         )
 
     def _read_masked_sum(self) -> bytes:
-        with suppress(FileNotFoundError):
-            try:
-                return self._masked_sum.read_bytes()
-            except FileNotFoundError:
-                raise
-            except OSError as error:
-                raise StateError(
-                    f"cannot read {self._masked_sum}: {error}; begin anew with --fresh"
-                ) from error
-        return b""
+        try:
+            return self._masked_sum.read_bytes()
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise StateError(f"cannot read {self._masked_sum}: {error}; begin anew with --fresh") from error
 
 
 def expected_of(algorithm: Algorithm, state: ServerState, phase: str, client_id: str) -> Expected:

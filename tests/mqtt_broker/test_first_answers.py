@@ -13,7 +13,7 @@ import pytest
 from edgefl.cli import main as cli
 from edgefl.transport.link import Link
 from edgefl.wire.messages import Summary
-from mqtt_broker.aggregator.results import told
+from mqtt_broker.aggregator.results import describe_round
 from mqtt_broker.broker.dev_broker import free_port
 
 CONFIG = (
@@ -71,13 +71,16 @@ def test_no_round_is_beyond_the_last_one(number: int, expected: str) -> None:
     """PFL-MF and others have phases of their own after the federation's rounds."""
     summary = Summary(number, "gate", 2, 0.5, *(float("nan"),) * 3, 0, 0, 1.0, (), 0.0)
     closed = SimpleNamespace(number=number, late=())
-    assert told(summary, closed, "gate", 10).startswith(expected)  # type: ignore[arg-type]
+    assert describe_round(summary, closed, "gate", 10).startswith(expected)  # type: ignore[arg-type]
 
 
 def test_a_round_of_devices_that_report_no_loss_is_logged_without_a_number() -> None:
     summary = Summary(1, "federate", 3, *(float("nan"),) * 4, 0, 0, 1.0, (), 0.0)
     closed = SimpleNamespace(number=1, late=())
-    assert told(summary, closed, "federate", 2) == "round 1/2 federate: 3 updates, no loss reported, 1.00 s"  # type: ignore[arg-type]
+    assert (
+        describe_round(summary, closed, "federate", 2)
+        == "round 1/2 federate: 3 updates, no loss reported, 1.00 s"
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +93,7 @@ def test_a_round_of_devices_that_report_no_loss_is_logged_without_a_number() -> 
 def test_a_round_is_logged_with_its_accuracy_and_the_spread_over_clients(phase: str, expected: str) -> None:
     summary = Summary(1, phase, 3, 0.5, 0.875, 0.8, 0.95, 0, 0, 1.0, (), 0.0)
     closed = SimpleNamespace(number=1, late=())
-    assert told(summary, closed, phase, 2).endswith(f"{phase}: 3 updates, {expected}, 1.00 s")  # type: ignore[arg-type]
+    assert describe_round(summary, closed, phase, 2).endswith(f"{phase}: 3 updates, {expected}, 1.00 s")  # type: ignore[arg-type]
 
 
 def test_a_simulation_says_which_data_it_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

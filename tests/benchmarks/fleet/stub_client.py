@@ -7,13 +7,11 @@ kept on disk. paho waits with select(2), which takes file numbers below 1,024, a
 180 clients a process at most.
 """
 
-import hashlib
 import json
 import multiprocessing
 import signal
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -29,7 +27,7 @@ import numpy as np
 from devices.join import join
 from devices.session import Session, Superseded
 from devices.telemetry import publish_telemetry
-from devices.upload import upload
+from devices.upload import send_update
 from edgefl.algorithms import DONE, PERSONALIZE
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.plan.spec import PlanSpec, decode_plan
@@ -37,8 +35,7 @@ from edgefl.security.enrolment import Enrolment, load_enrolment
 from edgefl.system.host import peak_rss_mb
 from edgefl.transport.link import KEEPALIVE_S
 from edgefl.types import Array
-from edgefl.wire.chunks import chunk_count
-from edgefl.wire.messages import STOPPED, Begin, Task
+from edgefl.wire.messages import STOPPED, Task
 from edgefl.wire.tensors import encode_models, size_limit
 
 MOST = 180
@@ -148,21 +145,8 @@ class Client:
         blob = encode_models({} if task.phase == PERSONALIZE else self._deltas(task, self._spec))
         metrics = {"loss": LOSS, "seconds": 0.0, "peak_rss_mb": peak_rss_mb()}
         client_id = self._enrolment.client_id
-        begin = Begin(
-            client_id,
-            task.session,
-            task.round,
-            task.plan,
-            hashlib.sha256(blob).hexdigest(),
-            len(blob),
-            chunk_count(len(blob), task.chunk_bytes),
-            task.chunk_bytes,
-            NUM_SAMPLES,
-            metrics,
-            task.nonce,
-            time.time(),
-        )
-        if upload(session, task, begin, blob).outcome == "rejected":
+        receipt = send_update(session, client_id, task, blob, metrics, NUM_SAMPLES)
+        if receipt.outcome == "rejected":
             self._rejected += 1
             return
         self._accepted += 1

@@ -74,7 +74,7 @@ def test_a_message_that_is_dropped_is_acknowledged(monkeypatch):
 
 @given(st.lists(st.integers(0, 2 * receive_queue.ROOM_BYTES) | st.none(), max_size=40))
 def test_acknowledgements_keep_the_order_and_all_come(steps):
-    """None takes an event, a number sends a message of so many bytes."""
+    """Each step sends a message of that many bytes, or takes one event (None)."""
     broker = Broker(ReceiveQueue())
     for step in steps:
         if step is None:

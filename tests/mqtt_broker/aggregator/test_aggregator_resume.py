@@ -190,10 +190,10 @@ def test_a_round_looks_up_late_updates_in_the_rounds_that_may_have_them_alone(tm
             opened = journal.open_round(OpenedRound(number, "federate", f"n{number}", ("pi-1",)))
             steps[number] = 0
 
-            def step(number=number):
+            def count_step(number=number):
                 steps[number] += 1
 
-            connections[0].set_progress_handler(step, 1)
+            connections[0].set_progress_handler(count_step, 1)
             late = {(number - 1, "pi-1"): BEGIN.sha256} if number > 1 else {}
             assert journal.settled(opened, number) == {}
             assert journal.settled(opened, number - 1) == late
