@@ -86,6 +86,7 @@ class Resume:
         masked_sum: the last content of `SaveMaskedSum`.
         following: the round after `opened`, None when it was not opened. It has accepted no update, because
             the state that it begins with was not saved yet.
+        masked_sum_origin: where `masked_sum` was stored, for errors.
     """
 
     state: ServerState
@@ -97,6 +98,13 @@ class Resume:
     times: Sequence[RoundTime] = ()
     masked_sum: bytes = b""
     following: OpenedRound | None = None
+    masked_sum_origin: str = "the sum of a masked round"
+
+
+def next_phase(config: FederationConfig, state: ServerState) -> str:
+    """Return the phase of the round that begins with a server state."""
+    is_over = state.round > config.rounds or state.phase in (PERSONALIZE, DONE)
+    return PERSONALIZE if is_over else state.phase
 
 
 class RoundServer:
@@ -148,6 +156,7 @@ class RoundServer:
         self._trust = trust or Trust(config.name)
         self._introduce = introduce
         self._masked_sum = resume.masked_sum if resume else b""
+        self._masked_sum_origin = resume.masked_sum_origin if resume else ""
         self._resume = resume
         self._following = resume.following if resume else None
         self._actions: list[Action] = []
@@ -296,7 +305,7 @@ class RoundServer:
         config = self._config
         if self._resume:
             self._log(f"going on at round {state.round} of {config.rounds} (session {self._session[:8]})")
-        while state.round <= config.rounds and state.phase not in (PERSONALIZE, DONE):
+        while next_phase(config, state) != PERSONALIZE:
             state = yield from self._federate(state)
         state = replace(state, phase=PERSONALIZE)
         self._collector.left_out = frozenset()  # Also a client whose updates were absurd gets a model
@@ -337,7 +346,7 @@ class RoundServer:
             divergence = find_divergence(self._losses, classes, accuracy, rounds=self._config.rounds)
             if divergence:
                 raise FederationDivergedError(divergence)
-            is_last = after.round > self._config.rounds or after.phase in (PERSONALIZE, DONE)
+            is_last = next_phase(self._config, after) == PERSONALIZE
             if is_last and (warning := explain_no_progress(self._losses, classes, accuracy)):
                 self._log(warning)
         return after
@@ -488,7 +497,8 @@ class RoundServer:
         def load(session: str, number: int, size: int) -> MaskedSum | None:
             stored = self._masked_sum
             self._masked_sum = b""
-            return decode_masked_sum(stored, session, number, size) if stored else None
+            origin = self._masked_sum_origin
+            return decode_masked_sum(stored, origin, session, number, size) if stored else None
 
         def keep_means(begin: Begin, expected: Expected, blob: bytes) -> None:
             deltas = decode_models(blob, expected, "the sum", "fp32")

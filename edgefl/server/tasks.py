@@ -14,7 +14,7 @@ from edgefl.config import FederationConfig
 from edgefl.errors import WireError
 from edgefl.plan.spec import TensorSpec
 from edgefl.server.figures import Figures
-from edgefl.types import ServerState, Weights
+from edgefl.types import Broadcast, ServerState, Weights
 from edgefl.wire.messages import Begin, Task
 from edgefl.wire.tensors import encode_weights, models_limit, specs_of
 
@@ -41,6 +41,22 @@ class Brief:
     limit: int
     take: Callable[[Begin, bytes], None] | None = None
     before: frozenset[str] = frozenset()
+
+
+def expected_tensors(
+    broadcast: Broadcast, specs: Callable[[Weights], tuple[TensorSpec, ...]] = specs_of
+) -> Expected:
+    """Return the tensors that the answer to a broadcast may hold.
+
+    A personalization is answered with metrics alone: a client's personal model stays on its device.
+
+    Args:
+        broadcast: what the client receives.
+        specs: returns name and shape of each tensor of a model.
+    """
+    if broadcast.phase == PERSONALIZE:
+        return {}
+    return {name: specs(weights) for name, weights in broadcast.models.items()}
 
 
 @lru_cache(64)
@@ -173,13 +189,7 @@ class Tasks:
             models: Mapping[str, str] = {
                 name: self._hash(weights) for name, weights in broadcast.models.items()
             }
-            # what a client personalizes is its own: its answer is metrics and holds no tensor
-            personal = broadcast.phase == PERSONALIZE
-            expected: Expected = (
-                {}
-                if personal
-                else {name: self._specs[id(weights)] for name, weights in broadcast.models.items()}
-            )
+            expected = expected_tensors(broadcast, lambda weights: self._specs[id(weights)])
             limit = 64 + (models_limit(expected, config.codec) if expected else 0)
             granted = limit <= self._grantable
             self._grantable -= limit * granted

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from edgefl.algorithms import DONE, PERSONALIZE
+from edgefl.algorithms import PERSONALIZE
 from edgefl.config import FederationConfig
 from edgefl.server.events import (
     Action,
@@ -17,7 +17,7 @@ from edgefl.server.events import (
     SaveState,
     StoreUpdate,
 )
-from edgefl.server.round_server import Resume
+from edgefl.server.round_server import Resume, next_phase
 from edgefl.server.rounds import Answer
 from edgefl.types import ServerState, Update
 from edgefl.wire.messages import Begin
@@ -30,7 +30,7 @@ class ServerMemory:
     """Stores what the actions of a round server say.
 
     As on a disk, a state is saved while the next round begins. It is saved before an update of that round is
-    stored.
+    committed.
 
     Args:
         state: the server state at the start.
@@ -58,9 +58,9 @@ class ServerMemory:
             case OpenRound(opened):
                 self.opened[opened.number, opened.phase] = opened
             case StoreUpdate(begin):
-                self._save()
                 self._stored[begin.client_id, begin.round] = action
             case CommitUpdates(opened, begins):
+                self._save()
                 accepted = self.accepted.setdefault((opened.number, opened.phase), {})
                 for begin in begins:
                     key = begin.client_id, begin.round
@@ -102,8 +102,7 @@ class ServerMemory:
     def resume(self, config: FederationConfig) -> Resume:
         """Return what a round server needs to continue."""
         state = self.state
-        is_over = state.round > config.rounds or state.phase in (PERSONALIZE, DONE)
-        phase = PERSONALIZE if is_over else state.phase
+        phase = next_phase(config, state)
         opened = self.opened.get((state.round, phase))
         begins = tuple(self.accepted.get((state.round, phase), {}).values()) if opened else ()
         earlier = {number: each for (number, of), each in self.opened.items() if of == phase}

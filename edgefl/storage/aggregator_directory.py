@@ -13,14 +13,14 @@ class AggregatorFiles(Directory):
 
     lock = StoredFile("lock", "lock of the running aggregator", "aggregator")
     journal = StoredFile(
-        "journal.sqlite", "session, open round and accepted updates", "aggregator", is_secret=True
+        "journal.sqlite", "session, rounds, and the updates of the open round", "aggregator", is_secret=True
     )
     plan = StoredFile("plan/", "plan and initial weights", "aggregator, without --plan")
     note = StoredFile("run.json", "configuration, versions, machine", "aggregator", is_secret=True)
     server_state = StoredFile(
         "server_state.safetensors", "server state after the last round", "aggregator", is_secret=True
     )
-    spool = FileSeries("spool/{session}/", "updates of the open round", "aggregator", is_secret=True)
+    spool = StoredFile("spool/", "updates of an older version; removed", "aggregator", is_secret=True)
     masked_sum = StoredFile(
         "masked.sum", "masked sum of the open round, with secure aggregation", "aggregator", is_secret=True
     )

@@ -1,21 +1,22 @@
-"""What an aggregator must still know after it was killed: its session, the open round, and which updates it
-said ok to.
+"""What an aggregator must still know after it was killed: its session, the open round, and the updates that
+it acknowledged.
 
 One SQLite file beside the server state. Whatever is promised on the wire is written here first: a nonce
-before the task that carries it, a receipt's update before the receipt.
+before the task that carries it, an update before its receipt.
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from edgefl.errors import StateError
-from edgefl.server.events import DroppedClient, OpenedRound
+from edgefl.errors import StateError, WireError
+from edgefl.server.events import DroppedClient, OpenedRound, StoreUpdate
 from edgefl.server.rounds import Answer
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.wire.messages import Begin
@@ -30,7 +31,18 @@ create table if not exists round (
 create table if not exists accepted (
     number integer not null, phase text not null, client_id text not null, answers integer not null, begin blob not null,
     primary key (number, phase, client_id, answers));
+create table if not exists tensors (
+    number integer not null, phase text not null, client_id text not null, answers integer not null, codec text not null,
+    content blob not null, primary key (number, phase, client_id, answers));
 """  # noqa: E501
+PAGE_BYTES = 16384
+"""Page size of a new file. With the default of 4096 bytes, large updates take 1.6 times as long to store."""
+WAL_PAGES = 4096
+"""A commit that leaves so many pages in the write-ahead log also moves them into the file. This limits the
+log of a long round. Else `Journal.checkpoint` moves them, while nobody waits.
+"""
+LOCK_TIMEOUT_S = 60.0
+"""How long a commit waits for a checkpoint of another thread."""
 
 
 @dataclass(frozen=True)
@@ -80,16 +92,22 @@ class Journal:
             # SQLite gives its other files the same mode
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
             self._path.chmod(0o600)
-            self._database = sqlite3.connect(self._path, isolation_level=None)
+            self._database = self._connect()
+            self._database.execute(f"pragma page_size={PAGE_BYTES}")
             self._database.execute("pragma journal_mode=wal")
+            self._database.execute(f"pragma wal_autocheckpoint={WAL_PAGES}")
             self._database.execute("pragma cache_size=-128")  # KiB; what is written is hardly ever read
             self._database.executescript(SCHEMA)
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._path, timeout=LOCK_TIMEOUT_S, isolation_level=None)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OSError) as error:
+        # A damaged file holds values of another type, or texts that are not JSON
+        except (sqlite3.Error, OSError, ValueError, TypeError, WireError) as error:
             raise StateError(
                 f"cannot use {self._path}: {error}; free some space, or choose another --out"
             ) from error
@@ -106,14 +124,15 @@ class Journal:
                 raise
             self._database.execute("commit")
 
-    def sync(self) -> None:
-        """Return when all that was noted would survive a power cut; any thread may."""
-        with (
-            self._errors(),
-            suppress(FileNotFoundError),
-            self._path.with_name(f"{self._path.name}-wal").open("rb") as log,
-        ):
-            os.fsync(log.fileno())
+    def checkpoint(self) -> None:
+        """Return when all that was committed would survive a power cut, and is moved out of the write-ahead
+        log.
+
+        Any thread may call it: it uses a connection of its own.
+        """
+        with self._errors(), closing(self._connect()) as database:
+            database.execute("pragma synchronous=full")
+            database.execute("pragma wal_checkpoint(full)")
 
     def __enter__(self) -> "Journal":
         return self
@@ -131,7 +150,7 @@ class Journal:
     def start(self, started: Started) -> None:
         """Forget everything and begin with this."""
         with self._transaction() as database:
-            for table in ("session", "round", "accepted"):
+            for table in ("session", "round", "accepted", "tensors"):
                 database.execute(f"delete from {table}")
             database.execute(
                 "insert into session (id, settings, started) values (?, ?, ?)",
@@ -162,11 +181,9 @@ class Journal:
             row = self._database.execute(
                 "select nonce, cohort, closed from round where number = ? and phase = ?", (number, phase)
             ).fetchone()
-        return (
-            None
-            if row is None
-            else OpenedRound(number, phase, row[0], tuple(json.loads(row[1])), bool(row[2]))
-        )
+            if row is None:
+                return None
+            return OpenedRound(number, phase, row[0], tuple(json.loads(row[1])), bool(row[2]))
 
     def round_after(self, number: int) -> OpenedRound | None:
         """Return the round that was opened after this one, None when none was."""
@@ -192,14 +209,25 @@ class Journal:
                 (opened.number, opened.phase),
             )
 
-    def accept(self, opened: OpenedRound, begins: Iterable[Begin]) -> None:
-        """Keep what was said about updates whose tensors are on disk, all of them or none."""
+    def accept(self, opened: OpenedRound, updates: Iterable[StoreUpdate]) -> None:
+        """Store the updates that a round accepted, all of them or none. They are on the disk when this
+        returns.
+
+        The tensors of earlier rounds are removed, and their disk space is used again. So the state after
+        those rounds must be saved.
+        """
         with self._transaction() as database:
-            rows = [
-                (opened.number, opened.phase, begin.client_id, begin.round, encode_json(begin))
-                for begin in begins
-            ]
-            database.executemany("insert or replace into accepted values (?, ?, ?, ?, ?)", rows)
+            database.execute("delete from tensors where number < ?", (opened.number,))
+            for update in updates:
+                begin = update.begin
+                key = opened.number, opened.phase, begin.client_id, begin.round
+                database.execute(
+                    "insert or replace into accepted values (?, ?, ?, ?, ?)", (*key, encode_json(begin))
+                )
+                database.execute(
+                    "insert or replace into tensors values (?, ?, ?, ?, ?, ?)",
+                    (*key, update.codec, update.blob),
+                )
 
     def accepted(self, opened: OpenedRound) -> Iterator[Begin]:
         """Yield what was said about each update that a round accepted, sorted by client id and the round that
@@ -212,6 +240,41 @@ class Journal:
             )
             for (begin,) in rows:
                 yield decode_json(Begin, begin)
+
+    def intact(self, opened: OpenedRound) -> Iterator[tuple[Begin, str]]:
+        """Yield the announcement and the codec of each accepted update whose tensors are stored and
+        undamaged, sorted as `accepted` does.
+        """
+        with self._errors():
+            rows = self._database.execute(
+                "select begin, codec, content from accepted join tensors using (number, phase, client_id, "
+                "answers) where number = ? and phase = ? order by client_id, answers",
+                (opened.number, opened.phase),
+            )
+            for encoded, codec, content in rows:
+                begin = decode_json(Begin, encoded)
+                if hashlib.sha256(content).hexdigest() == begin.sha256:
+                    yield begin, codec
+
+    def tensors(self, opened: OpenedRound, begin: Begin) -> bytes:
+        """Return the bytes of an update that a round accepted."""
+        with self._errors():
+            (content,) = self._database.execute(
+                "select content from tensors where number = ? and phase = ? and client_id = ? and "
+                "answers = ?",
+                (opened.number, opened.phase, begin.client_id, begin.round),
+            ).fetchone()
+        tensors: bytes = content
+        return tensors
+
+    def remove_tensors(self) -> None:
+        """Remove the bytes of all updates and return their disk space."""
+        with self._transaction() as database:
+            database.execute("delete from tensors")
+        with self._errors():
+            # Unlike `delete`, it leaves nothing of the updates in the file
+            self._database.execute("vacuum")
+            self._database.execute("pragma wal_checkpoint(truncate)")
 
     def latest_updates(self, count: int, phase_without: str) -> Iterator[Begin]:
         """Yield what was said about each update of the last `count` rounds, but for those of one phase."""
@@ -235,7 +298,7 @@ class Journal:
                 "select begin from accepted where number between ? and ? and phase = ? and answers >= ?",
                 (since, opened.number - 1, opened.phase, since),
             ).fetchall()
-        begins = [decode_json(Begin, row[0]) for row in rows]
+            begins = [decode_json(Begin, row[0]) for row in rows]
         return {(begin.round, begin.client_id): begin.sha256 for begin in begins}
 
     def nonces(self, opened: OpenedRound, since: int) -> dict[int, str]:
@@ -251,16 +314,25 @@ class Journal:
         """Note that a round takes nothing any more, its loss (None when it has none), and whom it goes
         without.
 
-        A power cut may undo it until `sync`: the round is closed once more then, by the updates that it
-        accepted.
+        A power cut may undo it until `checkpoint`: the round is closed once more then, by the updates that
+        it accepted.
         """
         with self._transaction(synchronous="normal") as database:
-            told = json.dumps([asdict(each) for each in dropped])
+            encoded = json.dumps([asdict(client) for client in dropped])
             database.execute(
                 "update round set closed = 1, loss = ?, dropped = ? where number = ? and phase = ? and "
                 "closed = 0",
-                (loss, told, opened.number, opened.phase),
+                (loss, encoded, opened.number, opened.phase),
             )
+
+    def reopen_round(self, opened: OpenedRound) -> OpenedRound:
+        """Let a closed round take updates again, and return it."""
+        with self._transaction() as database:
+            database.execute(
+                "update round set closed = 0, loss = null, dropped = '[]' where number = ? and phase = ?",
+                (opened.number, opened.phase),
+            )
+        return replace(opened, is_closed=False)
 
     def losses(self, phase_without: str) -> list[float | None]:
         """Return the loss of each closed round in order, but for those of one phase."""
@@ -276,7 +348,7 @@ class Journal:
             rows = self._database.execute(
                 "select dropped from round where closed order by number, phase"
             ).fetchall()
-        return [DroppedClient(**each) for row in rows for each in json.loads(row[0])]
+            return [DroppedClient(**fields) for row in rows for fields in json.loads(row[0])]
 
 
 def holds_federation(directory: Path) -> bool:

@@ -25,15 +25,14 @@ class Saving:
         self._tasks_out = threading.Event()
         self._last: Future[None] | None = None
 
-    def begin(self, state: ServerState, out: Path, then: Callable[[], None]) -> None:
-        """Write the server state, then do what may be done once it is written."""
+    def begin(self, state: ServerState, out: Path) -> None:
+        """Begin to write the server state."""
         self._tasks_out.clear()
 
         def save() -> None:
             self._tasks_out.wait(LATER_S)
             self._before()
             save_state(state, out)
-            then()
 
         self._last = self._thread.submit(save)
 

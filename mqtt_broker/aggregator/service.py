@@ -123,7 +123,7 @@ class Aggregator:
         with Journal(self._out) as journal:
             started, resumed = enter(journal, self._config, self._plan.id, self._out, fresh)
             session = started.session
-            storage = Storage(self._out, journal, session)
+            storage = Storage(self._out, journal)
             server, aggregate = self._make_server(journal, storage, session, resumed and not started.done)
             stopped = self._trust.encode(replace(server.stopped_state(), ts=time.time()))
             # Not the session, which every device reads: who knows a client id can throw its owner out of the

@@ -1,14 +1,16 @@
 """Stores what a round server asks for in the aggregator's directory, and reads it back after a restart.
 
-The journal knows rounds and announcements, the spool holds the updates of the open round, and one file the
-server state after the last aggregated round.
+The journal holds rounds and the updates of the open round. One file holds the server state after the last
+aggregated round.
 """
 
 import math
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from edgefl.algorithms import DONE, PERSONALIZE, Algorithm
+from edgefl.algorithms import PERSONALIZE, Algorithm
 from edgefl.config import FederationConfig
 from edgefl.errors import StateError
 from edgefl.plan.spec import PlanSpec
@@ -23,16 +25,38 @@ from edgefl.server.events import (
     SaveState,
     StoreUpdate,
 )
-from edgefl.server.round_server import MEASURED_ROUNDS, Resume, round_times
-from edgefl.server.tasks import Expected
+from edgefl.server.round_server import MEASURED_ROUNDS, Resume, next_phase, round_times
+from edgefl.server.tasks import Expected, expected_tensors
 from edgefl.storage.aggregator_directory import REMEDY, AggregatorFiles
 from edgefl.system.files import SECRET, write_state
-from edgefl.types import ServerState, Update
-from edgefl.wire.tensors import specs_of
+from edgefl.types import ServerState, Update, Weights
+from edgefl.wire.messages import Begin
+from edgefl.wire.tensors import decode_models
 from mqtt_broker.aggregator.journal import Journal
 from mqtt_broker.aggregator.results import load_state
 from mqtt_broker.aggregator.saving import Saving
-from mqtt_broker.aggregator.spool import Spool
+
+DECODED_BYTES = 4 * 1024 * 1024
+"""How much of a round's first updates stays decoded in memory. A small round is not decoded twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedUpdate:
+    """An update of the open round that is in the journal.
+
+    Attributes:
+        opened: the round.
+        begin: its announcement.
+        expected: the tensors that it may hold.
+        codec: how its tensors are encoded.
+        deltas: the decoded tensors; None where they have to be read from the journal.
+    """
+
+    opened: OpenedRound
+    begin: Begin
+    expected: Expected
+    codec: str
+    deltas: Mapping[str, Weights] | None = None
 
 
 class Storage:
@@ -41,15 +65,17 @@ class Storage:
     Args:
         directory: the aggregator's directory.
         journal: its journal, open.
-        session: the session of the federation.
     """
 
-    def __init__(self, directory: Path, journal: Journal, session: str) -> None:
+    def __init__(self, directory: Path, journal: Journal) -> None:
         self._directory = directory
         self._journal = journal
         self._masked_sum = AggregatorFiles(directory).masked_sum
-        self._spool = Spool(AggregatorFiles(directory).spool(session=session))
-        self._saving = Saving(journal.sync)
+        self._uncommitted: dict[tuple[str, int], StoreUpdate] = {}
+        self._committed: dict[tuple[str, int], CommittedUpdate] = {}
+        self._decoded_bytes = 0
+        self._saving = Saving(journal.checkpoint)
+        shutil.rmtree(AggregatorFiles(directory).spool, ignore_errors=True)
 
     def apply(self, action: Action) -> None:
         """Store what an action says; other actions are ignored.
@@ -60,12 +86,10 @@ class Storage:
         match action:
             case OpenRound(opened):
                 self._journal.open_round(opened)
-            case StoreUpdate(begin, blob, expected, codec, deltas):
-                self._saving.wait()  # It clears the updates of the round before
-                self._spool.put(begin, expected, codec, blob, deltas)
+            case StoreUpdate(begin):
+                self._uncommitted[begin.client_id, begin.round] = action
             case CommitUpdates(opened, begins):
-                self._spool.sync()
-                self._journal.accept(opened, begins)
+                self._commit(opened, begins)
             case SaveMaskedSum(content) if content:
                 write_state(self._masked_sum, content, SECRET, REMEDY)
             case SaveMaskedSum():
@@ -76,8 +100,22 @@ class Storage:
                 self._saving.wait()
                 self._journal.close_round(opened, loss if math.isfinite(loss) else None, dropped)
             case SaveState(state):
-                # Killed before, the round is aggregated again, to the same bits
-                self._saving.begin(state, self._directory, self._spool.clear)
+                # Killed before it is saved, the aggregator aggregates the round again, to the same bits
+                self._committed.clear()
+                self._decoded_bytes = 0
+                self._saving.begin(state, self._directory)
+
+    def _commit(self, opened: OpenedRound, begins: tuple[Begin, ...]) -> None:
+        self._saving.wait()  # The journal removes the updates of the round before
+        updates = [self._uncommitted.pop((begin.client_id, begin.round)) for begin in begins]
+        self._journal.accept(opened, updates)
+        for update in updates:
+            size = sum(array.nbytes for weights in update.deltas.values() for array in weights.values())
+            stays = self._decoded_bytes + size <= DECODED_BYTES
+            self._decoded_bytes += size if stays else 0
+            self._committed[update.begin.client_id, update.begin.round] = CommittedUpdate(
+                opened, update.begin, update.expected, update.codec, update.deltas if stays else None
+            )
 
     def release(self) -> None:
         """Begin to save the last state: no client waits for this process now."""
@@ -92,12 +130,20 @@ class Storage:
         self._saving.wait()
 
     def updates(self) -> Iterator[Update]:
-        """Yield the updates of the open round, sorted by client and answered round."""
-        return self._spool.updates()
+        """Yield the updates of the open round, sorted by client and answered round. Reads one at a time."""
+        for key in sorted(self._committed):
+            update = self._committed[key]
+            begin = update.begin
+            deltas = update.deltas
+            if deltas is None:
+                content = self._journal.tensors(update.opened, begin)
+                deltas = decode_models(content, update.expected, begin.client_id, update.codec)
+            yield Update(begin.client_id, begin.round, begin.num_samples, deltas, begin.metrics)
 
     def remove_updates(self) -> None:
-        """Remove all updates, and what is kept of a masked round: the federation is complete."""
-        self._spool.remove()
+        """Remove all updates, and what is left of a masked round: the federation is complete."""
+        self._committed.clear()
+        self._journal.remove_tensors()
         self._masked_sum.unlink(missing_ok=True)
 
     def resume(
@@ -115,17 +161,15 @@ class Storage:
             StateError: a file is damaged.
         """
         state = load_state(self._directory) or initial
-        is_over = state.round > config.rounds or state.phase in (PERSONALIZE, DONE)
-        phase = PERSONALIZE if is_over else state.phase
+        phase = next_phase(config, state)
         opened = self._journal.round(state.round, phase)
+        begins: list[Begin] = []
+        if opened and phase == PERSONALIZE:
+            begins = list(self._journal.accepted(opened))  # Their tensors are not needed
+        elif opened:
+            begins, opened = self._restore(opened, algorithm, state)
         place = opened or OpenedRound(state.round, phase, "", ())
         oldest = state.round - (config.staleness if phase != PERSONALIZE else 0)
-        accepted = list(self._journal.accepted(opened)) if opened else []
-        begins = [
-            begin
-            for begin in accepted
-            if self._spool.restore(begin, expected_of(algorithm, state, phase, begin.client_id), config.codec)
-        ]
         latest = self._journal.latest_updates(MEASURED_ROUNDS, PERSONALIZE)
         return Resume(
             state,
@@ -137,7 +181,23 @@ class Storage:
             list(round_times(config, spec, latest)),
             self._read_masked_sum(),
             self._journal.round_after(state.round),
+            str(self._masked_sum),
         )
+
+    def _restore(
+        self, opened: OpenedRound, algorithm: Algorithm, state: ServerState
+    ) -> tuple[list[Begin], OpenedRound]:
+        """Return the accepted updates that are intact, and their round.
+
+        Updates are missing in the directory of an older version, or were damaged. The round takes them again.
+        """
+        for begin, codec in self._journal.intact(opened):
+            expected = expected_tensors(algorithm.broadcast(state, begin.client_id))
+            self._committed[begin.client_id, begin.round] = CommittedUpdate(opened, begin, expected, codec)
+        begins = [update.begin for update in self._committed.values()]
+        if opened.is_closed and len(begins) < len(list(self._journal.accepted(opened))):
+            opened = self._journal.reopen_round(opened)
+        return begins, opened
 
     def _read_masked_sum(self) -> bytes:
         try:
@@ -146,11 +206,3 @@ class Storage:
             return b""
         except OSError as error:
             raise StateError(f"cannot read {self._masked_sum}: {error}; begin anew with --fresh") from error
-
-
-def expected_of(algorithm: Algorithm, state: ServerState, phase: str, client_id: str) -> Expected:
-    """Return the tensors that a client's update may hold in a round."""
-    if phase == PERSONALIZE:
-        return {}
-    broadcast = algorithm.broadcast(state, client_id)
-    return {name: specs_of(weights) for name, weights in broadcast.models.items()}

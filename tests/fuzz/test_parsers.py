@@ -10,7 +10,6 @@ import io
 import json
 import math
 import os
-import re
 import tracemalloc
 import wave
 from collections.abc import Callable
@@ -39,6 +38,7 @@ from edgefl.security.register import devices as read_devices
 from edgefl.security.secagg.secure_sum import PublicKeys
 from edgefl.security.signing import check, encode_signed, public_of
 from edgefl.security.trust import Trust
+from edgefl.server.events import OpenedRound, StoreUpdate
 from edgefl.server.secagg.masked_sum import MaskedSum, decode_masked_sum, encode_masked_sum
 from edgefl.storage.checkpoint import (
     decode_client_state,
@@ -81,7 +81,7 @@ from firmware_export.ota.drift import read_counters
 from firmware_export.ota.ota import Part, Parts, make_update, read_update
 from firmware_export.tflite.graph import read_graph
 from firmware_export.tflite.quantized_model import read_quantized_model
-from mqtt_broker.aggregator.spool import Spool
+from mqtt_broker.aggregator.journal import Journal, Started
 from tests.firmware_export.graphs import Op, T, model_of
 from tests.fuzz.mutations import (
     BYTES,
@@ -102,7 +102,6 @@ TOTAL = 1_000_000
 LEAST = 10_000
 MEMORY = 2_000_000
 SHA = "ab" * 32
-FIRST_RECORD = re.compile(rb'\A\["([\w-]+)", "(\w+)", (\d{1,9})\]')
 
 
 @dataclass(frozen=True)
@@ -239,7 +238,7 @@ def show(blob: bytes) -> object:
 
 
 def tensor_parsers() -> list[Parser]:
-    """Updates in each codec, models, blobs in chunks, and the records of an aggregator's spool."""
+    """Updates in each codec, models, and blobs in chunks."""
     found = []
     for codec in ("fp32", "fp16", "int8", "top-10"):
         blob = encode_models({"global": WEIGHTS}, codec)
@@ -489,6 +488,7 @@ def file_parsers(folder: Path) -> list[Parser]:
     for label in range(3):
         ring.add(np.ones((2, 2), np.float32), label, 0, label)
     rung = written(ring.save, "ring.npz")
+    journal = written(fill_journal, "journal.sqlite")
     public = {
         client_id: PublicKeys(bytes(32), bytes(32), bytes(32)) for client_id in ("pi-1", "pi-2", "pi-3")
     }
@@ -521,7 +521,7 @@ def file_parsers(folder: Path) -> list[Parser]:
             ("plan", decode_plan, make_plan),
             (
                 "masked sum",
-                lambda blob: decode_masked_sum(blob, "s", 1, 4),
+                lambda blob: decode_masked_sum(blob, "masked.sum", "s", 1, 4),
                 lambda rng: damaged_line(rng) + b"\n" + words,
             ),
             ("enrolment", through("enrolment", load_enrolment), damage_json(json.dumps(enrolment).encode())),
@@ -549,7 +549,7 @@ def file_parsers(folder: Path) -> list[Parser]:
                 lambda rng: flip_bytes(wav(), rng) if rng.random() < 0.7 else damage_bytes(wav(), rng),
             ),
             ("idx", through("a.gz", lambda path: read_idx(path, 2)), damage_idx),
-            ("spool", through("spool/updates", restore), damage_spool),
+            ("journal", through("journal.sqlite", read_journal), damage_journal(journal)),
         )
     }
     return list(plain.values())
@@ -582,31 +582,42 @@ def damage_idx(rng: Rng) -> bytes:
     )
 
 
-def damage_spool(rng: Rng) -> bytes:
-    """Return records whose digests are those of what stands behind them, some of them damaged."""
-    made = b""
-    for client in ("pi-1", "pi-2"):
-        blob = damage_safetensors(encode_models({"global": WEIGHTS}))(rng)[:5000]
-        entry = [client, sha256(blob).hexdigest(), len(blob)]
-        made += (
-            (json.dumps(damage_tree(entry, rng)) if rng.random() < 0.3 else json.dumps(entry)).encode()
-            + b"\n"
-            + blob
-        )
-    return damage_bytes(made, rng) if rng.random() < 0.3 else made
+OPENED = OpenedRound(1, "federate", "n", ("pi-1", "pi-2"))
 
 
-def restore(path: Path) -> None:
-    """Read the first record of a spool's file under the digest that it names."""
-    for client, digest, size in FIRST_RECORD.findall(path.read_bytes()):
-        begin = messages.Begin(
-            client.decode(), "s", 1, SHA, digest.decode(), int(size), 1, 65536, 5, {}, "n", 1.0
-        )
-        spool = Spool(path.parent)
-        if spool.restore(begin, MODELS, "fp32"):
-            list(spool.updates())
-        spool.remove()
-        path.parent.mkdir()
+def fill_journal(path: Path) -> None:
+    """Write a journal with an open round that accepted two updates."""
+    blob = encode_models({"global": WEIGHTS})
+    digest = sha256(blob).hexdigest()
+    with Journal(path.parent) as journal:
+        journal.start(Started("s", "{}", 1.0))
+        journal.open_round(OPENED)
+        begins = [
+            messages.Begin(client, "s", 1, SHA, digest, len(blob), 1, 65536, 5, {}, "n", 1.0)
+            for client in OPENED.cohort
+        ]
+        journal.accept(OPENED, [StoreUpdate(begin, blob, MODELS, "fp32", {}) for begin in begins])
+
+
+def damage_journal(content: bytes) -> Make:
+    def make(rng: Rng) -> bytes:
+        return flip_bytes(content, rng) if rng.random() < 0.7 else damage_bytes(content, rng)
+
+    return make
+
+
+def read_journal(path: Path) -> None:
+    """Read a journal as an aggregator that is started again does."""
+    for leftover in path.parent.glob(f"{path.name}-*"):
+        leftover.unlink()
+    with Journal(path.parent) as journal:
+        journal.started()
+        opened = journal.round(1, "federate")
+        for begin, codec in journal.intact(opened or OPENED):
+            decode_models(journal.tensors(OPENED, begin), MODELS, begin.client_id, codec)
+        list(journal.accepted(OPENED))
+        journal.dropped()
+        journal.losses("personalize")
 
 
 def export_parsers() -> list[Parser]:

@@ -128,7 +128,9 @@ def test_an_aggregator_killed_when_all_was_done_but_said_only_says_so(fleet, toy
     )
 
 
-@pytest.mark.parametrize("place", ["aggregator/spool.py:remove#1", "aggregator/results.py:client_rows#1"])
+@pytest.mark.parametrize(
+    "place", ["aggregator/journal.py:remove_tensors#1", "aggregator/results.py:client_rows#1"]
+)
 def test_an_aggregator_killed_as_its_updates_are_let_go_still_makes_the_result(place, fleet, toys):
     check(fleet, toys, "pfl-mfe", "fp32", [Hazard("aggregator", "killed", place)])
 

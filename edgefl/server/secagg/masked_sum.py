@@ -74,11 +74,12 @@ def encode_masked_sum(masked_sum: MaskedSum) -> bytes:
     return json.dumps(fields).encode() + b"\n" + digests + masked_sum.total.astype("<u8").tobytes()
 
 
-def decode_masked_sum(content: bytes, session: str, round: int, size: int) -> MaskedSum | None:
+def decode_masked_sum(content: bytes, origin: str, session: str, round: int, size: int) -> MaskedSum | None:
     """Read what `encode_masked_sum` wrote.
 
     Args:
         content: the bytes.
+        origin: where they were stored, for errors.
         session: the session of the federation.
         round: the round that is played.
         size: the length of the sum.
@@ -119,4 +120,4 @@ def decode_masked_sum(content: bytes, session: str, round: int, size: int) -> Ma
             fields["unmasked"],
         )
     except (ValueError, KeyError, TypeError, AttributeError, WireError) as error:
-        raise StateError(f"the sum of a masked round is damaged: {error}; begin anew with --fresh") from error
+        raise StateError(f"{origin} is damaged: {error}; begin anew with --fresh") from error

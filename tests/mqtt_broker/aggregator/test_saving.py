@@ -1,8 +1,6 @@
-"""The state of a round goes to the disk when the next one's tasks are out, and before anything that needs it
-there.
+"""The state of a round goes to the disk when the next one's tasks are out, and after what must be on the disk
+first.
 """
-
-import threading
 
 import pytest
 
@@ -18,37 +16,31 @@ STATE_2 = ServerState(2, "federate", {}, {})
 
 
 @pytest.mark.parametrize("how", ["tasks_out", "wait", "after a moment"])
-def test_what_must_be_there_first_the_state_and_then_what_it_frees(how, tmp_path, monkeypatch):
+def test_the_state_is_saved_after_what_must_be_on_the_disk_first(how, tmp_path, monkeypatch):
     monkeypatch.setattr(saving, "LATER_S", 0.0 if how == "after a moment" else 10 * DEADLINE_S)
-    said = []
-    freed = threading.Event()
-
-    def then():
-        said.append(("then", AggregatorFiles(tmp_path).server_state.exists()))
-        freed.set()
-
-    made = Saving(lambda: said.append(("before", AggregatorFiles(tmp_path).server_state.exists())))
+    calls = []
+    made = Saving(lambda: calls.append(AggregatorFiles(tmp_path).server_state.exists()))
     made.wait()
-    made.begin(STATE_2, tmp_path, then)
+    made.begin(STATE_2, tmp_path)
     if how != "after a moment":
-        assert said == []
+        assert calls == []
     if how == "tasks_out":
         made.tasks_out()
-    elif how == "wait":
+    if how == "wait":
         made.wait()
-    assert freed.wait(DEADLINE_S)
-    assert said == [("before", False), ("then", True)]
+    else:
+        made._last.result(DEADLINE_S)
+    assert calls == [False]
     assert decode_server_state(AggregatorFiles(tmp_path).server_state.read_bytes()).round == 2
     made.wait()
 
 
-def test_what_goes_wrong_is_told_to_who_waits_and_frees_nothing(tmp_path):
+def test_an_error_reaches_the_caller_that_waits_and_no_state_is_saved(tmp_path):
     def before():
         raise StateError("the disk is full; free some space")
 
     made = Saving(before)
-    said = []
-    made.begin(STATE_2, tmp_path, lambda: said.append("then"))
+    made.begin(STATE_2, tmp_path)
     with pytest.raises(StateError, match="full"):
         made.wait()
-    assert said == [] and not AggregatorFiles(tmp_path).server_state.exists()
+    assert not AggregatorFiles(tmp_path).server_state.exists()
