@@ -97,6 +97,8 @@ class Journal:
             self._database.execute("pragma journal_mode=wal")
             self._database.execute(f"pragma wal_autocheckpoint={WAL_PAGES}")
             self._database.execute("pragma cache_size=-128")  # KiB; what is written is hardly ever read
+            # Some builds of SQLite write zeros over each removed update. `remove_tensors` does it once.
+            self._database.execute("pragma secure_delete=off")
             self._database.executescript(SCHEMA)
 
     def _connect(self) -> sqlite3.Connection:
@@ -272,7 +274,7 @@ class Journal:
         with self._transaction() as database:
             database.execute("delete from tensors")
         with self._errors():
-            # Unlike `delete`, it leaves nothing of the updates in the file
+            # Unlike `delete`, it shortens the file and leaves nothing of the updates in it
             self._database.execute("vacuum")
             self._database.execute("pragma wal_checkpoint(truncate)")
 

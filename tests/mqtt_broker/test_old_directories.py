@@ -5,7 +5,11 @@ and a run that were killed after their second round, and a federation that was f
 """
 
 import re
+import sqlite3
 import tarfile
+from contextlib import closing
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +22,17 @@ from edgefl.errors import PlanError
 from edgefl.report.folder import read_folder
 from edgefl.runs.directory import RunDirectory
 from edgefl.runs.pipeline import open_plan
+from edgefl.server.events import OpenedRound, StoreUpdate
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.storage.device_directory import DeviceFiles, load_personal
 from edgefl.storage.run_directory import RunFiles
 from edgefl.system.files import SECRET
+from edgefl.wire.messages import Begin
+from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import Topics
 from firmware_export.quantize.device_state import read_state
+from mqtt_broker.aggregator.journal import Journal
 from mqtt_broker.aggregator.noise_key import noise_key
 from mqtt_broker.aggregator.pauses import paused_clients
 from mqtt_broker.aggregator.results import load_result, load_state
@@ -99,6 +107,23 @@ def test_a_killed_run_is_refused_with_the_remedy(old):
         open_plan(run, config)
     with pytest.raises(PlanError, match="go on with the version that began this run, or begin anew with an"):
         open_plan(run, config)
+
+
+def test_a_journal_without_tensors_waits_for_the_updates_of_its_open_round_again(old):
+    """It was written when the updates were in a file beside it."""
+    begin = Begin("pi-0", "s", 3, "p", "ab" * 32, 3, 1, 65536, 5, {}, "n", 0.0)
+    with Journal(old / "aggregator") as journal:
+        assert [begin.client_id for begin in journal.accepted(journal.round(2, "federate"))] == list(IDS)
+        opened = journal.open_round(OpenedRound(3, "federate", "n3", IDS))
+    with closing(sqlite3.connect(AggregatorFiles(old / "aggregator").journal)) as database, database:
+        row = (3, "federate", "pi-0", 3, encode_json(begin))
+        database.execute("insert into accepted values (?, ?, ?, ?, ?)", row)
+    with Journal(old / "aggregator") as journal:
+        assert list(journal.intact(opened)) == []
+        begin = replace(begin, sha256=sha256(b"abc").hexdigest())
+        journal.accept(opened, [StoreUpdate(begin, b"abc", {}, "fp32", {})])
+        assert list(journal.intact(opened)) == [(begin, "fp32")]
+        journal.remove_tensors()
 
 
 def test_a_finished_federation_is_read(old):

@@ -1,6 +1,7 @@
 """The sum of a masked round: what its last two steps need, also after a restart."""
 
 import base64
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,6 +60,8 @@ def encode_masked_sum(masked_sum: MaskedSum) -> bytes:
         client_id: [base64.b64encode(key).decode() for key in (each.seal, each.mask, each.seed)]
         for client_id, each in masked_sum.public.items()
     }
+    digests = b"".join(masked_sum.digests[client_id] for client_id in masked_sum.clients)
+    rest = digests + masked_sum.total.astype("<u8").tobytes()
     fields = {
         "session": masked_sum.session,
         "round": masked_sum.round,
@@ -69,9 +72,9 @@ def encode_masked_sum(masked_sum: MaskedSum) -> bytes:
         "begins": [encode_json(begin).decode() for begin in masked_sum.begins],
         "agreed": masked_sum.agreed.decode(),
         "unmasked": masked_sum.is_unmasked,
+        "sha256": hashlib.sha256(rest).hexdigest(),
     }
-    digests = b"".join(masked_sum.digests[client_id] for client_id in masked_sum.clients)
-    return json.dumps(fields).encode() + b"\n" + digests + masked_sum.total.astype("<u8").tobytes()
+    return json.dumps(fields).encode() + b"\n" + rest
 
 
 def decode_masked_sum(content: bytes, origin: str, session: str, round: int, size: int) -> MaskedSum | None:
@@ -95,6 +98,8 @@ def decode_masked_sum(content: bytes, origin: str, session: str, round: int, siz
         fields = parse_json(line)
         if (fields["session"], fields["round"]) != (session, round):
             return None
+        if fields.get("sha256") not in (None, hashlib.sha256(rest).hexdigest()):  # None in older versions
+            raise ValueError("its sha256 differs from the one that was stored")
         public = {
             client_id: PublicKeys(*map(base64.b64decode, keys))
             for client_id, keys in fields["public"].items()

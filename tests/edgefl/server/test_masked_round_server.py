@@ -1,6 +1,7 @@
 """Masked rounds of the round server without a broker, with the real participants of secure aggregation."""
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from safetensors.numpy import load
 from edgefl.algorithms import PERSONALIZE, full_options, make_algorithm
 from edgefl.algorithms.cohort import selected
 from edgefl.config import FederationConfig, PrivacyConfig
-from edgefl.errors import RoundError
+from edgefl.errors import RoundError, StateError
 from edgefl.rng import rng_for
 from edgefl.security.secagg.participant import Participant
 from edgefl.security.secagg.summing import masked_means, of_means
@@ -238,6 +239,18 @@ def test_a_server_that_is_restarted_after_the_vectors_came_plays_the_last_steps(
     federation.check([IDS])
     attempts = {nonce for _, nonce in federation.participants}
     assert attempts == {attempt}, "no other keys were asked for"
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-1], lambda content: content[:-1] + b"\xff"])
+def test_a_damaged_sum_is_refused_with_its_path(damage):
+    federation = MaskedFederation()
+    federation.start()
+    federation.run(until=lambda: bool(federation.saved))
+    federation.queue.clear()
+    resume = federation.memory.resume(federation.config)
+    damaged = replace(resume, masked_sum=damage(resume.masked_sum), masked_sum_origin="/out/masked.sum")
+    with pytest.raises(StateError, match=r"^/out/masked\.sum is damaged: .*begin anew with --fresh"):
+        federation.start(resume=damaged)
 
 
 def test_a_server_that_is_restarted_before_plays_the_round_with_other_keys():

@@ -21,7 +21,15 @@ from edgefl.algorithms import PERSONALIZE, make_algorithm
 from edgefl.config import FederationConfig
 from edgefl.errors import StateError, WireError
 from edgefl.plan.spec import TensorSpec
-from edgefl.server.events import CloseRound, CommitUpdates, OpenedRound, OpenRound, SaveState, StoreUpdate
+from edgefl.server.events import (
+    CloseRound,
+    CommitUpdates,
+    OpenedRound,
+    OpenRound,
+    SaveMaskedSum,
+    SaveState,
+    StoreUpdate,
+)
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.types import ServerState
 from edgefl.wire.messages import Begin
@@ -397,6 +405,17 @@ def test_a_personalization_needs_no_tensors_after_a_restart(tmp_path, resume):
     resumed, found = resume(ServerState(4, "federate", {}))
     assert (resumed.opened.is_closed, [begin.client_id for begin in resumed.begins]) == (True, ["pi-1"])
     assert found == []
+
+
+def test_a_masked_sum_comes_back_with_its_path(tmp_path, resume):
+    path = AggregatorFiles(tmp_path).masked_sum
+    with open_storage(tmp_path) as storage:
+        storage.apply(SaveMaskedSum(b"sum"))
+    resumed, _ = resume()
+    assert (resumed.masked_sum, resumed.masked_sum_origin) == (b"sum", str(path))
+    with open_storage(tmp_path) as storage:
+        storage.apply(SaveMaskedSum(b""))
+    assert not path.exists()
 
 
 def test_the_spool_of_an_older_version_is_removed(tmp_path):
