@@ -134,7 +134,10 @@ class Journal:
         """
         with self._errors(), closing(self._connect()) as database:
             database.execute("pragma synchronous=full")
-            database.execute("pragma wal_checkpoint(full)")
+            # It waits for no reader and no writer
+            is_busy, *_ = database.execute("pragma wal_checkpoint(passive)").fetchone()
+            if is_busy:  # A commit with a long log does a checkpoint at this moment
+                database.execute("pragma wal_checkpoint(full)")
 
     def __enter__(self) -> "Journal":
         return self

@@ -34,6 +34,7 @@ from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.types import ServerState
 from edgefl.wire.messages import Begin
 from edgefl.wire.tensors import encode_models
+from mqtt_broker.aggregator import journal as journal_module
 from mqtt_broker.aggregator import saving
 from mqtt_broker.aggregator import storage as storage_module
 from mqtt_broker.aggregator.journal import Journal
@@ -232,6 +233,22 @@ def test_cut_while_the_log_is_moved_into_the_file_all_updates_come_back(tmp_path
         moved = copy_cut(directory, directory / "moved", b"")
     assert intact(again) == [f"pi-{i}" for i in range(count)]
     assert intact(moved) == [f"pi-{i}" for i in range(count)], "the file has them without the log"
+
+
+def test_a_reader_of_the_journal_does_not_stop_a_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal_module, "LOCK_TIMEOUT_S", 1e4)
+    with Journal(tmp_path) as journal, closing(sqlite3.connect(tmp_path / "journal.sqlite")) as reader:
+        storage = Storage(tmp_path, journal)
+        first = opened_round(storage, 1)
+        reader.execute("begin")
+        reader.execute("select * from round").fetchall()
+        commit(storage, first, update("pi-1", 1))
+        journal.checkpoint()
+        killed = copy_cut(tmp_path, tmp_path / "killed", wal(tmp_path).read_bytes())
+        reader.rollback()
+        journal.checkpoint()
+        moved = copy_cut(tmp_path, tmp_path / "moved", b"")
+    assert intact(killed) == intact(moved) == ["pi-1"]
 
 
 @pytest.mark.parametrize("acknowledged", [1, 5, 8, 30])
