@@ -6,8 +6,8 @@ or the trace of a device that died: it gets one and a half keepalive times, afte
 published its will.
 """
 
+import logging
 import time
-from collections.abc import Callable
 
 from edgefl.errors import LinkError, WireError
 from edgefl.transport.link import Link, Message
@@ -17,6 +17,7 @@ from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.topics import PROTOCOL_VERSION, Topics, parse_topic
 from edgefl.wire.version1 import is_version1
 
+LOGGER = logging.getLogger("edgefl.device")
 SETTLE_S = 0.5
 
 
@@ -24,7 +25,7 @@ class IdTakenError(LinkError):
     """Another device has this id: the status on the broker is that one's."""
 
 
-def find_federation(link: Link, timeout_s: float, note: Callable[[str], None]) -> str:
+def find_federation(link: Link, timeout_s: float) -> str:
     """Return the name of the one federation that runs on the broker, waiting until there is one.
 
     An aggregator that speaks version 1 of the protocol is named once. LinkError when there are several
@@ -55,9 +56,9 @@ def find_federation(link: Link, timeout_s: float, note: Callable[[str], None]) -
         event = link.get(max(0.0, settled - now) or 0.5)
         if event is None and not running and not told:
             told = True
-            note(f"no federation runs at {link.url} yet; waiting for an aggregator")
+            LOGGER.info(f"no federation runs at {link.url} yet; waiting for an aggregator")
         for name in sorted(older - current) if now >= settled else ():
-            note(older_aggregator(name, link.url))
+            LOGGER.warning(older_aggregator(name, link.url))
             current.add(name)  # once
         if isinstance(event, Message) and is_version1(event.topic):
             older |= _running_version1(event)

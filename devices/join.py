@@ -1,5 +1,6 @@
 """Join a federation: find it, check that the client id is free, and connect with a last will."""
 
+import logging
 import secrets
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import Topics
 from edgefl.wire.url import parse_urls, without_password
 
+LOGGER = logging.getLogger("edgefl.device")
 CONNECT_S = 10.0
 
 
@@ -44,7 +46,6 @@ def join(
     settings: JoinSettings,
     samples: int,
     paused: str,
-    note: Callable[[str], None],
     timeout_s: float = CONNECT_S,
     order_of: Callable[[str], TaskOrder] = TaskOrder,
 ) -> Session:
@@ -60,7 +61,7 @@ def join(
     enrolment = settings.enrolment
     if enrolment and not all(broker.tls for broker in parse_urls(settings.broker)):
         shown = without_password(settings.broker)
-        note(
+        LOGGER.warning(
             f"{shown} is not mqtts: what is signed can be read on the way, and the broker's certificate is "
             "not checked"
         )
@@ -73,7 +74,7 @@ def join(
         context=context,
     )
     try:
-        federation = settings.federation or find_federation(probe, settings.wait_s, note)
+        federation = settings.federation or find_federation(probe, settings.wait_s)
         topics = Topics(federation)
         claim(probe, topics, settings.client_id, boot_id, settings.keepalive_s)
     finally:
@@ -94,4 +95,4 @@ def join(
     trust = Trust(
         federation, enrolment.signing_key if enrolment else "", (lambda _: aggregator) if enrolment else None
     )
-    return Session(link, topics, status, note, trust, order)
+    return Session(link, topics, status, trust, order)

@@ -7,6 +7,7 @@ difference of two sums reveals an update. Therefore a device sends no keys after
 one round.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from edgefl.security.secagg.masking import Words
     from edgefl.security.secagg.participant import Participant
 
+LOGGER = logging.getLogger("edgefl.device")
 MAX_STEP_BYTES = 16 * 1024 * 1024
 DEVICE_METRICS = ("epochs", "seconds", "peak_rss_mb")
 SHARED_METRICS = ("loss", *DEVICE_METRICS)
@@ -62,14 +64,12 @@ class MaskedSender:
     Args:
         client_id: the device's name.
         authority: the certificate authority of its enrolment, PEM; empty without an enrolment.
-        note: receives one line for the log.
         sharing: what the device may send.
     """
 
-    def __init__(self, client_id: str, authority: str, note: Callable[[str], None], sharing: Sharing) -> None:
+    def __init__(self, client_id: str, authority: str, sharing: Sharing) -> None:
         self._client_id = client_id
         self._authority = authority
-        self._note = note
         self._sharing = sharing
         self._attempt: Attempt | None = None
         self._answered = 0
@@ -93,9 +93,10 @@ class MaskedSender:
         if attempt is None or (attempt.task.session, attempt.task.nonce) != (task.session, task.nonce):
             count = self._attempts[2] + 1 if self._attempts[:2] == (task.session, task.round) else 1
             if count > MOST_ATTEMPTS:
-                self._note(
+                LOGGER.warning(
                     f"round {task.round}: asked for keys of more than {MOST_ATTEMPTS} attempts; look at the "
-                    "aggregator's log"
+                    "aggregator's log",
+                    extra={"round": task.round},
                 )
                 return self._say(session, task, b"")
             self._attempts = task.session, task.round, count
@@ -121,7 +122,7 @@ class MaskedSender:
             try:
                 self._answer(session, step)
             except Superseded:
-                self._note(f"round {step.round}: left, it is over")
+                LOGGER.info(f"round {step.round}: left, it is over", extra={"round": step.round})
 
     def _begun(self, session: Session, task: Task, progress: Progress, blob: bytes) -> Attempt:
         try:
@@ -166,9 +167,10 @@ class MaskedSender:
         if attempt is None or not _fits(step, attempt.task):
             # so that the round does not wait for it: what it drew for this attempt went with the process
             # before this one
-            self._note(
-                f"round {step.round}: the keys of this attempt are gone; the others take this device's masks "
-                "off"
+            LOGGER.warning(
+                f"round {step.round}: the keys of this attempt are gone; the other clients remove this "
+                "device's masks",
+                extra={"round": step.round},
             )
             return self._say(session, step, b"")
         try:
@@ -176,7 +178,7 @@ class MaskedSender:
             asked = session.fetch(lambda: session.is_current(step), {sha256: MAX_STEP_BYTES})[sha256]
             said = attempt.participant.answer(step.phase, asked, attempt.words)
         except (RoundError, WireError, DataError) as error:
-            self._note(f"round {step.round}: {error}")
+            LOGGER.warning(f"round {step.round}: {error}", extra={"round": step.round})
             return self._say(session, step, b"")
         metrics = (
             masked_metrics(attempt.progress.metrics, self._sharing.requires_masks)

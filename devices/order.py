@@ -5,7 +5,7 @@ is larger in each later run of the aggregator, and no run sends a round again af
 keeps the newest pair in its state directory, so that it refuses a replayed task after a restart as well.
 """
 
-from collections.abc import Callable
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from edgefl.wire.masked import CODEC, STEPS
 from edgefl.wire.messages import REFUSES, State, Task
 from edgefl.wire.strict_json import decode_json, encode_json
 
+LOGGER = logging.getLogger("edgefl.device")
 MASKED_ONLY = f"{REFUSES}this federation: it is not masked, and this device takes part in masked rounds only"
 MAX_LOGGED = 100
 
@@ -88,7 +89,6 @@ class TaskOrder:
         directory: The state directory; None keeps the order in memory only. Where nothing is signed, anybody
             can make up the newest run, and a file would close the device for good.
         sharing: What the owner lets the device send.
-        log: Receives one line for each refused task.
 
     Raises:
         StateError: The file is damaged, or the disk does not take it.
@@ -99,11 +99,9 @@ class TaskOrder:
         federation: str,
         directory: Path | None = None,
         sharing: Sharing = Sharing(),
-        log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._path = DeviceFiles(directory).order(federation=federation) if directory else None
         self._sharing = sharing
-        self._log = log
         self._newest = self._load()
         self._logged: set[tuple[int, str, int, bool]] = set()
         self.pause = ""
@@ -140,9 +138,10 @@ class TaskOrder:
         )
         if key not in self._logged and len(self._logged) < MAX_LOGGED:
             self._logged.add(key)
-            self._log(
+            LOGGER.warning(
                 f"refused a {type(message).__name__} of round {message.round}, session "
-                f"{message.session[:8]}: {reason}"
+                f"{message.session[:8]}: {reason}",
+                extra={"round": message.round},
             )
         return False
 

@@ -1,10 +1,10 @@
 """Sensor topics recorded into a ring of windows. This device only listens: no sample goes to any topic."""
 
 import contextlib
+import logging
 import math
 import secrets
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from edgefl.errors import DataError
 from edgefl.system.signals import Stopped
 from edgefl.transport.link import Link, Message
 
-TELL_S = 60.0
+LOGGER = logging.getLogger("edgefl.recorder")
+PROBLEMS_LOG_INTERVAL_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -39,18 +40,17 @@ class RecordSettings:
 
 
 class Recorder:
-    """One recording. `note` gets a line for a person now and then."""
+    """One recording."""
 
-    def __init__(self, settings: RecordSettings, note: Callable[[str], None]) -> None:
+    def __init__(self, settings: RecordSettings) -> None:
         self._settings = settings
-        self._note = note
         # Seen now, not at the first window
         check_size(settings.capacity, settings.window, max(1, len(settings.channels)))
         self._ring: Ring | None = None
         self._recordings: dict[int, int] = {}  # of the cutter -> of the ring
         self._new = self._malformed = self._lost = 0
         self._last_problem = ""
-        self._told = (0, 0, 0)
+        self._logged_problems = (0, 0, 0)
         label = None if settings.label is None else parse_label(settings.label.encode(), settings.classes)
         self._cutter = Cutter(
             settings.topics,
@@ -73,7 +73,7 @@ class Recorder:
             link = Link(settings.broker, f"edgefl-record-{secrets.token_hex(8)}")
             try:
                 link.subscribe(*filter(None, (settings.topics.labels, settings.topics.readings)))
-                self._note(f"listening on {settings.topics.readings} at {link.url}")
+                LOGGER.info(f"listening on {settings.topics.readings} at {link.url}")
                 self._listen(link)
             finally:
                 self._save()
@@ -101,7 +101,7 @@ class Recorder:
                     f"{', '.join(settings.channels)}; ask for the same, or give another -o"
                 )
             self._cutter.form = self._ring.channels
-            self._note(f"{settings.out} holds {len(self._ring)} windows; going on")
+            LOGGER.info(f"{settings.out} holds {len(self._ring)} windows; going on")
 
     def _keep(self, window: Window) -> None:
         if self._ring is None:
@@ -115,13 +115,13 @@ class Recorder:
         settings = self._settings
         saved = 0
         saved_at = time.monotonic()
-        told_at = -math.inf
+        logged_at = -math.inf
         while not settings.count or self._new < settings.count:
             event = link.get(min(0.5, settings.save_s) if self._new > saved else 0.5)
             if isinstance(event, Message):
                 self._take(event)
             elif event is not None:
-                self._note("the link to the broker is up again")
+                LOGGER.info("the link to the broker is up again")
                 self._cutter.gap()
             if link.dropped > self._lost:
                 self._lost = link.dropped
@@ -131,11 +131,13 @@ class Recorder:
                 self._save()
                 saved = self._new
                 saved_at = now
-                self._note(f"{len(self._ring or ())} windows in {settings.out}: {described(self._counts())}")
-            if self._problems() != self._told and now - told_at >= TELL_S:
-                told_at = now
-                self._told = self._problems()
-                self._note(f"{described(self._counts())}; last: {self._last_problem or 'no label came yet'}")
+                LOGGER.info(f"{len(self._ring or ())} windows in {settings.out}: {described(self._counts())}")
+            if self._problems() != self._logged_problems and now - logged_at >= PROBLEMS_LOG_INTERVAL_S:
+                logged_at = now
+                self._logged_problems = self._problems()
+                LOGGER.warning(
+                    f"{described(self._counts())}; last: {self._last_problem or 'no label came yet'}"
+                )
 
     def _problems(self) -> tuple[int, int, int]:
         return self._malformed, self._cutter.unlabelled, self._lost

@@ -3,8 +3,10 @@ is done.
 """
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from devices.masked_sender import CannotMaskError, MaskedSender, masked_metrics
 from devices.order import Sharing, TaskOrder, trains_in_clear
 from devices.pending_update import PendingUpdate
 from devices.plan_check import Allowed, PlanTrials, check_names
-from devices.session import Superseded
+from devices.session import Session, Superseded
 from devices.store import Progress, Store
 from devices.telemetry import field_figures, publish_telemetry
 from devices.training import check_shard, epochs_for, gate_metrics, open_runner, was_masked, work_item
@@ -43,6 +45,7 @@ from edgefl.wire.messages import DIVERGED, REFUSES, STOPPED, State, Task
 from edgefl.wire.tensors import decode_part, encode_models, size_limit
 from edgefl.wire.topics import check_client_id, check_federation
 
+LOGGER = logging.getLogger("edgefl.device")
 MAX_PLAN_BYTES = 64 * 1024 * 1024
 FIRST_RETRY_S = 5.0
 LONGEST_RETRY_S = 300.0
@@ -88,71 +91,52 @@ def must_mask(task: Task, progress: Progress | None) -> bool:
     return trains_in_clear(task) and progress is not None and task.session in progress.masked_sessions
 
 
-class Device:
-    """One device in one federation. `note` gets a line for a person now and then."""
+def run_device(settings: Settings) -> dict[str, Any]:
+    """Join a federation with one device, and take part until the federation is done.
 
-    def __init__(self, settings: Settings, note: Callable[[str], None]) -> None:
-        self._settings = settings
-        self._note = note
-        check_client_id(settings.client_id)
-        if settings.federation:
-            check_federation(settings.federation)
-        self._runner: ClientRunner | None = None
-        self._answered = 0
-        self._export_error: ExportError | None = None
-        self._paused = ""
-        authority = settings.enrolment.ca if settings.enrolment else ""
-        self._masked = MaskedSender(settings.client_id, authority, note, settings.sharing)
-        self._availability = Availability(settings.conditions, settings.state, detect().cores)
-        self._trials = PlanTrials(settings.state)
-        self._refused_plan = ""
-        self._failed_task = ""
-        self._retry_s = FIRST_RETRY_S
+    Args:
+        settings: the options of `edgefl device start`.
 
-    def run(self) -> dict[str, Any]:
-        """Take part until the federation is done; returns what was made.
+    Returns:
+        The id, the path of the int8 model (None without an export), and the metrics of the personalization.
 
-        Raises an EdgeflError that says what to do.
-        """
-        settings = self._settings
-        self._samples = LocalDataset(settings.data)
-        for change in self._samples.changes:
-            self._note(f"{settings.data.data}: {change}")
-        self._store = Store(settings.state, settings.client_id)
-        self._pending = PendingUpdate(settings.state)
-        try:
-            if self._store.recovered:
-                self._note(self._store.recovered)
-            if crashed := self._trials.start():
-                self._note(
-                    f"the plan {crashed[:8]} crashed this device's last process; this plan is refused from "
-                    "now on"
-                )
-            self._cache = BlobCache(DeviceFiles(settings.state).blobs)
-            self._availability.unchecked = self._store.progress() is None
-            return self._join(len(self._samples.shard().y_train))
-        finally:
-            self._trials.close()
-            self._store.close()
-
-    def _join(self, samples: int) -> dict[str, Any]:
-        settings = self._settings
+    Raises:
+        EdgeflError: this device cannot take part. The message names the remedy.
+    """
+    check_client_id(settings.client_id)
+    if settings.federation:
+        check_federation(settings.federation)
+    samples = LocalDataset(settings.data)
+    for change in samples.changes:
+        LOGGER.info(f"{settings.data.data}: {change}")
+    with (
+        closing(Store(settings.state, settings.client_id)) as store,
+        closing(PlanTrials(settings.state)) as trials,
+    ):
+        if store.recovered:
+            LOGGER.warning(store.recovered)
+        if crashed := trials.start():
+            LOGGER.error(
+                f"the plan {crashed[:8]} crashed this device's last process; this plan is refused from now on"
+            )
+        availability = Availability(settings.conditions, settings.state, detect().cores)
+        availability.unchecked = store.progress() is None
+        num_samples = len(samples.shard().y_train)
         signed_in = settings.state if settings.enrolment else None
-        session = self._session = join(
+        session = join(
             settings,
-            samples,
-            self._availability.reason(),
-            self._note,
-            order_of=lambda federation: TaskOrder(federation, signed_in, settings.sharing, self._note),
+            num_samples,
+            availability.reason(),
+            order_of=lambda federation: TaskOrder(federation, signed_in, settings.sharing),
         )
-        federation = session.topics.federation
         yielded = False
         try:
             session.start()
-            self._note(
-                f"{settings.client_id} joined {federation!r} at {session.link.url} with {samples} samples"
+            LOGGER.info(
+                f"{settings.client_id} joined {session.topics.federation!r} at {session.link.url} with "
+                f"{num_samples} samples"
             )
-            return self._take_part(federation)
+            return Device(settings, samples, store, trials, availability, session).run()
         except IdTakenError:
             yielded = True
             raise
@@ -161,8 +145,50 @@ class Device:
                 session.publish_status(online=False)
             session.link.close()
 
-    def _take_part(self, federation: str) -> dict[str, Any]:
+
+class Device:
+    """One device that has joined a federation.
+
+    Args:
+        settings: the options of `edgefl device start`.
+        samples: the samples of this device.
+        store: what this device stores between rounds.
+        trials: the plans that crashed this device.
+        availability: says whether this device takes up tasks.
+        session: the connection to the federation.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        samples: LocalDataset,
+        store: Store,
+        trials: PlanTrials,
+        availability: Availability,
+        session: Session,
+    ) -> None:
+        self._settings = settings
+        self._samples = samples
+        self._store = store
+        self._trials = trials
+        self._availability = availability
+        self._session = session
+        self._pending = PendingUpdate(settings.state)
+        self._cache = BlobCache(DeviceFiles(settings.state).blobs)
+        authority = settings.enrolment.ca if settings.enrolment else ""
+        self._masked = MaskedSender(settings.client_id, authority, settings.sharing)
+        self._runner: ClientRunner | None = None
+        self._answered = 0
+        self._export_error: ExportError | None = None
+        self._paused = ""
+        self._refused_plan = ""
+        self._failed_task = ""
+        self._retry_s = FIRST_RETRY_S
+
+    def run(self) -> dict[str, Any]:
+        """Answer tasks until the federation is done; see `run_device`."""
         session = self._session
+        federation = session.topics.federation
         began = time.monotonic()
         seen = ""
         while True:
@@ -179,7 +205,7 @@ class Device:
                     self._perform(task, federation)
                     self._accept()
                 except Superseded:
-                    self._note(f"round {task.round}: left, it is over")
+                    LOGGER.info(f"round {task.round}: left, it is over", extra={"round": task.round})
                 except TaskRefusedError as error:
                     diverged = DIVERGED if isinstance(error, TaskDivergedError) else ""
                     self._refuse_task(task, str(error), diverged)
@@ -199,7 +225,7 @@ class Device:
             if state and state.phase not in (DONE, STOPPED) and state.session != seen:
                 seen = state.session
                 place = f", round {state.round}" if 0 < state.round <= state.rounds else ""
-                self._note(f"the federation is in phase {state.phase}{place}")
+                LOGGER.info(f"the federation is in phase {state.phase}{place}")
                 try:
                     self._check_data(state)
                 except (PlanError, ConfigError) as error:
@@ -213,14 +239,14 @@ class Device:
     def _refuse_plan(self, sha256: str, reason: str) -> None:
         """Take up no task with this plan. The device stays, and tries the plan of a later federation."""
         self._refused_plan = sha256
-        self._note(f"the plan is refused, and this device waits for another one: {reason}")
+        LOGGER.error(f"the plan is refused, and this device waits for another one: {reason}")
         self._availability.refuse(f"{REFUSES}the plan: {reason}"[:SHOWN_REASON])
         self._look(at_work=False)
 
     def _wait_for_package(self, reason: str) -> None:
         """Leave this task, and try again later: somebody may install the package meanwhile."""
         self._answered = self._session.tasks_heard
-        self._note(f"{reason}. This device tries another task in {self._retry_s:g} s")
+        LOGGER.warning(f"{reason}. This device tries another task in {self._retry_s:g} s")
         self._pause_for_a_while(f"masked rounds: {reason}")
 
     def _refuse_task(self, task: Task, reason: str, kind: str) -> None:
@@ -233,10 +259,11 @@ class Device:
         """
         self._answered = self._session.tasks_heard
         self._failed_task = reason
-        self._note(
+        LOGGER.warning(
             f"round {task.round}: the task is refused: {reason}; this device tries another task in "
             f"{self._retry_s:g} s. If every round does so, look at the aggregator's log and start it with an "
-            "earlier state or --fresh"
+            "earlier state or --fresh",
+            extra={"round": task.round},
         )
         self._pause_for_a_while(f"round {task.round}: {kind}{reason}")
 
@@ -258,7 +285,7 @@ class Device:
         if reason in ("", UNCHECKED):
             reason = self._session.order.pause or reason
         if reason not in (before, UNCHECKED) and (reason or before != UNCHECKED):
-            self._note(f"paused: {reason}" if reason else "takes up tasks again")
+            LOGGER.info(f"paused: {reason}" if reason else "takes up tasks again")
         self._paused = reason
         self._session.say_paused(reason, draining=bool(reason) and at_work)
 
@@ -280,7 +307,7 @@ class Device:
             )
         own = judge([{**progress.metrics, "id": self._settings.client_id}]).rows[0]
         for line in device_lines(own):
-            self._note(line)
+            LOGGER.info(line)
         if self._export_error:
             raise self._export_error
         model = DeviceFiles(self._settings.state).model
@@ -372,10 +399,16 @@ class Device:
         if session.is_current(task):
             self._answered = session.tasks_heard
         if receipt.outcome == "rejected":
-            self._note(f"round {task.round}: the aggregator rejected the update: {receipt.reason}")
+            LOGGER.warning(
+                f"round {task.round}: the aggregator rejected the update: {receipt.reason}",
+                extra={"round": task.round},
+            )
             return
         listed = ", ".join(f"{key} {value:.4g}" for key, value in progress.metrics.items())
-        self._note(f"round {task.round} {task.phase}: {listed}")
+        LOGGER.info(
+            f"round {task.round} {task.phase}: {listed}",
+            extra={"round": task.round, "phase": task.phase, "metrics": dict(progress.metrics)},
+        )
         figures = {**metrics, **field_figures(settings.state)}
         publish_telemetry(session, settings.client_id, task.round, figures)
 
@@ -421,7 +454,6 @@ class Device:
                 settings.client_id,
                 settings.learner,
                 settings.threads,
-                self._note,
             )
         return self._runner
 
@@ -454,8 +486,9 @@ class Device:
     def _personalize(self, task: Task, runner: ClientRunner, models: Mapping[str, Weights]) -> Progress:
         began = time.monotonic()
         link = self._session.link
-        self._note(
-            f"round {task.round}: personalizing" + (", and an int8 model" if self._settings.export else "")
+        LOGGER.info(
+            f"round {task.round}: personalizing" + (", and an int8 model" if self._settings.export else ""),
+            extra={"round": task.round, "phase": task.phase},
         )
         client_id = self._settings.client_id
         state = self._store.client_state(task.session)
@@ -470,7 +503,7 @@ class Device:
             except ExportError as error:
                 # the federation goes on without this int8 model; this device says so when it ends
                 self._export_error = error
-                self._note(str(error))
+                LOGGER.error(str(error))
         traffic = {"bytes_up": float(link.bytes_up), "bytes_down": float(link.bytes_down)}
         metrics |= {"seconds": time.monotonic() - began, "peak_rss_mb": peak_rss_mb(), **traffic}
         blob = encode_models({}, task.codec)

@@ -1,6 +1,7 @@
 """A device's side of the wire: its link, and the last that it heard of each kind."""
 
 import contextlib
+import logging
 import math
 import random
 import time
@@ -21,6 +22,7 @@ from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.topics import Topics, parse_topic
 from edgefl.wire.version1 import is_version1
 
+LOGGER = logging.getLogger("edgefl.device")
 PATIENCE_S = 2.0
 UNCOUNTED_BYTES = 20 * CHUNK_BYTES
 """As much as a broker has on its way to a device at QoS 1; mosquitto and paho allow 20 messages."""
@@ -42,14 +44,12 @@ class Session:
         link: Link,
         topics: Topics,
         status: Status,
-        note: Callable[[str], None],
         trust: Trust,
         order: TaskOrder,
     ) -> None:
         self.link = link
         self.topics = topics
         self._status = status
-        self._note = note
         self.trust = trust
         self.order = order
         self.state: State | None = None
@@ -101,7 +101,7 @@ class Session:
         """Take one event, if one comes in time."""
         event = self.link.get(timeout_s)
         if isinstance(event, Connected):
-            self._note(f"the link to the broker is up again at {event.url}")
+            LOGGER.info(f"the link to the broker is up again at {event.url}")
             self.publish_status()
         elif isinstance(event, Message) and is_version1(event.topic):
             self._older_since = self._older_since or (time.monotonic() if event.payload else 0.0)
@@ -109,10 +109,10 @@ class Session:
             try:
                 self._take(event)
             except WireError as error:
-                self._note(f"ignored: {error}")
+                LOGGER.warning(f"ignored: {error}")
 
         if self._older_since and self.state is None and time.monotonic() - self._older_since > PATIENCE_S:
-            self._note(older_aggregator(self.topics.federation, self.link.url))
+            LOGGER.warning(older_aggregator(self.topics.federation, self.link.url))
             self._older_since = math.inf  # once
 
     def _take(self, message: Message) -> None:

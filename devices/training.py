@@ -1,6 +1,7 @@
 """What a device computes for a task: no network in here."""
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Mapping
 from typing import Any
 
 from devices.learners import LEARNERS
@@ -15,6 +16,8 @@ from edgefl.plan.spec import Plan
 from edgefl.types import Broadcast, ClientState, Mixture, Scalars, Shard, Weights
 from edgefl.wire.masked import CODEC
 from edgefl.wire.messages import Task
+
+LOGGER = logging.getLogger("edgefl.device")
 
 
 def check_shard(shard: Shard, plan: Plan) -> None:
@@ -79,7 +82,6 @@ def open_runner(
     client_id: str,
     learner: str,
     threads: int,
-    note: Callable[[str], None],
 ) -> ClientRunner:
     """Return a client runner over this device's samples.
 
@@ -90,7 +92,6 @@ def open_runner(
         client_id: the client of this device.
         learner: a name of `LEARNERS`.
         threads: number of threads of the learner.
-        note: receives a line about the plan.
 
     Raises:
         DataError: the plan cannot be trained on the samples.
@@ -100,9 +101,9 @@ def open_runner(
     shard = samples.shard(seed, plan.spec.num_classes, shape)
     check_shard(shard, plan)
     if change := samples.shape_change(shape):
-        note(change)
+        LOGGER.info(change)
     made = LEARNERS[learner](plan, threads)
-    note(
+    LOGGER.info(
         f"plan {plan.id[:8]}: {plan.spec.model}, {plan.spec.algorithm}; {len(shard.y_train)} samples; "
         f"learner {made.name}"
     )

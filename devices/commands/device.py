@@ -16,6 +16,7 @@ from devices.learners import LEARNERS
 from edgefl.data.sources import DataSource
 from edgefl.data.sources.options import data_options
 from edgefl.errors import ConfigError
+from edgefl.system.logs import LogOptions, log_options
 from edgefl.system.progress import Telling
 from edgefl.system.signals import Stopped, stoppable
 
@@ -131,6 +132,7 @@ def device() -> None:
 )
 @sharing_options("")
 @click.option("--export/--no-export", default=True, show_default=True, help="Make model.tflite at the end.")
+@log_options
 @click.option("--json", "as_json", is_flag=True, help="Print what was made as JSON; progress goes to stderr.")
 def start(
     broker: str | None,
@@ -150,6 +152,8 @@ def start(
     masked_only: bool,
     least_clients: int,
     export: bool,
+    log_level: str,
+    log_format: str,
     as_json: bool,
 ) -> None:
     """Join a federation with this device's own data, and end with an int8 model of its own.
@@ -168,7 +172,7 @@ def start(
     from devices.conditions import Conditions, parse_window
     from devices.order import Sharing
     from devices.plan_check import Allowed
-    from devices.service import Device, Settings
+    from devices.service import LOGGER, Settings, run_device
     from edgefl.config import DEFAULT_BROKER
     from edgefl.security.enrolment import load_enrolment
     from edgefl.wire.topics import check_client_id
@@ -211,11 +215,12 @@ def start(
         Allowed(algorithms, models),
         sharing,
     )
-    with Telling() as tell, stoppable():
+    log = LogOptions(log_level, log_format)
+    with Telling(log=log, log_fields={"client_id": client_id}), stoppable():
         try:
-            made = Device(settings, tell).run()
+            made = run_device(settings)
         except Stopped as stopped:
-            tell("stopped")
+            LOGGER.info("stopped")
             if stopped.by_person:  # a service manager's SIGTERM is no failure
                 raise click.Abort from None
             return

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from edgefl.errors import ConfigError
+from edgefl.system.logs import LogOptions, log_options
 from edgefl.system.progress import Telling
 from edgefl.system.signals import stoppable
 
@@ -58,6 +59,7 @@ from edgefl.system.signals import stoppable
     required=True,
     help="The ring, an .npz for --data.",
 )
+@log_options
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the counts as JSON at the end; progress goes to stderr."
 )
@@ -74,6 +76,8 @@ def record(
     count: int,
     save_s: float,
     out: Path,
+    log_level: str,
+    log_format: str,
     as_json: bool,
 ) -> None:
     """Listen to sensors and keep their last windows with labels, as data for `edgefl device start --data`.
@@ -105,6 +109,6 @@ def record(
         save_s,
         count,
     )
-    with Telling() as tell, stoppable():
-        counts = Recorder(settings, tell).run()
+    with Telling(log=LogOptions(log_level, log_format)), stoppable():
+        counts = Recorder(settings).run()
     click.echo(json.dumps(counts) if as_json else described(counts))

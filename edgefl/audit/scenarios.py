@@ -33,7 +33,7 @@ from edgefl.types import Array, ClientState, Shard, Update, Weights
 OFF: Mapping[str, Any] = {"clip_update": 0.0, "noise_multiplier": 0.0, "withhold": ""}
 ONE_STEP = "one step on all samples"
 """The name of the case in which equation 15 is exact: no federation trains so."""
-Note = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -197,18 +197,26 @@ def defences(setting: Setting, noises: tuple[float, ...]) -> list[Scenario]:
     ]
 
 
-def audit_labels(setting: Setting, noises: tuple[float, ...], *, accuracy: bool, note: Note) -> list[Finding]:
+def audit_labels(
+    setting: Setting, noises: tuple[float, ...], *, accuracy: bool, progress: Progress
+) -> list[Finding]:
     """Read every client's labels off its first update: after one step on all samples, and with each defence
     off and on.
 
-    accuracy: play the rounds of the configuration with each, too. `note` gets a line a scenario. Raises
-    ConfigError for a model whose output layer has no bias, or an algorithm without defences.
+    Args:
+        setting: the federation whose updates are read.
+        noises: noise multipliers of `[privacy]` to try.
+        accuracy: also play the rounds of the configuration with each defence.
+        progress: receives the name of each scenario before it is played.
+
+    Raises:
+        ConfigError: the output layer of the model has no bias, or the algorithm has no defences.
     """
     layer = layer_read(setting)
     truths = {c: true_shares(shard.y_train, shard.num_classes) for c, shard in setting.shards.items()}
     rate = float(setting.plan.spec.options["learning_rate"])
     seed = setting.config.seed
-    note(ONE_STEP)
+    progress(ONE_STEP)
     steps = {
         c: one_step(setting.learner, setting.initial, shard, rate, rng_for(seed, 1, c))
         for c, shard in setting.shards.items()
@@ -216,7 +224,7 @@ def audit_labels(setting: Setting, noises: tuple[float, ...], *, accuracy: bool,
     exact = {c: Leak(truths[c], read_labels(delta, layer, step=rate)) for c, delta in steps.items()}
     findings = [Finding(Scenario(ONE_STEP, {}), exact)]
     for scenario in defences(setting, noises):
-        note(scenario.name)
+        progress(scenario.name)
         updates = first_updates(setting, scenario)
         leaks = {
             c: Leak(truths[c], read_labels(update.deltas[GLOBAL], layer)) for c, update in updates.items()

@@ -4,6 +4,7 @@ Packages add commands through the entry-point group `edgefl.commands`; only the 
 """
 
 import errno
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from click.shell_completion import CompletionItem
 from edgefl import __version__
 from edgefl.config import nearest
 from edgefl.errors import ConfigError, EdgeflError
+from edgefl.system.logs import is_journal, journal_line
 
 GROUP = "edgefl.commands"
 CORE = {
@@ -188,7 +190,8 @@ def run(args: Sequence[str] | None = None) -> int:
             if isinstance(error, OSError)
             else str(error)
         )
-        click.echo(f"edgefl: {text}", err=True)
+        line = f"edgefl: {text}"
+        click.echo(journal_line(logging.ERROR, line) if is_journal() else line, err=True)
         return 1
 
 

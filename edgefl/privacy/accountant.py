@@ -8,14 +8,16 @@ many clients there are is no secret, but what is in one's data is. Losses are ro
 epsilon told is at least the true one; the grid's step costs less than a thousandth here.
 """
 
+import logging
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.privacy.mechanism import sampling_rate
+
+LOGGER = logging.getLogger(__name__)
 
 GRID = 1e-3
 HIGHEST = 1e4
@@ -72,15 +74,15 @@ def noise_multiplier_for(rate: float, rounds: int, target: float, delta: float) 
     return math.ceil(high * 1000) / 1000
 
 
-def within_budget(
-    config: FederationConfig, tell: Callable[[str], None] = lambda line: None
-) -> FederationConfig:
+def within_budget(config: FederationConfig) -> FederationConfig:
     """Return the configuration with as many rounds as `max_epsilon` of `[privacy]` allows.
 
-    As it is when it allows all, or is not set.
+    The configuration is returned unchanged when `max_epsilon` allows all rounds, or is not set. Otherwise the
+    number of rounds is logged.
 
-    `tell` hears of it when that is fewer. Raises ConfigError when it does not allow one, ModuleNotFoundError
-    without the extra `dp`.
+    Raises:
+        ConfigError: `max_epsilon` does not allow a single round.
+        ModuleNotFoundError: the extra `dp` is not installed.
     """
     privacy = config.privacy
     if not privacy.is_on:
@@ -104,7 +106,7 @@ def within_budget(
             f"[privacy] max_epsilon is {privacy.max_epsilon}, and the first round spends {after(1):.3f}; "
             "raise it, or noise_multiplier: `edgefl privacy plan --epsilon` says how far"
         )
-    tell(
+    LOGGER.warning(
         f"privacy: max_epsilon {privacy.max_epsilon:g} ends the federation after {low} of {config.rounds} "
         "rounds"
     )

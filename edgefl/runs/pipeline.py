@@ -185,7 +185,6 @@ def play(
         progress=save,
         keep_result=count,
         evaluate_every=evaluate_every,
-        note=progress.skipped if progress else lambda _: None,
         losses=[] if start else [record["loss"] for record in run.records()],
         without_rounds=without_rounds,
     )
@@ -248,8 +247,8 @@ def play_fleet(
     records = run.records()
     losses = [record["loss"] for record in records]
     accuracy = records[-1].get("accuracy_mean", math.nan) if records else math.nan
-    if progress and (warning := explain_no_progress(losses, plan.spec.num_classes, accuracy)):
-        progress.skipped(warning)
+    if warning := explain_no_progress(losses, plan.spec.num_classes, accuracy):
+        LOGGER.warning(warning)
     kept = {client_id: results[client_id] for client_id in sorted(results)}
     return Simulation(state, kept), figures
 

@@ -39,10 +39,6 @@ class RoundProgress:
         )
         self._telling.doing(f"{self._label}{place}: {told}", record.round, self._rounds)
 
-    def skipped(self, line: str) -> None:
-        """Take the line about a skipped round or about training without effect."""
-        self._telling(f"{self._label}{line}")
-
     def ending(self, done: int, clients: int) -> None:
         """Take a client that has ended."""
         now = time.monotonic()

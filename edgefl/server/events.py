@@ -5,6 +5,7 @@ is complete before the next one begins. The driver fills in times of day and sig
 server has no clock and no files.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -345,10 +346,12 @@ class Log:
         line: the line.
         client_id: the client that caused it, or `OTHER_SENDER`. Each may cause a limited number of lines.
             Empty for lines that no sender can cause at will.
+        level: a level of `logging`.
     """
 
     line: str
     client_id: str = ""
+    level: int = logging.INFO
 
 
 Action = (

@@ -26,8 +26,9 @@ and infinity count: updates are clipped there, and a rule on their norms would t
 hides.
 """
 
+import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -37,6 +38,8 @@ from edgefl.algorithms.base import Algorithm
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.types import ServerState, Update, Weights
+
+LOGGER = logging.getLogger(__name__)
 
 FACTOR = 10.0
 _LEFT_OUT = "left-out/"
@@ -94,13 +97,12 @@ def left_out(state: ServerState) -> frozenset[str]:
     return frozenset(key.removeprefix(_LEFT_OUT) for key in state.scalars if key.startswith(_LEFT_OUT))
 
 
-def guarded(algorithm: Algorithm, config: FederationConfig, note: Callable[[str], None]) -> Algorithm:
+def guarded(algorithm: Algorithm, config: FederationConfig) -> Algorithm:
     """Return the algorithm with the check after its `aggregate`. Simulator and aggregator use the same one.
 
     Args:
         algorithm: as the round plays it, with noise or sums already in its `aggregate`.
         config: says whether single updates are seen.
-        note: gets a line about each skipped round.
     """
     sees_updates = not (config.privacy.is_on or config.privacy.secure_aggregation)
 
@@ -124,7 +126,8 @@ def guarded(algorithm: Algorithm, config: FederationConfig, note: Callable[[str]
             return replace(after, scalars={**after.scalars, **kept}) if kept else after
         limit = max((step_limit(model, model, median) for model in state.models.values()), default=math.inf)
         absurd = sorted(client_id for client_id, own in norms.items() if not own <= limit)
-        note(skipped(state.round, problem, {client_id: norms[client_id] for client_id in absurd}))
+        line = skipped(state.round, problem, {client_id: norms[client_id] for client_id in absurd})
+        LOGGER.warning(line, extra={"round": state.round})
         named = {f"{_LEFT_OUT}{client_id}": float(state.round) for client_id in absurd}
         return replace(state, round=state.round + 1, scalars={**state.scalars, **named})
 

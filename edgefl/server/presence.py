@@ -1,7 +1,7 @@
 """Tracks which devices are online from their retained status. A last will from an earlier boot is ignored."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edgefl.wire.messages import PAUSED_BY_OPERATOR, REFUSES, Status
@@ -103,21 +103,23 @@ as fast as its link is.
 """
 
 
-class ClientLines:
-    """Bounds the lines of the log that each client causes.
+class ClientLineLimit:
+    """Limits the lines of the log that each client causes."""
 
-    Args:
-        note: Gets a line for a person.
-    """
-
-    def __init__(self, note: Callable[[str], None]) -> None:
-        self._note = note
+    def __init__(self) -> None:
         self._counted: dict[str, tuple[float, int]] = {}
 
-    def __call__(self, client_id: str, line: str, now: float) -> None:
-        """Log a line about a client, unless it has caused too many within a minute.
+    def admit(self, client_id: str, line: str, now: float) -> str:
+        """Return the line to log for a client's line.
 
-        The first that is left out is announced.
+        Args:
+            client_id: the client that caused the line.
+            line: the line.
+            now: the time in seconds, from any start.
+
+        Returns:
+            The line itself. In place of the first line above the limit, a line that announces the limit;
+            an empty string in place of each later one, until the minute is over.
         """
         since, count = self._counted.get(client_id, (now, 0))
         if now - since >= 60.0:
@@ -125,9 +127,10 @@ class ClientLines:
             count = 0
         self._counted[client_id] = since, count + 1
         if count < LINES_A_MINUTE:
-            self._note(line)
-        elif count == LINES_A_MINUTE:
-            self._note(
-                f"{client_id} caused {LINES_A_MINUTE} lines within a minute; further ones about it are left "
-                "out for a minute"
-            )
+            return line
+        if count > LINES_A_MINUTE:
+            return ""
+        return (
+            f"{client_id} caused {LINES_A_MINUTE} lines within a minute; further lines about it are left out "
+            "for a minute"
+        )

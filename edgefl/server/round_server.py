@@ -7,6 +7,7 @@ was killed at any point starts a new server from what it has stored (`Resume`).
 Design: sans-I/O, as h11 does it for HTTP (https://sans-io.readthedocs.io).
 """
 
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -266,8 +267,8 @@ class RoundServer:
     def _now(self) -> float:
         return self._collector.now
 
-    def _log(self, line: str) -> None:
-        self._actions.append(Log(line))
+    def _log(self, line: str, level: int = logging.INFO) -> None:
+        self._actions.append(Log(line, level=level))
 
     def _state_message(self, phase: str, number: int, cohort_size: int) -> State:
         config = self._config
@@ -348,7 +349,7 @@ class RoundServer:
                 raise FederationDivergedError(divergence)
             is_last = next_phase(self._config, after) == PERSONALIZE
             if is_last and (warning := explain_no_progress(self._losses, classes, accuracy)):
-                self._log(warning)
+                self._log(warning, logging.WARNING)
         return after
 
     def _gather(self) -> Course:
@@ -459,7 +460,8 @@ class RoundServer:
                     raise
                 self._log(
                     f"round {state.round}: {len(enrolled)} of its clients are enrolled, {LEAST_CLIENTS} are "
-                    "needed; it is drawn anew"
+                    "needed; it is drawn anew",
+                    logging.WARNING,
                 )
                 return (yield from self._play(state, cohort, is_open_to_all=is_open_to_all))
         else:
@@ -569,7 +571,10 @@ class RoundServer:
         seconds = self._now - closed.opened if closed else 0.0
         dropped = tuple(self._dropped(opened, closed)) if closed else ()
         if closed and not closed.cohort and not begins:
-            self._log(f"round {opened.number}: all whom it drew were revoked; it counts as an empty sample")
+            self._log(
+                f"round {opened.number}: all whom it drew were revoked; it counts as an empty sample",
+                logging.WARNING,
+            )
         self._actions.append(CloseRound(opened, closed, begins, dropped, loss, seconds))
         if opened.phase != PERSONALIZE:
             self._losses.append(loss if math.isfinite(loss) else None)

@@ -20,7 +20,6 @@ def server_stack(
     spec: PlanSpec,
     *,
     key: bytes,
-    note: Callable[[str], None],
     cohort_of: Callable[[ServerState], Sequence[str]] | None = None,
 ) -> Algorithm:
     """Return the algorithm as a federation of this configuration aggregates with it.
@@ -46,7 +45,6 @@ def server_stack(
         config: the federation.
         spec: the plan's specification, from which `private` reads what is trained.
         key: 32 bytes from which noise is drawn; not read without `[privacy]`.
-        note: receives a line about each skipped round.
         cohort_of: returns the cohort of a server state's round. The simulator passes it, and layer 4 plays
             the masking of all clients. Over MQTT the devices mask: the aggregator passes None, and gets the
             means of a round as one update.
@@ -57,5 +55,5 @@ def server_stack(
     algorithm = private(algorithm, config, spec, key)
     if cohort_of is not None:
         algorithm = summed(algorithm, config, cohort_of)
-    stacked = with_baseline(late_scaled(guarded(algorithm, config, note)), config, spec)
+    stacked = with_baseline(late_scaled(guarded(algorithm, config)), config, spec)
     return with_comparison(stacked, config, spec)

@@ -1,5 +1,6 @@
 """Hands out the tasks of one round at a time, and collects the updates that answer them."""
 
+import logging
 import math
 from collections.abc import Callable, Collection, Generator, Iterable
 
@@ -171,7 +172,10 @@ class UpdateCollector:
         will_return = self.presence.paused().keys() - self.presence.refusing().keys()
         self.round = rounds.extend(self.round, self.now, counts=not will_return & set(missing))
         self._emit(
-            Log(f"round {self.round.number}: no quorum yet, tasks are sent again to {', '.join(missing)}")
+            Log(
+                f"round {self.round.number}: no quorum yet, tasks are sent again to {', '.join(missing)}",
+                level=logging.WARNING,
+            )
         )
         self._send_tasks(missing)
 
@@ -225,14 +229,18 @@ class UpdateCollector:
         try:
             is_admitted = not self._clients or client_id in self._clients or isinstance(event, ClientExcluded)
             if client_id and not is_admitted:
-                self._emit(Log(f"ignored: {client_id} is not one of [federation] clients", client_id))
+                self._emit(
+                    Log(
+                        f"ignored: {client_id} is not one of [federation] clients", client_id, logging.WARNING
+                    )
+                )
             else:
                 self._take(event)
         except WireError as error:
             if client_id:
                 self._reject(client_id, str(error), _update_of(event))
             else:
-                self._emit(Log(f"ignored: {error}", OTHER_SENDER))
+                self._emit(Log(f"ignored: {error}", OTHER_SENDER, logging.WARNING))
         if self._complete and (now >= self._commit_at or not self._lacks_updates()):
             self._commit()
         self._send(self._uploads.expire(now))
@@ -382,7 +390,7 @@ class UpdateCollector:
 
     def _reject(self, client_id: str, reason: str, sha256: str) -> None:
         """Reject what a client sent. The round does not wait for a client whose update cannot be used."""
-        self._emit(Log(f"rejected from {client_id}: {reason}", client_id))
+        self._emit(Log(f"rejected from {client_id}: {reason}", client_id, logging.WARNING))
         if not sha256:
             return
         self._send_rejection(client_id, reason, sha256)
@@ -400,7 +408,8 @@ class UpdateCollector:
             self._emit(
                 Log(
                     f"ignored: {reason}. To end its connection, restart the broker: other devices reconnect "
-                    "by themselves"
+                    "by themselves",
+                    level=logging.WARNING,
                 )
             )
         self.presence.forget(client_id)

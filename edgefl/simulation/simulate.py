@@ -2,6 +2,7 @@
 MQTT.
 """
 
+import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
@@ -32,6 +33,8 @@ from edgefl.simulation.diagnostics import Watch, evaluated, models_on_test
 from edgefl.simulation.engines.base import Engine, Serial
 from edgefl.simulation.engines.processes import Processes
 from edgefl.types import Array, ClientState, Labels, Mixture, Scalars, ServerState, Shard, Update, Weights
+
+LOGGER = logging.getLogger(__name__)
 
 __all__ = ["ClientResult", "Record", "Simulation", "simulate"]
 
@@ -119,7 +122,6 @@ def simulate(
     keep_result: KeepResult = lambda client_id, result: result,
     noise_key: bytes | None = None,
     evaluate_every: int = 0,
-    note: Callable[[str], None] = lambda _: None,
     losses: Sequence[float | None] = (),
     without_rounds: Collection[str] = (),
 ) -> Simulation:
@@ -147,8 +149,6 @@ def simulate(
             from the seed; they then hide nothing from anyone who knows the seed.
         evaluate_every: evaluate every client and the server's models after this many rounds and after the
             last one, see `diagnostics`; 0 never evaluates.
-        note: receives a line about each skipped round, see `plausible`, and a warning after the last round
-            when training had no effect, see `divergence`.
         losses: mean training loss of each round before `start`, None or NaN for a round without one.
         without_rounds: ids of clients that take part in no round and are personalized.
 
@@ -172,7 +172,6 @@ def simulate(
         config,
         plan.spec,
         key=key,
-        note=note,
         cohort_of=cohort_of,
     )
     state = algorithm.init(initial, rng_for(config.seed, 0, "init")) if start is None else start
@@ -202,7 +201,7 @@ def simulate(
                 raise FederationDivergedError(found)
             is_last = state.round > config.rounds or state.phase in (PERSONALIZE, DONE)
             if is_last and (warning := explain_no_progress(known, classes, accuracy)):
-                note(warning)
+                LOGGER.warning(warning)
         state = replace(state, phase=PERSONALIZE)
         results, bytes_down = _personalize_all(
             engine, algorithm, config, state, states, sorted(shards), traffic, keep_result

@@ -183,6 +183,11 @@ class VirtualClient:
         self.wants_training, self._next_task = self._next_task, None
         return []
 
+    def forget_answer(self) -> None:
+        """Free the memory of an update that was acknowledged. A task for it is trained anew."""
+        if self._upload is None:
+            self._answer = None
+
     def skip_task(self) -> None:
         """Leave the task in `wants_training`: its models are not on offer any more."""
         self.wants_training, self._next_task = self._next_task, None

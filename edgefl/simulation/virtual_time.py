@@ -241,9 +241,7 @@ class _VirtualFleet:
         self._progress = progress
         self._rng = rng_for(config.seed, 0, "fleet")
         algorithm = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
-        self._algorithm: Algorithm = server_stack(
-            algorithm, config, plan.spec, key=b"", note=lambda line: self._log(self._hours, line)
-        )
+        self._algorithm: Algorithm = server_stack(algorithm, config, plan.spec, key=b"")
         state = self._algorithm.init(initial, rng_for(config.seed, 0, "init"))
         self._memory = ServerMemory(state)
         self._clients = {
@@ -423,6 +421,8 @@ class _VirtualFleet:
         self._figures.late += sum(begin.round < number for begin in begins)
         self._figures.dropped += len(action.dropped)
         self._figures.hours = self._hours
+        for begin in begins:  # This server is never restarted, so it does not ask for an update again
+            self._clients[begin.client_id].forget_answer()
         self._record = Record(
             number,
             action.opened.phase,

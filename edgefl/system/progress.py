@@ -10,16 +10,19 @@ import shutil
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from typing import IO, Self
 
 import click
 
 from edgefl.system.format import clock, printable
+from edgefl.system.logs import LogOptions, show_logs
 
 BAR = 20
 EVERY_S = 0.5
 PLAIN_EVERY_S = 2.0
 QUIET_S = 1.0
+WARNINGS_ONLY = LogOptions("warning")
 
 
 def is_live() -> bool:
@@ -34,15 +37,26 @@ def progress_bar(done: int, total: int) -> str:
 
 
 class Telling:
-    """`telling(line)` tells a line.
+    """`telling(line)` tells a line. The log records of edgefl are shown as lines, too.
 
     `telling.doing(text, done, total)` what is being done; a context, at whose end nothing is left.
 
     On a terminal the last line shows what is being done, a bar where there is a total, and for how long
     nothing was told.
+
+    Args:
+        every_s: shortest time between two lines of progress where a line cannot be drawn again.
+        log: which log records are shown, and how.
+        log_fields: fields that are added to every record in JSON.
     """
 
-    def __init__(self, every_s: float = PLAIN_EVERY_S) -> None:
+    def __init__(
+        self,
+        every_s: float = PLAIN_EVERY_S,
+        log: LogOptions = WARNINGS_ONLY,
+        log_fields: Mapping[str, object] | None = None,
+    ) -> None:
+        self._logs = show_logs(self, log, log_fields or {})
         self._every_s = every_s
         self._text = ""
         self._done = 0
@@ -60,9 +74,11 @@ class Telling:
             self._stream = os.fdopen(os.dup(sys.stderr.fileno()), "w", errors="replace")
             self._thread = threading.Thread(target=self._follow, daemon=True)
             self._thread.start()
+        self._logs.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._logs.__exit__(None, None, None)
         if self._stream is not None:
             self._ended.set()
             self._thread.join()

@@ -5,6 +5,7 @@ and publishes messages, and has actions stored.
 """
 
 import dataclasses
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -31,7 +32,7 @@ from edgefl.server.events import (
     Stop,
     TimePassed,
 )
-from edgefl.server.presence import ClientLines
+from edgefl.server.presence import ClientLineLimit
 from edgefl.server.round_server import RoundServer
 from edgefl.transport.link import Connected, Link, Message
 from edgefl.types import ServerState
@@ -42,6 +43,8 @@ from edgefl.wire.version1 import is_version1
 from mqtt_broker.aggregator.messages import event_of, topics_of_interest
 from mqtt_broker.aggregator.older_devices import OlderDevices
 from mqtt_broker.aggregator.storage import Storage
+
+LOGGER = logging.getLogger("edgefl.aggregator")
 
 MAX_WAIT_S = 0.5
 BUSY_WAIT_S = 0.004
@@ -64,7 +67,6 @@ class Hooks:
         finish: is given the end of the federation.
         doing: is given what is done now, the rounds that are done, and the rounds in all.
         paused: returns the clients that the operator has paused.
-        note: gets one line for the log.
     """
 
     aggregate: Callable[[ServerState], ServerState]
@@ -72,7 +74,6 @@ class Hooks:
     finish: Callable[[Finish], None]
     doing: Callable[[str, int, int], None]
     paused: Callable[[], frozenset[str]]
-    note: Callable[[str], None]
 
 
 class Driver:
@@ -108,7 +109,7 @@ class Driver:
         self._storage = storage
         self._older = older
         self._hooks = hooks
-        self._client_lines = ClientLines(hooks.note)
+        self._line_limit = ClientLineLimit()
         self._paused: frozenset[str] = frozenset()
         self._load = 0
         self._dropped = 0
@@ -157,7 +158,7 @@ class Driver:
         received = self._link.get(min(wait, max(0.0, self._server.next_change() - time.monotonic())))
         event: Event | None = None
         if isinstance(received, Connected):
-            self._hooks.note(f"the link to the broker is up again at {received.url}")
+            LOGGER.info(f"the link to the broker is up again at {received.url}")
             # A broker that was started again has forgotten what was retained
             self._older.publish()
             event = LinkRestored()
@@ -175,8 +176,15 @@ class Driver:
         try:
             return event_of(message, self._session, self._trust)
         except WireError as error:
-            self._client_lines(OTHER_SENDER, f"ignored: {error}", time.monotonic())
+            self._log(Log(f"ignored: {error}", OTHER_SENDER, logging.WARNING))
             return None
+
+    def _log(self, action: Log) -> None:
+        line = action.line
+        if action.client_id:
+            line = self._line_limit.admit(action.client_id, line, time.monotonic())
+        if line:
+            LOGGER.log(action.level, line, extra={"client_id": action.client_id} if action.client_id else {})
 
     def _check_pauses(self) -> None:
         self._pauses_check_at = time.monotonic() + PAUSES_CHECK_S
@@ -207,11 +215,8 @@ class Driver:
                 case Publish(message=message):
                     self._publish(action)
                     has_tasks = has_tasks or isinstance(message, Task)
-                case Log(line, client_id):
-                    if client_id:
-                        self._client_lines(client_id, line, time.monotonic())
-                    else:
-                        self._hooks.note(line)
+                case Log():
+                    self._log(action)
                 case OpenRound():
                     self._sent_before = self._link.bytes_up
                 case CloseRound():
@@ -257,7 +262,7 @@ class Driver:
     def _note_drops(self) -> None:
         if new := self._link.dropped - self._dropped:
             self._dropped += new
-            self._hooks.note(
+            LOGGER.warning(
                 f"{new} messages were dropped: more came than the aggregator may hold; a chunk that was "
                 "among them is sent again"
             )

@@ -5,8 +5,8 @@ A version 1 device takes up nothing of version 2. It reads a retained state of i
 prints.
 """
 
+import logging
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 from edgefl.errors import WireError
@@ -17,6 +17,7 @@ from edgefl.wire.messages import Status
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import CLIENT_ID, PROTOCOL_VERSION
 
+LOGGER = logging.getLogger("edgefl.aggregator")
 PHASE = (
     f"refused: this device speaks version {version1.VERSION} of the protocol, the aggregator version "
     f"{PROTOCOL_VERSION}; update edgefl on this device"
@@ -27,13 +28,10 @@ MAX_NAMED = 1000
 class OlderDevices:
     """Publishes a version 1 state, and names each version 1 device once."""
 
-    def __init__(
-        self, link: Link, federation: str, session: str, trust: Trust, note: Callable[[str], None]
-    ) -> None:
+    def __init__(self, link: Link, federation: str, session: str, trust: Trust) -> None:
         self._link = link
         self._federation = federation
         self._session = session
-        self._note = note
         self._trust = replace(trust, prefix=version1.PREFIX)
         self._named: set[str] = set()
 
@@ -69,7 +67,8 @@ class OlderDevices:
         ):
             return
         self._named.add(client_id)
-        self._note(
+        LOGGER.warning(
             f"{client_id} speaks version {version1.VERSION} of the protocol, this aggregator version "
-            f"{PROTOCOL_VERSION}: it takes no part; update edgefl on that device"
+            f"{PROTOCOL_VERSION}: it takes no part; update edgefl on that device",
+            extra={"client_id": client_id},
         )

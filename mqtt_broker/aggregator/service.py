@@ -5,6 +5,7 @@ that after the last aggregated round, and the journal knows the open round with 
 accepted.
 """
 
+import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable
@@ -56,6 +57,8 @@ from mqtt_broker.aggregator.resume import check_alone, enter
 from mqtt_broker.aggregator.run_log import keep_round
 from mqtt_broker.aggregator.storage import Storage
 
+LOGGER = logging.getLogger("edgefl.aggregator")
+
 
 class Aggregator:
     """One federation, from the first device to the result.
@@ -65,7 +68,6 @@ class Aggregator:
         plan: its plan.
         initial: the first weights.
         out: the aggregator's directory.
-        note: gets a line for a person now and then.
         security: the directory of `edgefl broker init`; without it nothing is signed and nobody's signature
             is asked for.
         doing: gets what is done now, the rounds that are done, and the rounds in all.
@@ -78,7 +80,6 @@ class Aggregator:
         plan: Plan,
         initial: Weights,
         out: Path,
-        note: Callable[[str], None],
         security: Path | None = None,
         doing: Callable[[str, int, int], None] = lambda *_: None,
         closed: Callable[[Summary], None] = lambda _: None,
@@ -87,7 +88,6 @@ class Aggregator:
         self._closed = closed
         self._initial = initial
         self._out = out
-        self._note = note
         self._doing = doing
         self._own = load_enrolment(security / "aggregator.enrol") if security else None
         self._enrolments = Enrolments(security) if security else None
@@ -100,7 +100,7 @@ class Aggregator:
         algorithm = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
         check_privacy(algorithm, config)
         check_masked(algorithm, config)
-        self._config = accountant.within_budget(config, note)
+        self._config = accountant.within_budget(config)
         self._plan = plan
         self._topics = Topics(config.name)
 
@@ -152,9 +152,7 @@ class Aggregator:
         """Return the round server, and what aggregates the updates that the storage holds."""
         config, spec = self._config, self._plan.spec
         key = noise_key(self._out, session) if config.privacy.is_on else b""
-        algorithm = server_stack(
-            make_algorithm(spec.algorithm, None, spec.options), config, spec, key=key, note=self._note
-        )
+        algorithm = server_stack(make_algorithm(spec.algorithm, None, spec.options), config, spec, key=key)
         clusters = ToldClusters(config, spec, self._out)
         initial = algorithm.init(self._initial, rng_for(config.seed, 0, "init"))
 
@@ -197,7 +195,7 @@ class Aggregator:
         session: str,
         started: float,
     ) -> dict[str, Any]:
-        older = OlderDevices(link, self._config.name, session, self._trust, self._note)
+        older = OlderDevices(link, self._config.name, session, self._trust)
         ended: list[tuple[dict[str, Any], Verdict]] = []
 
         def finish(action: Finish) -> None:
@@ -211,7 +209,6 @@ class Aggregator:
             finish=finish,
             doing=self._doing,
             paused=lambda: paused_clients(self._out),
-            note=self._note,
         )
         driver = Driver(server, link, self._topics, session, self._trust, storage, older, hooks)
         settings: dict[str, float] = {}
@@ -224,9 +221,9 @@ class Aggregator:
             if not ended:
                 driver.stop(settings)
         [(result, verdict)] = ended
-        self._note(f"done in {result['seconds']:.1f} s; the result is {AggregatorFiles(self._out).result}")
+        LOGGER.info(f"done in {result['seconds']:.1f} s; the result is {AggregatorFiles(self._out).result}")
         for line in lines(verdict):
-            self._note(line)
+            LOGGER.info(line)
         return result
 
     def _shown(self, divergence: Divergence) -> Divergence:
@@ -247,7 +244,10 @@ class Aggregator:
         if not self._config.privacy.is_on:  # Losses have no noise, and who is missing was drawn
             keep_round(summary, begins, self._out)
             link.publish(self._topics.summary(closed.number), encode_json(summary))
-        self._note(describe_round(summary, closed, phase, self._config.rounds))
+        LOGGER.info(
+            describe_round(summary, closed, phase, self._config.rounds),
+            extra={"round": summary.round, "phase": phase},
+        )
 
     def _finish(
         self,
@@ -288,9 +288,9 @@ class Aggregator:
         publish_verdict(link, self._topics, session, self._config, verdict)
         link.publish(self._topics.state, done, retain=True)
         path = AggregatorFiles(self._out).result
-        self._note(
+        LOGGER.info(
             f"this federation is done, its result is {path}; give another --out, or begin anew with --fresh"
         )
         for line in lines(verdict):
-            self._note(line)
+            LOGGER.info(line)
         return {**result, "verdict": as_dict(verdict)}  # Older versions wrote none

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from edgefl.system.logs import LogOptions, log_options
 from edgefl.system.progress import Telling
 from edgefl.system.signals import Stopped, stoppable
 from mqtt_broker.integrations.tool_options import Tools, check_tools, tool_options
@@ -57,6 +58,7 @@ def aggregator() -> None:
 )
 @click.option("--fresh", is_flag=True, help="Begin anew although --out holds a federation.")
 @tool_options
+@log_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; progress goes to stderr.")
 def start_aggregator(
     config: Path,
@@ -67,6 +69,8 @@ def start_aggregator(
     security: Path | None,
     fresh: bool,
     tools: Tools,
+    log_level: str,
+    log_format: str,
     as_json: bool,
 ) -> None:
     """Wait for devices, lead the rounds, have each device personalize, write DIR/result.json, print the
@@ -87,7 +91,7 @@ def start_aggregator(
     from edgefl.wire.url import parse_urls, without_password
     from mqtt_broker.aggregator.journal import holds_federation, make_private
     from mqtt_broker.aggregator.plan_source import build_in_child, differing_options, open_plan
-    from mqtt_broker.aggregator.service import Aggregator
+    from mqtt_broker.aggregator.service import LOGGER, Aggregator
     from mqtt_broker.broker.access_list import check_access_list
     from mqtt_broker.integrations.observer import observed
 
@@ -101,29 +105,32 @@ def start_aggregator(
     resumed = holds_federation(out) and not fresh
     warnings = () if resumed else check_config(settings)
     make_private(out)
-    with Telling() as tell, stoppable():
+    log_settings = LogOptions(log_level, log_format)
+    with Telling(log=log_settings, log_fields={"federation": settings.name}) as progress, stoppable():
         for warning in warnings:
-            tell(f"warning: {warning}")
+            LOGGER.warning(warning)
         try:
             differing = plan is not None and not resumed
             if plan is None and resumed:
                 plan = AggregatorFiles(out).plan
             elif plan is None:
                 plan = AggregatorFiles(out).plan
-                tell.at("looking for the broker")
+                progress.at("looking for the broker")
                 _check_broker(url, security)
-                tell.doing(f"building the plan ({settings.model.name}, {settings.algorithm})")
+                building = f"building the plan ({settings.model.name}, {settings.algorithm})"
+                LOGGER.info(building)
+                progress.at(building)
                 build_in_child(config, plan)
             made, initial = open_plan(plan, settings)
             for line in differing_options(made.spec, settings) if differing else ():
-                tell(f"warning: {line}")
-            tell.at("")
-            tell(f"plan {made.id[:8]}; federation {settings.name!r} at {without_password(url)}")
+                LOGGER.warning(line)
+            progress.at("")
+            LOGGER.info(f"plan {made.id[:8]}; federation {settings.name!r} at {without_password(url)}")
             if security and settings.privacy.secure_aggregation:
                 ending = ending_vouchers(security, time.time() + VOUCHER_NOTICE_S)
                 if ending:
                     named = ", ".join(ending) if len(ending) <= 5 else f"{', '.join(ending[:5])} and others"
-                    tell(
+                    LOGGER.warning(
                         f"the authority's vouchers for {named} ended, or end within 14 days; renew them with "
                         "`edgefl broker vouch`"
                     )
@@ -135,17 +142,17 @@ def start_aggregator(
                     resumed=resumed,
                     about=about_run(settings),
                 ) as log,
-                observed(tools, url, settings.name, security, tell),
+                observed(tools, url, settings.name, security),
             ):
 
                 def closed(summary: Summary) -> None:
                     log(summary.round, round_scalars(asdict(summary)))
 
-                leading = Aggregator(settings, made, initial, out, tell, security, tell.at, closed)
+                leading = Aggregator(settings, made, initial, out, security, progress.at, closed)
                 result = leading.run(url, take_over=take_over, fresh=fresh)
                 log.write_verdict(settings.rounds + 1, result["verdict"])
         except Stopped as stopped:
-            tell("stopped")
+            LOGGER.info("stopped")
             if stopped.by_person:  # a service manager's SIGTERM is no failure
                 raise click.Abort from None
             return

@@ -4,6 +4,7 @@ Nothing that happens here reaches the rounds: a broker that refuses it, or a scr
 observation at most.
 """
 
+import logging
 import secrets
 import threading
 import time
@@ -24,6 +25,7 @@ from edgefl.wire.topics import Topics
 from mqtt_broker.integrations.home_assistant import Announcer
 from mqtt_broker.integrations.tool_options import Tools
 
+LOGGER = logging.getLogger("edgefl.observer")
 DUE_S = 1.0
 END_S = 10.0
 LAST_SCRAPE_S = 70.0
@@ -46,13 +48,11 @@ class Observer(threading.Thread):
         federation: str,
         parts: list[Part],
         announcer: Announcer | None,
-        note: Callable[[str], None],
     ) -> None:
         super().__init__(name="edgefl-observer", daemon=True)
         self._link = link
         self._parts = parts
         self._announcer = announcer
-        self._note = note
         self._state = Topics(federation).state
         self._phase = ""
         self._stop_by = float("inf")
@@ -67,7 +67,7 @@ class Observer(threading.Thread):
                 self._hear(self._link.get(0.2))
             self._announce()  # of a federation that was shorter than DUE_S
         except LinkError as error:
-            self._note(f"not told to other tools any more: {error}")
+            LOGGER.error(f"other tools receive nothing any more: {error}")
 
     def _hear(self, event: Message | Connected | None) -> None:
         if isinstance(event, Message):
@@ -102,9 +102,7 @@ class Observer(threading.Thread):
 
 
 @contextmanager
-def observed(
-    tools: Tools, broker: str, federation: str, security: Path | None, note: Callable[[str], None]
-) -> Iterator[None]:
+def observed(tools: Tools, broker: str, federation: str, security: Path | None) -> Iterator[None]:
     """Serve the tools that are asked for while a federation is led.
 
     Metrics that were scraped before are served until they are scraped once more, with the end of the
@@ -126,10 +124,11 @@ def observed(
 
             figures = Figures(federation)
             parts.append(figures)
-            note(f"metrics at {stack.enter_context(serve(figures, tools.metrics_host, tools.metrics_port))}")
+            url = stack.enter_context(serve(figures, tools.metrics_host, tools.metrics_port))
+            LOGGER.info(f"metrics at {url}")
         context = tls_context(load_enrolment(security / "aggregator.enrol")) if security else None
         link = Link(broker, f"edgefl-observer-{secrets.token_hex(8)}", context=context)
-        observer = Observer(link, federation, parts, announcer, note)
+        observer = Observer(link, federation, parts, announcer)
         topics = Topics(federation)
         wanted = (
             {topics.state: 1, topics.device("+", "status"): 1}
@@ -149,7 +148,7 @@ def observed(
             raise
         observer.stop(ended=True, clear=tools.clear)
         if figures and figures.awaits_scrape():
-            note(f"waiting for a last scrape of the metrics, {LAST_SCRAPE_S:.0f} s at most")
+            LOGGER.info(f"waiting for a last scrape of the metrics, {LAST_SCRAPE_S:.0f} s at most")
             figures.wait_for_scrape(LAST_SCRAPE_S)
 
 

@@ -22,12 +22,11 @@ def state(started, session="", phase="joining"):
     return State("f", session or f"s{started}", phase, 0, 3, 0, 30.0, "p", 0.0, started=started)
 
 
-def test_what_is_accepted_by_hand(tmp_path):
+def test_what_is_accepted_by_hand(tmp_path, caplog):
     """In this order: the same task again, a later round, a restart of the aggregator, and a later federation
     are accepted.
     """
-    lines = []
-    order = TaskOrder("f", tmp_path, log=lines.append)
+    order = TaskOrder("f", tmp_path)
     accepted = [
         (task(1000, 1), True),
         (task(1000, 1), True),
@@ -44,24 +43,23 @@ def test_what_is_accepted_by_hand(tmp_path):
     ]
     for message, wanted in accepted:
         assert order.accepts(message) is wanted, message
-    assert len(lines) == 6
-    assert all("remove" in line or "restart the aggregator" in line for line in lines)
+    assert len(caplog.messages) == 6
+    assert all("remove" in line or "restart the aggregator" in line for line in caplog.messages)
     # the same after a restart of the device, and not for another federation
-    again = TaskOrder("f", tmp_path, log=lines.append)
+    again = TaskOrder("f", tmp_path)
     assert [again.accepts(each) for each in (task(1001, 9, "s1000"), task(2000, 1))] == [False, True]
     assert TaskOrder("g", tmp_path).accepts(task(1, 1))
 
 
-def test_a_refused_task_is_logged_once():
-    lines = []
-    order = TaskOrder("f", log=lines.append)
+def test_a_refused_task_is_logged_once(caplog):
+    order = TaskOrder("f")
     order.accepts(task(5, 1))
     for _ in range(3):
         order.accepts(task(4, 1))
-    assert len(lines) == 1
+    assert len(caplog.messages) == 1
     for started in range(-500, 4):
         order.accepts(task(started, 1))
-    assert len(lines) == 100, "a flood of recordings must not fill the disk"
+    assert len(caplog.messages) == 100, "a flood of recordings must not fill the disk"
 
 
 def test_a_masked_session_stays_masked(tmp_path):
@@ -94,26 +92,26 @@ def test_the_command_line_makes_an_enrolment_stricter_and_never_looser():
         assert Sharing(a, m).and_also(Sharing(b, n)) == Sharing(a or b, max(m, n))
 
 
-def test_a_least_number_of_clients_implies_masked_only():
-    lines = []
-    order = TaskOrder("f", sharing=Sharing(least_clients=4), log=lines.append)
+def test_a_least_number_of_clients_implies_masked_only(caplog):
+    order = TaskOrder("f", sharing=Sharing(least_clients=4))
     assert not order.accepts(task(1, 1)), "a plain update is the sum of one client"
     assert order.pause == MASKED_ONLY
     assert order.forbids(task(1, 1))
-    assert "--least-clients 4" in lines[0]
+    assert "--least-clients 4" in caplog.messages[0]
     assert order.accepts(task(1, 1, codec=CODEC))
 
 
-def test_a_refusal_names_both_clocks_that_may_be_wrong(tmp_path):
+def test_a_refusal_names_both_clocks_that_may_be_wrong(tmp_path, caplog):
     for directory, remedy in (
         (tmp_path, f"remove {tmp_path / 'order-f.json'}"),
         (None, "restart this device"),
     ):
-        lines = []
-        order = TaskOrder("f", directory, log=lines.append)
+        caplog.clear()
+        order = TaskOrder("f", directory)
         order.accepts(state(2**60))
         assert not order.accepts(task(1, 1))
-        assert "set the clock" in lines[0] and "years ahead" in lines[0] and remedy in lines[0]
+        [line] = caplog.messages
+        assert "set the clock" in line and "years ahead" in line and remedy in line
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=12))

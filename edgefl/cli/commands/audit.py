@@ -93,7 +93,7 @@ def labels(
         plan, initial = build_apart(config)
         setting = Setting(plan, initial, shared.shards, config, LiteRTLearner(plan))
         baseline = guess(setting)
-        findings = audit_labels(setting, noises, accuracy=rounds != 0, note=tell.doing)
+        findings = audit_labels(setting, noises, accuracy=rounds != 0, progress=tell.doing)
     if out is not None:
         from edgefl.audit.plot import plot_labels
 

@@ -139,7 +139,6 @@ def simulate(
         raise ConfigError(
             "--evaluate-every does not go with virtual time; leave it out, or the table [fleet]"
         )
-    config = within_budget(config, partial(click.echo, err=True))
     out = out or Path("runs") / time.strftime(f"{config.name}-%Y%m%d-%H%M%S")
     if layers_over:
         layers.check_layers(config.algorithm, config.partition.num_clients)
@@ -150,6 +149,7 @@ def simulate(
             err=True,
         )
     with Telling() as tell, reading(config, tell) as shared:
+        config = within_budget(config)
         run = RunDirectory(out, config, command_line(), resume=resume)
         if run.state is not None and config.fleet:
             raise ConfigError(

@@ -99,7 +99,6 @@ class Client:
                 Place(own.broker, own.client_id, self._federation, own),
                 NUM_SAMPLES,
                 "",
-                lambda line: None,
                 CONNECT_S,
             )
         link = session.link

@@ -47,9 +47,7 @@ def measure(name: str, samples: int, rounds: int) -> dict[str, float]:
     states: dict[str, ClientState] = {}
     ended = simulate(plan, initial, shards, config, states=states).state
     played = replace(ended, phase=PERSONALIZE)
-    server = server_stack(
-        make_algorithm(name, None, plan.spec.options), config, plan.spec, key=bytes(32), note=lambda _: None
-    )
+    server = server_stack(make_algorithm(name, None, plan.spec.options), config, plan.spec, key=bytes(32))
     item = WorkItem(server.broadcast(played, CLIENT), states[CLIENT], CLIENT)
     runner = ClientRunner(plan, learner, shards, config.seed)
     split = runner.split(CLIENT)

@@ -58,7 +58,7 @@ def setting():
 @pytest.fixture(scope="module")
 def findings(setting):
     """One step, then no defence, clipping, the bias and the output layer withheld."""
-    return audit_labels(setting, (), accuracy=True, note=lambda line: None)
+    return audit_labels(setting, (), accuracy=True, progress=lambda line: None)
 
 
 def test_one_step_over_batches_is_the_step_of_one_batch(setting):
@@ -125,7 +125,7 @@ def audit_one(setting, scenario):
 
 def test_the_kernel_tells_when_the_bias_is_each_clients_own():
     personal = setting_of("biased-fedavg")
-    found = audit_labels(personal, (), accuracy=False, note=lambda line: None)[1]
+    found = audit_labels(personal, (), accuracy=False, progress=lambda line: None)[1]
     assert sources(found) == {"kernel"}
     assert found.correlation > 0.7
 

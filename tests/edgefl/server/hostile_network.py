@@ -77,7 +77,6 @@ class HostileNetwork:
             config,
             self.spec,
             key=b"",
-            note=lambda line: None,
         )
         initial = self.algorithm.init(self.initial_weights(), rng_for(1, 0, "init"))
         self.memory = ServerMemory(initial)

@@ -205,7 +205,7 @@ def test_any_numbers_from_the_network_have_a_sentence(values):
     assert len(explain_divergence(found)) < 400
 
 
-def simulate_noise(rounds, *, learning_rate=10.0, note=lambda line: None, **settings):
+def simulate_noise(rounds, *, learning_rate=10.0, **settings):
     """Simulate two clients whose labels cannot be learnt; return the losses."""
     options = {**full_options("fedavg", {"learning_rate": learning_rate})}
     plan = Plan(softmax_spec("fedavg", inputs=2, features=2, classes=3, options=options), b"", b"")
@@ -224,7 +224,6 @@ def simulate_noise(rounds, *, learning_rate=10.0, note=lambda line: None, **sett
         config,
         learner=SoftmaxLearner(plan.spec),
         progress=lambda state, record: losses.append(record.loss),
-        note=note,
     )
     return losses
 
@@ -236,17 +235,15 @@ def test_the_simulator_stops_a_federation_that_diverged():
         simulate_noise(2)
 
 
-def test_the_simulator_warns_once_of_a_model_that_learns_nothing():
-    lines = []
-    losses = simulate_noise(3, learning_rate=1e-9, note=lines.append)
+def test_the_simulator_warns_once_of_a_model_that_learns_nothing(caplog):
+    losses = simulate_noise(3, learning_rate=1e-9)
     assert losses == pytest.approx([math.log(3)] * 3, rel=1e-3)
-    assert lines == [explain_no_progress(losses, 3)]
+    assert caplog.messages == [explain_no_progress(losses, 3)]
 
 
-def test_with_privacy_the_loss_stops_nothing_and_warns_of_nothing():
+def test_with_privacy_the_loss_stops_nothing_and_warns_of_nothing(caplog):
     private = PrivacyConfig(clip=1000.0, noise_multiplier=1e-6, population=2, delta=0.1)
-    lines = []
-    losses = simulate_noise(8, privacy=private, note=lines.append)
+    losses = simulate_noise(8, privacy=private)
     assert explain_no_progress(losses, 3) is not None
-    assert lines == []
+    assert caplog.messages == []
     assert find_divergence(losses, 3) is not None  # without noise it would have been stopped

@@ -57,7 +57,7 @@ class MaskedFederation:
         )
         self.silent = dict(silent)
         self.algorithm = server_stack(
-            make_algorithm("fedavg", None, SPEC.options), self.config, SPEC, key=b"", note=lambda line: None
+            make_algorithm("fedavg", None, SPEC.options), self.config, SPEC, key=b""
         )
         weights = {each.name: np.full(each.shape, 0.5, np.float32) for each in SPEC.weights}
         self.first_state = self.algorithm.init(weights, rng_for(1, 0, "init"))

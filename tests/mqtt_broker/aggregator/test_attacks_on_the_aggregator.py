@@ -301,9 +301,7 @@ def test_an_aggregator_that_is_killed_after_an_absurd_update_goes_on_from_the_go
             task = member.next("task")
         member.send(task, encode_models({}))
     assert aggregator.end() == 0, aggregator.said
-    algorithm = guarded(
-        make_algorithm("fedavg", None, federation.plan.spec.options), FederationConfig(), lambda line: None
-    )
+    algorithm = guarded(make_algorithm("fedavg", None, federation.plan.spec.options), FederationConfig())
     state = algorithm.init(toys.weights(), rng_for(1, 0, "init"))
     state = algorithm.aggregate(
         state, [Update(name, 1, 10, deltas(toys, sent[name])) for name in sorted(sent)]
