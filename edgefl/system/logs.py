@@ -6,6 +6,7 @@ Services log with `logging.getLogger("edgefl.device")` and the like, and pass fi
 
 import json
 import logging
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -100,7 +101,14 @@ class JsonFormatter(logging.Formatter):
             **self._fields,
             **extra,
         }
-        return json.dumps(content, default=str)
+        return json.dumps(_without_nan(content), default=str)
+
+
+def _without_nan(value: object) -> object:
+    """Return a value with None in place of NaN and infinity, for which JSON has no text."""
+    if isinstance(value, Mapping):
+        return {name: _without_nan(each) for name, each in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def journal_line(level: int, line: str) -> str:
@@ -144,7 +152,7 @@ def show_logs(
         options: which records, and how they are written.
         fields: added to every record in JSON.
     """
-    handler = _ShowHandler(show)
+    handler = _LineOutput(show)
     if options.log_format == "json":
         handler.setFormatter(JsonFormatter(fields or {}))
     else:
@@ -160,7 +168,7 @@ def show_logs(
         logger.setLevel(level)
 
 
-class _ShowHandler(logging.Handler):
+class _LineOutput(logging.Handler):
     def __init__(self, show: Callable[[str], None]) -> None:
         super().__init__()
         self._show = show

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -47,7 +48,11 @@ def test_json_has_the_fields_of_the_record_and_of_the_service():
     lines = []
     logger = logging.getLogger("edgefl.device")
     with show_logs(lines.append, LogOptions(log_format="json"), {"client_id": "pi-1"}):
-        logger.info('said "100%%"\nand %s', "more", extra={"round": 3, "metrics": {"loss": 0.5}, "_ns": 7})
+        logger.info(
+            'said "100%%"\nand %s',
+            "more",
+            extra={"round": 3, "metrics": {"loss": 0.5, "gap": math.nan}, "_ns": 7},
+        )
     [line] = lines
     content = json.loads(line)
     assert content.pop("time").endswith("+00:00")
@@ -57,7 +62,7 @@ def test_json_has_the_fields_of_the_record_and_of_the_service():
         "message": 'said "100%"\nand more',
         "client_id": "pi-1",
         "round": 3,
-        "metrics": {"loss": 0.5},
+        "metrics": {"loss": 0.5, "gap": None},
     }
     assert "\n" not in line
 
