@@ -19,6 +19,8 @@ from tests.benchmarks.firmware.int8 import KINDS, MODELS, run_int8_bench
 from tests.benchmarks.firmware.int8 import render as render_int8
 from tests.benchmarks.fleet.comparison import Sizes, run_fleet_bench
 from tests.benchmarks.fleet.comparison import render as render_fleet
+from tests.benchmarks.fleet.training import TrainingSizes, run_training_bench
+from tests.benchmarks.fleet.training import render as render_training
 from tests.benchmarks.simulate import evaluation as evaluation_bench
 from tests.benchmarks.simulate import selection as selection_bench
 from tests.benchmarks.simulate.comparison import render as render_simulate
@@ -105,6 +107,38 @@ def fleet(quick: bool, repeats: int, flwr_python: str | None, out: Path | None, 
     with Telling() as tell:
         result = run_fleet_bench(sizes, repeats, flwr_python, f"{COMMAND} fleet{given}", tell)
     print_result(result, render_fleet, out, as_json)
+
+
+@benchmarks.command("fleet-training")
+@click.option(
+    "--epochs",
+    type=click.IntRange(1),
+    multiple=True,
+    default=(1, 5),
+    show_default=True,
+    help="Epochs of a client in a round (may be repeated).",
+)
+@click.option(
+    "--repeats",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Runs of each part in turn. The medians are printed.",
+)
+@_outputs
+def fleet_training(epochs: tuple[int, ...], repeats: int, out: Path | None, as_json: bool) -> None:
+    """Seconds of a round in which ten devices train LeNet-5 on 600 samples of Fashion-MNIST each, beside the
+    same training without MQTT and a round of bare paho.
+
+    \b
+    Example:
+      python -m tests.benchmarks fleet-training --repeats 5
+    """
+    options = "".join(f" --epochs {count}" for count in epochs)
+    command = f"{COMMAND} fleet-training{options} --repeats {repeats}"
+    with Telling() as progress:
+        result = run_training_bench(TrainingSizes(), epochs, repeats, command, progress)
+    print_result(result, render_training, out, as_json)
 
 
 @benchmarks.command()

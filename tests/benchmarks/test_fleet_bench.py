@@ -5,10 +5,10 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from edgefl.errors import ConfigError
+from edgefl.errors import ConfigError, EdgeflError
 from mqtt_broker.broker.dev_broker import find_mosquitto
 from tests.benchmarks.__main__ import benchmarks
-from tests.benchmarks.fleet import comparison
+from tests.benchmarks.fleet import comparison, training
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 
@@ -50,3 +50,32 @@ def test_a_python_without_flower_is_an_error_with_a_remedy(tmp_path):
             "python -m tests.benchmarks fleet",
             lambda line: None,
         )
+
+
+def test_a_small_fleet_that_trains_beside_the_training_alone(monkeypatch, tmp_path):
+    pytest.importorskip("tensorflow")
+    pytest.importorskip("sklearn")
+    small = training.TrainingSizes(data="digits", clients=2, samples=30, rounds=3)
+    monkeypatch.setattr("tests.benchmarks.__main__.TrainingSizes", lambda: small)
+    out = tmp_path / "training.json"
+    command = ["fleet-training", "--epochs", "2", "--repeats", "1", "--out", str(out)]
+    ran = CliRunner().invoke(benchmarks, command, catch_exceptions=False)
+    assert ran.exit_code == 0, ran.output
+    result = json.loads(out.read_text())
+    (row,) = result["rows"]
+    seconds = row["round_s"]
+    assert row["epochs"] == 2 and row["model_bytes"] == 4 * 61_706
+    assert seconds["training"] > 0 and seconds["paho"] > 0
+    assert row["ratio"] == pytest.approx(seconds["edgefl"] / (seconds["training"] + seconds["paho"]))
+    # the devices do what the training alone does, and more
+    (devices,), (alone,) = row["runs"]["edgefl"], row["runs"]["training"]
+    assert devices["cpu_s"]["clients"] > alone["cpu_s"]["clients"] > 0
+    assert devices["cpu_s"]["aggregator"] > 0 and devices["cpu_s"]["broker"] > 0
+    assert row["cpu_ratio"] == pytest.approx(sum(devices["cpu_s"].values()) / alone["cpu_s"]["clients"])
+    assert "2 clients, LeNet-5, 30 samples each" in ran.stdout and result["machine"] in ran.stdout
+
+
+def test_a_training_process_that_fails_is_named(tmp_path):
+    plan = tmp_path / "no-plan"
+    with pytest.raises(EdgeflError, match=r"a training process ended: .*no-plan"):
+        training.run_local_training(training.TrainingSizes(clients=1), plan, tmp_path, tmp_path)

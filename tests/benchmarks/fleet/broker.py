@@ -77,8 +77,8 @@ def make_keys(directory: Path, clients: Sequence[str]) -> Path:
 
 
 @contextmanager
-def secured_broker(directory: Path, broker: Path) -> Iterator[None]:
-    """Run mosquitto with the configuration in `broker`, until the context ends."""
+def secured_broker(directory: Path, broker: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Run mosquitto with the configuration in `broker`, until the context ends; yield its process."""
     own = load_enrolment(directory / f"{WATCH}.enrol")
     shutil.rmtree(broker / "data", ignore_errors=True)
     (broker / "data").mkdir(mode=0o700)
@@ -86,7 +86,7 @@ def secured_broker(directory: Path, broker: Path) -> Iterator[None]:
         [mosquitto_path(), "-c", str(broker / "mosquitto.conf")], directory / "mosquitto.log"
     ) as process:
         _wait(process, own.broker, own)
-        yield
+        yield process
 
 
 @contextmanager

@@ -109,9 +109,8 @@ def run_fleet(load: Load, directory: Path) -> dict[str, Any]:
         summaries, peak_mb, used_s = watch.until_personal(aggregator, stubs, load.timeout_s)
         told = json.loads(_output(stubs, directory / "stubs.log"))
         if aggregator.wait(60):
-            raise EdgeflError(
-                f"the aggregator ended with {aggregator.returncode}: {_last(directory / 'aggregator.log')}"
-            )
+            last = last_line(directory / "aggregator.log")
+            raise EdgeflError(f"the aggregator ended with {aggregator.returncode}: {last}")
         dropped = watch.dropped_by_broker()
     times = [summary.ts for summary in summaries if summary.phase != PERSONALIZE]
     seconds = [later - earlier for earlier, later in pairwise(times)]
@@ -141,7 +140,8 @@ class Watch:
         self.link.subscribe(Topics(federation).root + "/round/+/summary", DROPPED)
         self._dropped = 0
 
-    def _take(self, timeout_s: float) -> Summary | None:
+    def summary(self, timeout_s: float) -> Summary | None:
+        """Return the summary of a round, or None if another message or no message comes in time."""
         event = self.link.get(timeout_s)
         if not isinstance(event, Message):
             return None
@@ -161,7 +161,7 @@ class Watch:
         used = list[float]()
         peak_mb = 0.0
         while time.monotonic() < until and aggregator.poll() is None and not stubs.poll():
-            if summary := self._take(0.5):
+            if summary := self.summary(0.5):
                 found.append(summary)
                 used.append(cpu_s(aggregator.pid))
             # NaN of one that has ended is not larger
@@ -172,7 +172,7 @@ class Watch:
             if process.poll():
                 raise EdgeflError(
                     f"{name} ended with {process.returncode} after {len(found)} rounds: "
-                    f"{_last(self._directory / f'{name}.log')}"
+                    f"{last_line(self._directory / f'{name}.log')}"
                 )
         raise EdgeflError(
             f"the federation was not done after {timeout_s:g} s: {len(found)} rounds; run it on a quieter "
@@ -183,18 +183,19 @@ class Watch:
         """Return how many messages the broker dropped since it started."""
         until = time.monotonic() + SETTLE_S
         while (left := until - time.monotonic()) > 0:
-            self._take(left)
+            self.summary(left)
         return self._dropped
 
 
 def _output(stubs: "subprocess.Popen[str]", log: Path) -> str:
     out, _ = stubs.communicate(timeout=120)
     if stubs.returncode:
-        raise EdgeflError(f"the stub clients ended with {stubs.returncode}: {_last(log)}")
+        raise EdgeflError(f"the stub clients ended with {stubs.returncode}: {last_line(log)}")
     return str(out).splitlines()[-1]
 
 
-def _last(log: Path) -> str:
+def last_line(log: Path) -> str:
+    """Return the last line of a log, or nothing."""
     return " ".join(log.read_text().strip().splitlines()[-1:])
 
 

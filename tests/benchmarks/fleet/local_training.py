@@ -1,0 +1,53 @@
+"""The training of a fleet without MQTT: `local_training PLAN DATA CLIENT SEED` trains once for each line on
+standard input.
+
+It runs the client runner as a device does, with the same plan, samples and learner. It prints a line when it
+is ready and one after each training. The first training, which opens the plan, is before the first line.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from devices.local_dataset import LocalDataset
+from devices.training import open_runner
+from edgefl.algorithms import make_algorithm
+from edgefl.client.runner import WorkItem
+from edgefl.data.sources import DataSource
+from edgefl.plan.spec import INITIAL_FILE, load_plan
+from edgefl.rng import rng_for
+from edgefl.server.initial import decode_initial
+from edgefl.types import ClientState
+
+THREADS = 1
+
+
+def trainer(plan_directory: Path, data: str, client_id: str, seed: int) -> Callable[[], None]:
+    """Return a function that trains the initial model once."""
+    plan = load_plan(plan_directory)
+    initial = plan_directory / INITIAL_FILE
+    weights = decode_initial(initial.read_bytes(), plan.spec, str(initial))
+    runner = open_runner(
+        plan, LocalDataset(DataSource(data)), seed, client_id, "litert", THREADS, lambda line: None
+    )
+    server = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
+    broadcast = server.broadcast(server.init(weights, rng_for(seed, 0, "init")), client_id)
+
+    def train() -> None:
+        runner.update(WorkItem(broadcast, ClientState(), client_id))
+
+    return train
+
+
+def main(plan_directory: Path, data: str, client_id: str, seed: int) -> None:
+    """Answer each line with a training."""
+    train = trainer(plan_directory, data, client_id, seed)
+    train()
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        train()
+        print("trained", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]))
