@@ -25,6 +25,8 @@ from tests.benchmarks.simulate import evaluation as evaluation_bench
 from tests.benchmarks.simulate import selection as selection_bench
 from tests.benchmarks.simulate.comparison import render as render_simulate
 from tests.benchmarks.simulate.comparison import run_simulate_bench
+from tests.benchmarks.structure.observed import render as render_calls
+from tests.benchmarks.structure.observed import run_calls_bench
 from tests.benchmarks.watching.dashboard import render as render_dashboard
 from tests.benchmarks.watching.dashboard import run_dashboard_bench
 from tests.benchmarks.watching.monitor import render as render_monitor
@@ -354,6 +356,23 @@ def dashboard(devices: int, period: float, seconds: float, out: Path | None, as_
     with Telling() as tell:
         result = run_dashboard_bench(Fleet(devices=devices, period_s=period), seconds, given, tell)
     print_result(result, render_dashboard, out, as_json)
+
+
+@benchmarks.command()
+@click.option("--since", metavar="COMMIT", help="Also count the statements of this commit.")
+@_outputs
+def calls(since: str | None, out: Path | None, as_json: bool) -> None:
+    """Files that a reader must enter, and enter again, to follow a device's task, a round of the round server
+    and a simulated update through their calls; and the statements of the packages.
+
+    \b
+    Example:
+      python -m tests.benchmarks calls --since db51383
+    """
+    command = f"{COMMAND} calls" + (f" --since {since}" if since else "")
+    with Telling() as progress:
+        result = run_calls_bench(since, command, progress)
+    print_result(result, render_calls, out, as_json)
 
 
 if __name__ == "__main__":

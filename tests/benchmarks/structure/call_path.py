@@ -1,0 +1,138 @@
+"""How far a reader goes who follows one piece of work through the code.
+
+The calls are those of a real run: `CallGraph.observe` records which functions of the project call which ones.
+A call through a library, such as a context manager, counts as a call of the function that used the library.
+A lambda or a comprehension belongs to the function around it. What a module runs when it is imported does
+not count.
+
+The reader starts at the root function and reads depth first: each function once, its calls in the order in
+which they first happened. The reader is in the file of the function that is read, and after a call again in
+that of the caller.
+
+- functions: distinct functions that are read.
+- files: distinct files that they are in.
+- visits: how often the reader enters a file from another one; the root's file at the start counts.
+- returns: visits of a file that was visited before, so visits minus files.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import wraps
+from itertools import groupby
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = ("edgefl", "devices", "mqtt_broker", "firmware_export")
+
+
+class Function(NamedTuple):
+    """A function of the project: its file, and its qualified name in it."""
+
+    file: str
+    name: str
+
+
+@dataclass(frozen=True)
+class CallPath:
+    """See the module."""
+
+    functions: int
+    files: int
+    visits: int
+    returns: int
+
+
+def call_path(calls: Mapping[Function, Iterable[Function]], root: Function) -> CallPath:
+    """Return the figures of a reader who starts at a function."""
+    files = list[str]()
+    read = set[Function]()
+
+    def follow(function: Function) -> None:
+        read.add(function)
+        files.append(function.file)
+        for callee in calls.get(function, ()):
+            if callee not in read:
+                follow(callee)
+                files.append(function.file)
+
+    follow(root)
+    distinct = len(set(files))
+    visits = sum(1 for _ in groupby(files))
+    return CallPath(len(read), distinct, visits, visits - distinct)
+
+
+def function_of(code: CodeType) -> Function | None:
+    """Return the function that code belongs to, or None for code that is not in a package of the project."""
+    path = Path(code.co_filename)
+    if not path.is_relative_to(ROOT) or path.relative_to(ROOT).parts[0] not in PACKAGES:
+        return None
+    return Function(str(path.relative_to(ROOT)), code.co_qualname.partition(".<locals>.<")[0])
+
+
+@dataclass
+class CallGraph:
+    """The calls that happen below one function.
+
+    Attributes:
+        calls: whether a call got the argument that is followed, by caller and callee.
+        root: the function, once it has run.
+    """
+
+    calls: dict[Function, dict[Function, bool]] = field(default_factory=dict)
+    root: Function | None = None
+
+    def observe(self, function: Callable[..., Any], position: int | None = None) -> Callable[..., Any]:
+        """Return the function with a recorder around it, for the thread that calls it.
+
+        Args:
+            function: the root.
+            position: index of the argument that is followed; None follows none.
+        """
+        root = self.root = function_of(function.__code__)
+        assert root is not None, "only a function of the project is a root"
+
+        @wraps(function)
+        def observed(*arguments: Any) -> Any:
+            followed = None if position is None else arguments[position]
+
+            def record(frame: FrameType, event: str, _: Any) -> None:
+                callee = function_of(frame.f_code) if event == "call" else None
+                if callee is None or callee == root or (caller := _caller(frame)) is None:
+                    return
+                count = frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount
+                names = frame.f_code.co_varnames[:count]
+                passed = followed is not None and any(frame.f_locals.get(name) is followed for name in names)
+                edges = self.calls.setdefault(caller, {})
+                edges[callee] = edges.get(callee, False) or passed
+
+            sys.setprofile(record)
+            try:
+                return function(*arguments)
+            finally:
+                sys.setprofile(None)
+
+        return observed
+
+    def path(self, *, of_argument: bool = False) -> CallPath:
+        """Return the figures of all calls, or of those alone that get the argument that is followed."""
+        assert self.root is not None, "nothing was observed"
+        chosen = {
+            caller: [callee for callee, passed in edges.items() if passed or not of_argument]
+            for caller, edges in self.calls.items()
+        }
+        return call_path(chosen, self.root)
+
+
+def _caller(frame: FrameType) -> Function | None:
+    """Return the nearest function of the project above a frame, or None if a module is being imported."""
+    above = frame.f_back
+    while above is not None:
+        if above.f_code.co_name == "<module>":
+            return None
+        if (caller := function_of(above.f_code)) is not None:
+            return caller
+        above = above.f_back
+    return None

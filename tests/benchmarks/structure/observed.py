@@ -1,0 +1,149 @@
+"""The runs whose calls are counted: a federation of one device over mosquitto in this process, and one client
+of the simulator.
+"""
+
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from devices.service import Device, Settings
+from edgefl.algorithms import make_algorithm
+from edgefl.client.runner import WorkItem
+from edgefl.config import FederationConfig, load_config
+from edgefl.data.npz import save_shard
+from edgefl.data.sources import DataSource
+from edgefl.errors import EdgeflError
+from edgefl.plan.spec import Plan
+from edgefl.rng import rng_for
+from edgefl.server.events import Event, OpenRound
+from edgefl.server.round_server import RoundServer
+from edgefl.simulation.clients import Federation, OpenFederation, train
+from edgefl.types import ClientState, Shard, Weights
+from edgefl.wire.messages import Task
+from mqtt_broker.aggregator.plan_source import build_in_child, open_plan
+from mqtt_broker.aggregator.service import Aggregator
+from tests.benchmarks.fleet.broker import bare_broker
+from tests.benchmarks.structure.call_path import CallGraph
+from tests.benchmarks.structure.statements import by_package, files_of_commit, working_tree
+
+CLIENT = "device-1"
+SAMPLES = 40
+WAIT_S = 60.0
+CONFIG = '[federation]\nname = "calls"\nrounds = 2\nmin_clients = 1\n[model]\nname = "lenet5"\n'
+
+
+def samples() -> Shard:
+    """Return noise in the shape of digits."""
+    rng = np.random.default_rng(1)
+    x = rng.random((SAMPLES, 28, 28, 1)).astype(np.float32)
+    y = rng.integers(0, 10, SAMPLES)
+    return Shard(x, y, x[:10], y[:10], 10)
+
+
+def observe_federation(
+    plan: Plan, initial: Weights, config: FederationConfig, directory: Path
+) -> tuple[CallGraph, CallGraph]:
+    """Return the calls of the device in its first task, and those of the round server in the first round.
+
+    The round lasts from the event after the one that opens it to the one that opens the next round.
+    """
+    of_device, of_server = CallGraph(), CallGraph()
+    original_perform, original_handle = Device._perform, RoundServer.handle
+    perform, handle = of_device.observe(original_perform, position=1), of_server.observe(original_handle)
+    opened = 0
+
+    def perform_first(device: Device, task: Task, federation: str) -> None:
+        (perform if task.round == 1 else original_perform)(device, task, federation)
+
+    def handle_first(server: RoundServer, event: Event, now: float) -> Any:
+        nonlocal opened
+        actions = (handle if opened == 1 else original_handle)(server, event, now)
+        opened += sum(isinstance(action, OpenRound) for action in actions)
+        return actions
+
+    save_shard(directory / "samples.npz", samples())
+    errors = list[EdgeflError]()
+
+    def lead(url: str) -> None:
+        try:
+            Aggregator(config, plan, initial, directory / "out", lambda line: None).run(url)
+        except EdgeflError as error:
+            errors.append(error)
+
+    with (
+        bare_broker(directory, None) as port,
+        patch.object(Device, "_perform", perform_first),
+        patch.object(RoundServer, "handle", handle_first),
+    ):
+        url = f"mqtt://127.0.0.1:{port}"
+        data = DataSource(str(directory / "samples.npz"))
+        settings = Settings(url, CLIENT, data, directory / CLIENT, wait_s=WAIT_S, export=False)
+        aggregator = threading.Thread(target=lead, args=(url,), daemon=True)
+        aggregator.start()
+        Device(settings, lambda line: None).run()
+        aggregator.join(WAIT_S)
+    if errors:
+        raise errors[0]
+    return of_device, of_server
+
+
+def observe_simulation(plan: Plan, initial: Weights, config: FederationConfig) -> CallGraph:
+    """Return the calls of the simulator for the update of one client."""
+    graph = CallGraph()
+    federation = OpenFederation(Federation(plan, config.seed, {CLIENT: samples()}))
+    server = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
+    broadcast = server.broadcast(server.init(initial, rng_for(config.seed, 0, "init")), CLIENT)
+    item = WorkItem(broadcast, ClientState(), CLIENT, evaluate=config.reports_accuracy)
+    graph.observe(train)(federation, item)
+    return graph
+
+
+def run_calls_bench(since: str | None, command: str, progress: Callable[[str], None]) -> dict[str, Any]:
+    """Return the figures of the call paths, and the statements now and at a commit.
+
+    Raises:
+        EdgeflError: mosquitto is missing, or the commit is unknown.
+    """
+    before = by_package(files_of_commit(since)) if since else None
+    with tempfile.TemporaryDirectory(prefix="edgefl-bench-", ignore_cleanup_errors=True) as name:
+        directory = Path(name)
+        (directory / "federation.toml").write_text(CONFIG)
+        config = load_config(directory / "federation.toml")
+        progress("compiling the plan")
+        build_in_child(directory / "federation.toml", directory / "plan")
+        plan, initial = open_plan(directory / "plan", config)
+        progress("observing a federation")
+        device, server = observe_federation(plan, initial, config, directory)
+    paths = {
+        "device task (Device._perform)": device.path(),
+        "  of it, calls that get the task": device.path(of_argument=True),
+        "round server (RoundServer.handle)": server.path(),
+        "simulated update (simulation.clients.train)": observe_simulation(plan, initial, config).path(),
+    }
+    return {
+        "command": command,
+        "paths": {name: vars(path) for name, path in paths.items()},
+        "since": since,
+        "before": before,
+        "statements": by_package(working_tree()),
+    }
+
+
+def render(result: dict[str, Any]) -> str:
+    """Return the result as text for a terminal."""
+    figures = ("functions", "files", "visits", "returns")
+    lines = [result["command"], "", f"{'':44}" + "".join(f"{figure:>10}" for figure in figures)]
+    for name, path in result["paths"].items():
+        lines.append(f"{name:44}" + "".join(f"{path[figure]:10d}" for figure in figures))
+    before = result["before"]
+    lines += ["", f"{'':20}{'files':>8}{'statements':>12}" + (f"   at {result['since']}" if before else "")]
+    for package, now in result["statements"].items():
+        counts = [now, before[package]] if before else [now]
+        columns = (f"{count['files']:8d}{count['statements']:12d}" for count in counts)
+        lines.append(f"{package:20}" + "".join(columns))
+    return "\n".join(lines)

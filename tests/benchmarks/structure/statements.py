@@ -1,0 +1,60 @@
+"""How many statements packages have: nodes of the syntax tree that are statements, strings alone left out."""
+
+import ast
+import io
+import subprocess
+import tarfile
+from collections.abc import Iterable, Iterator
+
+from edgefl.errors import ConfigError
+from tests.benchmarks.structure.call_path import PACKAGES, ROOT
+
+FORMER_TRANSPORT = "edgefl/link"
+MEASURED = (
+    "mqtt_broker",
+    "devices",
+    "edgefl/server",
+    "edgefl/transport",
+    FORMER_TRANSPORT,
+    *PACKAGES,
+)
+
+
+def count_statements(source: str) -> int:
+    """Return the number of statements. A docstring is none."""
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.stmt)]
+    return sum(not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant) for node in nodes)
+
+
+def by_package(sources: Iterable[tuple[str, str]]) -> dict[str, dict[str, int]]:
+    """Return files and statements of the packages that are measured.
+
+    Args:
+        sources: path in the repository and content of each Python file.
+    """
+    counts = {package: {"files": 0, "statements": 0} for package in MEASURED}
+    for path, content in sources:
+        for package in counts:
+            if path.startswith(f"{package}/"):
+                counts[package]["files"] += 1
+                counts[package]["statements"] += count_statements(content)
+    return counts
+
+
+def working_tree() -> Iterator[tuple[str, str]]:
+    """Yield the Python files of the packages in the working tree."""
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield str(path.relative_to(ROOT)), path.read_text()
+
+
+def files_of_commit(commit: str) -> Iterator[tuple[str, str]]:
+    """Yield the Python files of a commit of this repository. Raises ConfigError for an unknown commit."""
+    command = ["git", "archive", "--format=tar", "--end-of-options", commit]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    if ran.returncode:
+        raise ConfigError(f"git has no commit {commit!r}: {ran.stderr.decode().strip()}; see `git log`")
+    with tarfile.open(fileobj=io.BytesIO(ran.stdout)) as archive:
+        for member in archive:
+            if member.name.endswith(".py") and (file := archive.extractfile(member)):
+                yield member.name, file.read().decode()
