@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from devices.service import Device, Settings
+from devices.service import Device, Settings, run_device
 from edgefl.algorithms import make_algorithm
 from edgefl.client.runner import WorkItem
 from edgefl.config import FederationConfig, load_config
@@ -71,7 +71,7 @@ def observe_federation(
 
     def lead(url: str) -> None:
         try:
-            Aggregator(config, plan, initial, directory / "out", lambda line: None).run(url)
+            Aggregator(config, plan, initial, directory / "out").run(url)
         except EdgeflError as error:
             errors.append(error)
 
@@ -85,7 +85,7 @@ def observe_federation(
         settings = Settings(url, CLIENT, data, directory / CLIENT, wait_s=WAIT_S, export=False)
         aggregator = threading.Thread(target=lead, args=(url,), daemon=True)
         aggregator.start()
-        Device(settings, lambda line: None).run()
+        run_device(settings)
         aggregator.join(WAIT_S)
     if errors:
         raise errors[0]
