@@ -27,9 +27,7 @@ def trainer(plan_directory: Path, data: str, client_id: str, seed: int) -> Calla
     plan = load_plan(plan_directory)
     initial = plan_directory / INITIAL_FILE
     weights = decode_initial(initial.read_bytes(), plan.spec, str(initial))
-    runner = open_runner(
-        plan, LocalDataset(DataSource(data)), seed, client_id, "litert", THREADS, lambda line: None
-    )
+    runner = open_runner(plan, LocalDataset(DataSource(data)), seed, client_id, "litert", THREADS)
     server = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
     broadcast = server.broadcast(server.init(weights, rng_for(seed, 0, "init")), client_id)
 
