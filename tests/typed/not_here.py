@@ -9,6 +9,7 @@ INSTALLS = "installs packages into the environment that runs the tests; .ci/run 
 LONG = "takes minutes to hours; tests/edgefl/reproduce runs a small cut of every experiment"
 BENCH = "a measurement of minutes; tests/edgefl/bench runs it with few of everything"
 PEERS = "a measurement of minutes; tests/benchmarks/test_*.py run it with few of everything"
+WEEK = "takes minutes; tests/edgefl/simulation/test_virtual_time.py plays smaller fleets"
 AUDIT = "takes minutes; tests/edgefl/audit runs it with few clients"
 FIRMWARE = "test_typed_firmware.py types the same of docs/results/firmware.md"
 SYSTEMD = "needs a machine that systemd booted; mosquitto gets the signal that it would send"
@@ -51,6 +52,11 @@ NOT_HERE: dict[str, dict[str, str]] = {
         "python -m tests.benchmarks int8 ...": PEERS,
         "python -m tests.benchmarks monitor ...": PEERS,
         "python -m tests.benchmarks dashboard ...": PEERS,
+        "python -m tests.benchmarks fleet-training ...": PEERS,
+        "python -m tests.benchmarks calls ...": PEERS,
+    },
+    "docs/decisions/0019-the-aggregator-drives-a-round-server.md": {
+        "python -m tests.benchmarks calls ...": PEERS
     },
     "docs/how-to/simulate.md": {"edgefl reproduce ...": LONG},
     "docs/how-to/report.md": {"pip install ...": INSTALLS},
@@ -62,7 +68,7 @@ NOT_HERE: dict[str, dict[str, str]] = {
     },
     "docs/how-to/connect-other-tools.md": {"pip install ...": INSTALLS, "docker compose ...": DOCKER},
     "docs/how-to/run-a-cluster.md": {"nats-server -c nats.conf": CLUSTER},
-    "docs/how-to/run-on-a-board.md": {"docker ...": DOCKER},
+    "docs/how-to/run-on-a-board.md": {"docker ...": DOCKER, "journalctl ...": SYSTEMD},
     "docs/how-to/watch-a-federation.md": {"pip install ...": INSTALLS},
     "docs/how-to/what-a-fleet-survives.md": {"make test-faults": FAULTS},
     "docs/reference/rooms.md": {
@@ -75,7 +81,10 @@ NOT_HERE: dict[str, dict[str, str]] = {
     },
     "docs/results/dashboard.md": {"python -m tests.benchmarks dashboard ...": PEERS},
     "docs/results/device.md": {"edgefl bench device ...": BENCH},
-    "docs/results/fleet.md": {"python -m tests.benchmarks fleet ...": PEERS},
+    "docs/results/fleet.md": {
+        "python -m tests.benchmarks fleet ...": PEERS,
+        "python -m tests.benchmarks fleet-training ...": PEERS,
+    },
     "docs/results/int8.md": {"python -m tests.benchmarks int8 ...": PEERS},
     "docs/results/label-audit.md": {"edgefl audit labels ...": AUDIT},
     "docs/results/monitor.md": {"python -m tests.benchmarks monitor ...": PEERS},
@@ -85,6 +94,7 @@ NOT_HERE: dict[str, dict[str, str]] = {
     "docs/results/simulate.md": {
         "python -m tests.benchmarks simulate ...": PEERS,
         "python -m tests.benchmarks evaluation ...": PEERS,
+        "edgefl simulate federation.toml --out runs/week": WEEK,
     },
     "docs/results/wire.md": {"edgefl bench wire ...": BENCH},
     "docs/tutorial/two-boards.md": {
