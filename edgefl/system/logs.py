@@ -152,7 +152,7 @@ def show_logs(
         options: which records, and how they are written.
         fields: added to every record in JSON.
     """
-    handler = _LineOutput(show)
+    handler = _LinePrinter(show)
     if options.log_format == "json":
         handler.setFormatter(JsonFormatter(fields or {}))
     else:
@@ -168,7 +168,7 @@ def show_logs(
         logger.setLevel(level)
 
 
-class _LineOutput(logging.Handler):
+class _LinePrinter(logging.Handler):
     def __init__(self, show: Callable[[str], None]) -> None:
         super().__init__()
         self._show = show

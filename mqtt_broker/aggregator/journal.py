@@ -38,8 +38,8 @@ create table if not exists tensors (
 PAGE_BYTES = 16384
 """Page size of a new file. With the default of 4096 bytes, large updates take 1.6 times as long to store."""
 WAL_PAGES = 4096
-"""A commit that leaves so many pages in the write-ahead log also moves them into the file. This limits the
-log of a long round. Else `Journal.checkpoint` moves them, while nobody waits.
+"""Size limit of the write-ahead log, in pages. A commit that exceeds it also moves the pages into the file.
+Below the limit, `Journal.checkpoint` moves them on another thread.
 """
 LOCK_TIMEOUT_S = 60.0
 """How long a commit waits for a checkpoint of another thread."""
@@ -108,8 +108,10 @@ class Journal:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        # A damaged file holds values of another type, or texts that are not JSON
-        except (sqlite3.Error, OSError, ValueError, TypeError, WireError) as error:
+        except (ValueError, TypeError, WireError) as error:
+            # Values of another type, or texts that are not JSON
+            raise StateError(f"{self._path} is damaged: {error}; begin anew with --fresh") from error
+        except (sqlite3.Error, OSError) as error:
             raise StateError(
                 f"cannot use {self._path}: {error}; free some space, or choose another --out"
             ) from error

@@ -6,8 +6,9 @@ A round is the time between the summaries of two rounds in turn, so it contains 
 between them. Reports of accuracy, validation samples and the training of a model per device are switched off:
 the training is the algorithm's alone, on all training samples.
 
-Where other programs use the processors too, processor time is the steadier figure: that of devices,
-aggregator and broker, over that of the training alone. It counts bare paho as nothing.
+Other programs on the machine disturb processor time less than they disturb seconds. So the benchmark also
+divides the processor time of devices, aggregator and broker by the processor time of the training alone. The
+processor time of bare paho is not part of this ratio.
 """
 
 import math
@@ -73,7 +74,14 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True)
 class TrainingSizes:
-    """What is run: a federation of so many clients, training samples a client, and rounds that count."""
+    """The size of the federation.
+
+    Attributes:
+        data: the data set.
+        clients: number of clients.
+        samples: number of training samples of each client.
+        rounds: number of measured rounds. One more round before them is not measured.
+    """
 
     data: str = "fashion-mnist"
     clients: int = 10
@@ -84,7 +92,7 @@ class TrainingSizes:
 def run_training_bench(
     sizes: TrainingSizes, epochs: Sequence[int], repeats: int, command: str, progress: Progress
 ) -> Figures:
-    """Measure all and return it with machine, versions, command and the machine's load before and after.
+    """Return all measurements, with machine, versions, command and the machine's load before and after.
 
     Raises:
         EdgeflError: mosquitto is missing, a process fails, or a federation does not come to its end.
@@ -142,7 +150,11 @@ def write_federation(sizes: TrainingSizes, epochs: int, directory: Path) -> tupl
 
 
 def _compare(sizes: TrainingSizes, epochs: int, repeats: int, directory: Path, progress: Progress) -> Figures:
-    """Run all three in turn, the order reversed each time. A ratio is that of the runs of one repeat."""
+    """Measure training, bare paho and edgefl, and return their figures.
+
+    The three take turns. Every second repeat runs them in reverse order. A ratio compares the runs of one
+    repeat.
+    """
     progress(f"compiling the plan of {epochs} epochs")
     config, plan = write_federation(sizes, epochs, directory)
     size = sum(FLOAT_BYTES * math.prod(weight.shape) for weight in load_plan(plan).spec.weights)

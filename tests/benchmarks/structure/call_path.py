@@ -6,8 +6,8 @@ A lambda or a comprehension belongs to the function around it. What a module run
 not count.
 
 The reader starts at the root function and reads depth first: each function once, its calls in the order in
-which they first happened. The reader is in the file of the function that is read, and after a call again in
-that of the caller.
+which they first happened. The reader enters the file of a function to read it, and goes back to the file of
+the caller afterwards.
 
 - functions: distinct functions that are read.
 - files: distinct files that they are in.

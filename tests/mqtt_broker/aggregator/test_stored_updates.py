@@ -441,3 +441,12 @@ def test_the_spool_of_an_older_version_is_removed(tmp_path):
     (spool / "updates").write_bytes(b"x")
     with open_storage(tmp_path):
         assert not AggregatorFiles(tmp_path).spool.exists()
+
+
+def test_a_damaged_row_names_the_file_and_fresh(tmp_path):
+    with Journal(tmp_path) as journal:
+        journal.open_round(OpenedRound(1, "federate", "n", ("pi-1",)))
+    with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as database, database:
+        database.execute("update round set cohort = '[\"pi-1'")
+    with Journal(tmp_path) as journal, pytest.raises(StateError, match="sqlite is damaged: .*--fresh"):
+        journal.round(1, "federate")
