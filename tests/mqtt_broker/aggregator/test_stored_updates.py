@@ -448,5 +448,5 @@ def test_a_damaged_row_names_the_file_and_fresh(tmp_path):
         journal.open_round(OpenedRound(1, "federate", "n", ("pi-1",)))
     with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as database, database:
         database.execute("update round set cohort = '[\"pi-1'")
-    with Journal(tmp_path) as journal, pytest.raises(StateError, match="sqlite is damaged: .*--fresh"):
+    with Journal(tmp_path) as journal, pytest.raises(StateError, match=r"sqlite is damaged: .*--fresh"):
         journal.round(1, "federate")
