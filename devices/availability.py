@@ -10,20 +10,26 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from devices.conditions import Conditions, Seen, on_mains, own_load, why_not
-from devices.host_sensors import load_average, supplies
+from devices.conditions import (
+    Conditions,
+    HostReadings,
+    estimate_process_load,
+    find_unmet_condition,
+    is_on_mains,
+)
+from devices.host_sensors import read_load_average, read_power_supplies
 from edgefl.errors import StateError
 from edgefl.storage.device_directory import DeviceFiles
 from edgefl.system.files import write_state
 from edgefl.system.host import ROOT
 from edgefl.wire.messages import PAUSED_BY_OPERATOR
 
-UNCHECKED = "has yet to see whether its data fit the plan"
-LOOK_S = 2.0
-DRAIN_S = 5.0
+UNCHECKED_REASON = "has yet to see whether its data fit the plan"
+CHECK_INTERVAL_S = 2.0
+DRAIN_PERIOD_S = 5.0
 
 
-def pause(state: Path) -> None:
+def pause_device(state: Path) -> None:
     """Pause the device of this state directory until `resume`, over restarts too.
 
     StateError when the directory is not there.
@@ -32,7 +38,7 @@ def pause(state: Path) -> None:
     write_state(DeviceFiles(state).paused, b"", remedy="use the account that runs the device")
 
 
-def resume(state: Path) -> None:
+def resume_device(state: Path) -> None:
     """Take the pause away, if there is one."""
     _check(state)
     path = DeviceFiles(state).paused
@@ -81,27 +87,29 @@ class Availability:
         self._looked = -math.inf
         self._refusal = ""
         self._refused_until = -math.inf
-        self._own = 0.0
-        self._cpu = _cpu_s()
+        self._process_load = 0.0
+        self._cpu = _measure_cpu_s()
         self._counted = clock()
 
-    def reason(self, *, anew: bool = False) -> str:
+    def find_pause_reason(self, *, refresh: bool = False) -> str:
         """Return why no task is taken up, empty when one is.
 
         `anew`: look, however short ago the last time was.
         """
         now = self._clock()
-        if anew or now - self._looked >= LOOK_S:
+        if refresh or now - self._looked >= CHECK_INTERVAL_S:
             first = self._looked == -math.inf
             self._looked = now
-            found = (
-                PAUSED_BY_OPERATOR if is_paused(self._state) else why_not(self._conditions, self._see(now))
+            reason = (
+                PAUSED_BY_OPERATOR
+                if is_paused(self._state)
+                else find_unmet_condition(self._conditions, self._read_host(now))
             )
-            if found and not self._reason and not first:
+            if reason and not self._reason and not first:
                 self._since = now
-            self._reason = found
+            self._reason = reason
         refusal = self._refusal if now < self._refused_until else ""
-        return self._reason or refusal or (UNCHECKED if self.unchecked else "")
+        return self._reason or refusal or (UNCHECKED_REASON if self.unchecked else "")
 
     def refuse(self, reason: str, for_s: float = math.inf) -> None:
         """Take up no task for so many seconds, or until `accept`.
@@ -116,22 +124,24 @@ class Availability:
         self._refusal = ""
         self._refused_until = -math.inf
 
-    def takes_up(self) -> bool:
+    def accepts_tasks(self) -> bool:
         """Whether a task that has come is done: always, unless the aggregator knew of the pause when it sent
         it.
         """
-        return not self._reason or self._clock() - self._since < DRAIN_S
+        return not self._reason or self._clock() - self._since < DRAIN_PERIOD_S
 
-    def _see(self, now: float) -> Seen:
-        cpu = _cpu_s()
-        self._own = own_load(self._own, cpu - self._cpu, now - self._counted)
+    def _read_host(self, now: float) -> HostReadings:
+        cpu = _measure_cpu_s()
+        self._process_load = estimate_process_load(self._process_load, cpu - self._cpu, now - self._counted)
         self._cpu = cpu
         self._counted = now
-        load = max(0.0, load_average(self._root) - self._own) / self._cores
+        load = max(0.0, read_load_average(self._root) - self._process_load) / self._cores
         local = time.localtime()
-        return Seen(load, on_mains(supplies(self._root)), 60 * local.tm_hour + local.tm_min)
+        return HostReadings(
+            load, is_on_mains(read_power_supplies(self._root)), 60 * local.tm_hour + local.tm_min
+        )
 
 
-def _cpu_s() -> float:
+def _measure_cpu_s() -> float:
     """The processor seconds of this process, and of the exports that it ran."""
     return sum(os.times()[:4])

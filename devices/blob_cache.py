@@ -6,27 +6,27 @@ from pathlib import Path
 
 from edgefl.errors import StateError
 from edgefl.system.files import write_errors, write_state
-from edgefl.wire.topics import SHA256
+from edgefl.wire.topics import SHA256_PATTERN
 
-LIMIT_BYTES = 64 * 1024 * 1024
+MAX_CACHE_BYTES = 64 * 1024 * 1024
 
 
 class BlobCache:
     """Blobs in a directory, `limit_bytes` at most: the ones longest unused go first."""
 
-    def __init__(self, directory: Path, limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(self, directory: Path, limit_bytes: int = MAX_CACHE_BYTES) -> None:
         self._directory = directory
         self._limit = limit_bytes
 
-    def path(self, sha256: str) -> Path:
+    def locate(self, sha256: str) -> Path:
         """Return where a blob is, or would be. StateError for a name that is no sha256."""
-        if not SHA256.fullmatch(sha256):
+        if not SHA256_PATTERN.fullmatch(sha256):
             raise StateError(f"blob name {sha256[:80]!r}, expected 64 hex digits")
         return self._directory / sha256
 
     def get(self, sha256: str) -> bytes | None:
         """Return the blob, or None when it is not there or was damaged on disk."""
-        path = self.path(sha256)
+        path = self.locate(sha256)
         try:
             content = path.read_bytes()
         except FileNotFoundError:
@@ -42,17 +42,19 @@ class BlobCache:
     def put(self, content: bytes) -> str:
         """Keep a blob and return its sha256; StateError when the disk does not take it."""
         sha256 = hashlib.sha256(content).hexdigest()
-        path = self.path(sha256)
+        path = self.locate(sha256)
         remedy = "free some space or choose another --state"
         write_state(path, content, remedy=remedy)
         with write_errors(path, remedy):
-            self._shrink(keep=path)
+            self._remove_oldest(keep=path)
         return sha256
 
-    def _shrink(self, keep: Path) -> None:
-        found = [(path, path.stat()) for path in self._directory.iterdir() if SHA256.fullmatch(path.name)]
-        total = sum(stat.st_size for _, stat in found)
-        for path, stat in sorted(found, key=lambda item: item[1].st_mtime_ns):
+    def _remove_oldest(self, keep: Path) -> None:
+        blobs = [
+            (path, path.stat()) for path in self._directory.iterdir() if SHA256_PATTERN.fullmatch(path.name)
+        ]
+        total = sum(stat.st_size for _, stat in blobs)
+        for path, stat in sorted(blobs, key=lambda item: item[1].st_mtime_ns):
             if total <= self._limit:
                 return
             if path != keep:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgefl.errors import ConfigError
-from edgefl.system.host import ROOT, board_model, read_text, total_memory_mb
+from edgefl.system.host import ROOT, read_board_model, read_text, read_total_memory_mb
 
-RUNTIMES = {64: "ai-edge-litert", 32: "tflite-runtime"}
+RUNTIMES_BY_BITS = {64: "ai-edge-litert", 32: "tflite-runtime"}
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Board:
     @property
     def runtimes(self) -> dict[int, str]:
         """The TFLite runtime of each of its systems, by bits."""
-        return {bits: RUNTIMES[bits] for bits in self.bits}
+        return {bits: RUNTIMES_BY_BITS[bits] for bits in self.bits}
 
 
-PI = "https://www.raspberrypi.com/products"
+RASPBERRY_PI_URL = "https://www.raspberrypi.com/products"
 BOARDS = (
     Board(
         "pi-zero-2-w",
@@ -50,7 +50,7 @@ BOARDS = (
         2,
         (64, 32),
         r"Raspberry Pi Zero 2\b",
-        f"{PI}/raspberry-pi-zero-2-w/",
+        f"{RASPBERRY_PI_URL}/raspberry-pi-zero-2-w/",
     ),
     Board(
         "pi-3",
@@ -60,7 +60,7 @@ BOARDS = (
         2,
         (64, 32),
         r"Raspberry Pi (Compute Module )?3\b",
-        f"{PI}/raspberry-pi-3-model-a-plus/",
+        f"{RASPBERRY_PI_URL}/raspberry-pi-3-model-a-plus/",
     ),
     Board(
         "pi-4",
@@ -70,7 +70,7 @@ BOARDS = (
         2,
         (64, 32),
         r"Raspberry Pi (Compute Module )?(4S?|400)\b",
-        f"{PI}/raspberry-pi-4-model-b/",
+        f"{RASPBERRY_PI_URL}/raspberry-pi-4-model-b/",
     ),
     Board(
         "pi-5",
@@ -80,7 +80,7 @@ BOARDS = (
         2,
         (64, 32),
         r"Raspberry Pi (Compute Module )?(5|500)\b",
-        f"{PI}/raspberry-pi-5/",
+        f"{RASPBERRY_PI_URL}/raspberry-pi-5/",
     ),
     Board(
         "jetson-orin",
@@ -103,11 +103,11 @@ BOARDS = (
         "https://developer.nvidia.com/embedded/jetson-modules",
     ),
 )
-GENERIC = Board("generic", "any other Linux machine", 0, 0, 1, (64, 32), "", "")
+GENERIC_BOARD = Board("generic", "any other Linux machine", 0, 0, 1, (64, 32), "", "")
 
 
 @dataclass(frozen=True)
-class Here:
+class Machine:
     """What this machine is.
 
     `memory_mb`: MB of 10^6 bytes, NaN when unknown; `bits`: of the Python, which may be 32 on a 64-bit
@@ -123,7 +123,7 @@ class Here:
     @property
     def runtime(self) -> str:
         """The TFLite runtime that the base install has here."""
-        return RUNTIMES[self.bits]
+        return RUNTIMES_BY_BITS[self.bits]
 
     @property
     def can_quantize(self) -> bool:
@@ -131,25 +131,27 @@ class Here:
         return self.bits == 64
 
 
-def board_of(model: str) -> Board:
+def match_board(model: str) -> Board:
     """Return the profile of a device tree's model name, generic for one that is not known."""
-    return next((board for board in BOARDS if re.search(board.pattern, model)), GENERIC)
+    return next((board for board in BOARDS if re.search(board.pattern, model)), GENERIC_BOARD)
 
 
-def board_named(name: str) -> Board:
+def find_board(name: str) -> Board:
     """Return the profile of that name; ConfigError when there is none."""
-    known = {board.name: board for board in (*BOARDS, GENERIC)}
-    if name not in known:
-        raise ConfigError(f"no board {name!r}; known are {', '.join(known)}")
-    return known[name]
+    profiles = {board.name: board for board in (*BOARDS, GENERIC_BOARD)}
+    if name not in profiles:
+        raise ConfigError(f"no board {name!r}; known are {', '.join(profiles)}")
+    return profiles[name]
 
 
-def detect(root: Path = ROOT) -> Here:
+def detect_machine(root: Path = ROOT) -> Machine:
     """Return what this machine says of itself under /proc; tests give another root."""
-    model = board_model(root)
+    model = read_board_model(root)
     cores = (
         sum(row.startswith("processor") for row in read_text(root / "proc/cpuinfo").splitlines())
         or os.cpu_count()
         or 1
     )
-    return Here(board_of(model), model, total_memory_mb(root), cores, 64 if sys.maxsize > 2**32 else 32)
+    return Machine(
+        match_board(model), model, read_total_memory_mb(root), cores, 64 if sys.maxsize > 2**32 else 32
+    )

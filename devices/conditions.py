@@ -5,16 +5,16 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from devices.host_sensors import Supply
+from devices.host_sensors import PowerSupply
 from edgefl.errors import ConfigError
 
-IDLE_LOAD = 0.5
+MAX_IDLE_LOAD = 0.5
 """What others may load each core with before the board counts as busy."""
-MINUTE_S = 60.0
+LOAD_AVERAGE_PERIOD_S = 60.0
 
 
 @dataclass(frozen=True)
-class Window:
+class TimeWindow:
     """A part of each day in local time: minutes after midnight, `start` included, `end` not.
 
     Start above end runs over midnight.
@@ -33,11 +33,11 @@ class Conditions:
 
     idle: bool = False
     mains: bool = False
-    between: Window | None = None
+    between: TimeWindow | None = None
 
 
 @dataclass(frozen=True)
-class Seen:
+class HostReadings:
     """What the board says: `load` of others for each core, whether it is on mains, and the minute of the day
     in local time.
     """
@@ -47,13 +47,13 @@ class Seen:
     minute: int
 
 
-def parse_window(text: str) -> Window:
+def parse_window(text: str) -> TimeWindow:
     """Read `22:00-06:00`; ConfigError for anything else."""
-    found = re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)-([01]?\d|2[0-3]):([0-5]\d)", text)
-    if not found:
+    match = re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)-([01]?\d|2[0-3]):([0-5]\d)", text)
+    if not match:
         raise ConfigError(f"--between {text!r}: expected two times of day such as 22:00-06:00")
-    hours, minutes, end_hours, end_minutes = map(int, found.groups())
-    window = Window(60 * hours + minutes, 60 * end_hours + end_minutes)
+    hours, minutes, end_hours, end_minutes = map(int, match.groups())
+    window = TimeWindow(60 * hours + minutes, 60 * end_hours + end_minutes)
     if window.start == window.end:
         raise ConfigError(
             f"--between {text!r}: both times are the same; give two, or leave --between out for the whole day"
@@ -61,25 +61,27 @@ def parse_window(text: str) -> Window:
     return window
 
 
-def is_within(window: Window, minute: int) -> bool:
+def is_within(window: TimeWindow, minute: int) -> bool:
     """Whether a minute of the day lies in the window."""
     if window.start < window.end:
         return window.start <= minute < window.end
     return minute >= window.start or minute < window.end
 
 
-def on_mains(supplies: Iterable[Supply]) -> bool:
+def is_on_mains(supplies: Iterable[PowerSupply]) -> bool:
     """Whether the board is fed from outside: a supply that is no battery is online, or no battery of its own
     discharges.
 
     So a board without any known supply is on mains, and an unused PoE hat (offline) takes none off it.
     """
-    own = [supply for supply in supplies if supply.scope != "Device"]
-    fed = any(supply.kind != "Battery" and supply.online for supply in own)
-    return fed or not any(supply.kind == "Battery" and supply.status == "Discharging" for supply in own)
+    board_supplies = [supply for supply in supplies if supply.scope != "Device"]
+    fed = any(supply.kind != "Battery" and supply.online for supply in board_supplies)
+    return fed or not any(
+        supply.kind == "Battery" and supply.status == "Discharging" for supply in board_supplies
+    )
 
 
-def own_load(before: float, cpu_s: float, elapsed_s: float) -> float:
+def estimate_process_load(before: float, cpu_s: float, elapsed_s: float) -> float:
     """Return what this process adds to the one-minute load average, by the kernel's own decay (e^-t/60).
 
     before: what it was `elapsed_s` seconds ago; cpu_s: the processor seconds that it used since. Without this
@@ -87,11 +89,11 @@ def own_load(before: float, cpu_s: float, elapsed_s: float) -> float:
     """
     if elapsed_s <= 0:
         return before
-    kept = math.exp(-elapsed_s / MINUTE_S)
-    return before * kept + cpu_s / elapsed_s * (1 - kept)
+    decay = math.exp(-elapsed_s / LOAD_AVERAGE_PERIOD_S)
+    return before * decay + cpu_s / elapsed_s * (1 - decay)
 
 
-def why_not(conditions: Conditions, seen: Seen) -> str:
+def find_unmet_condition(conditions: Conditions, seen: HostReadings) -> str:
     """Return why no work is taken up now, empty when all conditions hold.
 
     The words go into the device's status.
@@ -100,6 +102,6 @@ def why_not(conditions: Conditions, seen: Seen) -> str:
         return f"outside {conditions.between}"
     if conditions.mains and not seen.mains:
         return "on battery"
-    if conditions.idle and seen.load >= IDLE_LOAD:
+    if conditions.idle and seen.load >= MAX_IDLE_LOAD:
         return "busy"
     return ""

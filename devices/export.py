@@ -13,7 +13,7 @@ from edgefl.data.sources import DataSource
 from edgefl.errors import ExportError
 from edgefl.storage.device_directory import DeviceFiles
 
-LIMIT_S = 900.0
+EXPORT_TIMEOUT_S = 900.0
 
 
 def export_in_child(state: Path, source: DataSource) -> Mapping[str, Any]:
@@ -41,14 +41,14 @@ def export_in_child(state: Path, source: DataSource) -> Mapping[str, Any]:
     remedy = f"run `edgefl export --state {state} -o model/` to see all of it"
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=EXPORT_TIMEOUT_S
         )
     except subprocess.TimeoutExpired as error:
-        raise ExportError(f"the export did not end within {LIMIT_S:g} s; {remedy}") from error
+        raise ExportError(f"the export did not end within {EXPORT_TIMEOUT_S:g} s; {remedy}") from error
     if done.returncode:
-        words = [line for line in done.stderr.splitlines() if line.strip()]
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
         raise ExportError(
-            f"the export failed: {words[-1] if words else f'exit code {done.returncode}'}; {remedy}"
+            f"the export failed: {lines[-1] if lines else f'exit code {done.returncode}'}; {remedy}"
         )
     try:
         report = json.loads(done.stdout)
@@ -57,7 +57,7 @@ def export_in_child(state: Path, source: DataSource) -> Mapping[str, Any]:
     return dict(report)
 
 
-def export_metrics(report: Mapping[str, Any]) -> dict[str, float]:
+def extract_export_metrics(report: Mapping[str, Any]) -> dict[str, float]:
     """Return what of the report the aggregator is told."""
     return {
         "accuracy_shipped_int8": float(report["accuracy_int8"]),

@@ -9,11 +9,11 @@ from edgefl.system.host import ROOT, read_text
 
 # cpu-thermal (Raspberry Pi), CPU-therm and cpu-thermal (Jetson), soc_thermal (Rockchip), x86_pkg_temp
 CPU_ZONE = re.compile(r"cpu|soc|x86_pkg", re.IGNORECASE)
-PLAUSIBLE_C = (-60.0, 160.0)
+PLAUSIBLE_RANGE_C = (-60.0, 160.0)
 
 
 @dataclass(frozen=True)
-class Supply:
+class PowerSupply:
     """One entry of /sys/class/power_supply; `scope` is Device for the battery of a mouse or the like."""
 
     kind: str
@@ -22,34 +22,36 @@ class Supply:
     scope: str = ""
 
 
-def load_average(root: Path = ROOT) -> float:
+def read_load_average(root: Path = ROOT) -> float:
     """Return the load average over the last minute; 0 where /proc does not say."""
-    words = read_text(root / "proc/loadavg").split()
+    fields = read_text(root / "proc/loadavg").split()
     try:
-        return float(words[0])
+        return float(fields[0])
     except (IndexError, ValueError):
         return 0.0
 
 
-def supplies(root: Path = ROOT) -> tuple[Supply, ...]:
+def read_power_supplies(root: Path = ROOT) -> tuple[PowerSupply, ...]:
     """Return the power supplies that the kernel knows; most boards have none."""
-    places = sorted((root / "sys/class/power_supply").glob("*"))
-    told = [[read_text(place / key) for key in ("type", "online", "status", "scope")] for place in places]
+    folders = sorted((root / "sys/class/power_supply").glob("*"))
+    rows = [[read_text(folder / key) for key in ("type", "online", "status", "scope")] for folder in folders]
     return tuple(
-        Supply(kind, online not in ("", "0"), status, scope) for kind, online, status, scope in told if kind
+        PowerSupply(kind, online not in ("", "0"), status, scope)
+        for kind, online, status, scope in rows
+        if kind
     )
 
 
-def temperature_c(root: Path = ROOT) -> float:
+def read_temperature_c(root: Path = ROOT) -> float:
     """Return the temperature of the warmest processor zone in degrees Celsius.
 
     NaN where /sys/class/thermal has none.
     """
-    found = []
+    temperatures = []
     for zone in (root / "sys/class/thermal").glob("thermal_zone*"):
-        told = read_text(zone / "temp")
-        if CPU_ZONE.search(read_text(zone / "type")) and re.fullmatch(r"-?\d{1,7}", told):
-            celsius = int(told) / 1000
-            if PLAUSIBLE_C[0] < celsius < PLAUSIBLE_C[1]:
-                found.append(celsius)
-    return max(found, default=math.nan)
+        text = read_text(zone / "temp")
+        if CPU_ZONE.search(read_text(zone / "type")) and re.fullmatch(r"-?\d{1,7}", text):
+            celsius = int(text) / 1000
+            if PLAUSIBLE_RANGE_C[0] < celsius < PLAUSIBLE_RANGE_C[1]:
+                temperatures.append(celsius)
+    return max(temperatures, default=math.nan)

@@ -12,16 +12,16 @@ import time
 from edgefl.errors import LinkError, WireError
 from edgefl.transport.link import Link, Message
 from edgefl.wire import version1
-from edgefl.wire.messages import STOPPED, Claim, State, Status
+from edgefl.wire.messages import STOPPED_PHASE, Claim, State, Status
 from edgefl.wire.strict_json import decode_json, encode_json
-from edgefl.wire.topics import PROTOCOL_VERSION, Topics, parse_topic
+from edgefl.wire.topics import PROTOCOL_VERSION, FederationTopics, parse_topic
 from edgefl.wire.version1 import is_version1
 
 LOGGER = logging.getLogger("edgefl.device")
-SETTLE_S = 0.5
+RETAINED_WAIT_S = 0.5
 
 
-class IdTakenError(LinkError):
+class DuplicateIdError(LinkError):
     """Another device has this id: the status on the broker is that one's."""
 
 
@@ -31,17 +31,17 @@ def find_federation(link: Link, timeout_s: float) -> str:
     An aggregator that speaks version 1 of the protocol is named once. LinkError when there are several
     federations, or none within `timeout_s` (0: no limit).
     """
-    link.subscribe(Topics("+").state, version1.state_topic("+"))
+    link.subscribe(FederationTopics("+").state, version1.format_state_topic("+"))
     running: dict[str, str] = {}
     current = set[str]()
     older = set[str]()
-    told = False
+    has_logged = False
     began = time.monotonic()
-    settled = began + SETTLE_S
+    settled = began + RETAINED_WAIT_S
     while True:
         now = time.monotonic()
         if now >= settled and len(running) == 1:
-            link.unsubscribe(Topics("+").state, version1.state_topic("+"))
+            link.unsubscribe(FederationTopics("+").state, version1.format_state_topic("+"))
             return next(iter(running))
         if now >= settled and running:
             raise LinkError(
@@ -54,32 +54,33 @@ def find_federation(link: Link, timeout_s: float) -> str:
                 "start`"
             )
         event = link.get(max(0.0, settled - now) or 0.5)
-        if event is None and not running and not told:
-            told = True
+        if event is None and not running and not has_logged:
+            has_logged = True
             LOGGER.info(f"no federation runs at {link.url} yet; waiting for an aggregator")
         for name in sorted(older - current) if now >= settled else ():
-            LOGGER.warning(older_aggregator(name, link.url))
+            LOGGER.warning(describe_older_aggregator(name, link.url))
             current.add(name)  # once
         if isinstance(event, Message) and is_version1(event.topic):
-            older |= _running_version1(event)
+            older |= _read_version1_federation(event)
         elif isinstance(event, Message):
-            name, phase = _state_of(event)
+            name, phase = _read_federation_phase(event)
             current.add(name)
             running.pop(name, None)
-            if phase not in ("", "done", STOPPED):
+            if phase not in ("", "done", STOPPED_PHASE):
                 running[name] = phase
                 settled = max(settled, time.monotonic() + 0.1)
 
 
-def older_aggregator(federation: str, url: str) -> str:
+def describe_older_aggregator(federation: str, url: str) -> str:
     """Return the message for a person whose aggregator speaks version 1 of the protocol."""
     return (
-        f"the aggregator of {federation!r} at {url} speaks version {version1.VERSION} of the protocol, this "
+        f"the aggregator of {federation!r} at {url} speaks version {version1.OLD_PROTOCOL_VERSION} of the "
+        f"protocol, this "
         f"device version {PROTOCOL_VERSION}; update edgefl on the aggregator's machine"
     )
 
 
-def _running_version1(message: Message) -> set[str]:
+def _read_version1_federation(message: Message) -> set[str]:
     """Return the name of the federation that a version 1 aggregator leads, as a set that is empty when none
     runs.
     """
@@ -87,10 +88,10 @@ def _running_version1(message: Message) -> set[str]:
         state = decode_json(version1.State, message.payload) if message.payload else None
     except WireError:
         return set()
-    return {state.federation} if state and state.phase not in ("done", STOPPED) else set()
+    return {state.federation} if state and state.phase not in ("done", STOPPED_PHASE) else set()
 
 
-def _state_of(message: Message) -> tuple[str, str]:
+def _read_federation_phase(message: Message) -> tuple[str, str]:
     try:
         name = parse_topic(message.topic).federation
         return name, decode_json(State, message.payload).phase if message.payload else ""
@@ -98,14 +99,16 @@ def _state_of(message: Message) -> tuple[str, str]:
         return "", ""
 
 
-def claim(link: Link, topics: Topics, client_id: str, boot_id: str, keepalive_s: float) -> set[str]:
+def check_id_is_free(
+    link: Link, topics: FederationTopics, client_id: str, boot_id: str, keepalive_s: float
+) -> set[str]:
     """Make sure that no other device has this id; returns the boot ids of dead ones.
 
     IdTakenError when one answers.
     """
-    link.subscribe(topics.device(client_id, "status"))
-    link.publish(topics.device(client_id, "claim"), encode_json(Claim(boot_id, time.time())))
-    until = time.monotonic() + SETTLE_S
+    link.subscribe(topics.format_device(client_id, "status"))
+    link.publish(topics.format_device(client_id, "claim"), encode_json(Claim(boot_id, time.time())))
+    until = time.monotonic() + RETAINED_WAIT_S
     seen: dict[str, float] = {}
     while (left := until - time.monotonic()) > 0:
         event = link.get(left)
@@ -117,22 +120,22 @@ def claim(link: Link, topics: Topics, client_id: str, boot_id: str, keepalive_s:
             continue
         if not status.online:
             seen.pop(status.boot_id, None)
-            until = min(until, time.monotonic() + SETTLE_S)
+            until = min(until, time.monotonic() + RETAINED_WAIT_S)
         elif status.boot_id in seen or not event.retained:
-            raise IdTakenError(taken(client_id, link.url))
+            raise DuplicateIdError(describe_duplicate_id(client_id, link.url))
         else:
             seen[status.boot_id] = status.ts
             until = time.monotonic() + 1.5 * keepalive_s
     return set(seen)
 
 
-def taken(client_id: str, url: str) -> str:
+def describe_duplicate_id(client_id: str, url: str) -> str:
     """Return what is said to the second device of an id."""
     return (
         f"another device has the id {client_id!r} at {url}; give this one another --id, or end the other one"
     )
 
 
-def yields_to(mine: Status, other: Status) -> bool:
+def should_yield(mine: Status, other: Status) -> bool:
     """Whether this device must go when two of one id started at once: the earlier one stays."""
     return (other.born, other.boot_id) < (mine.born, mine.boot_id)

@@ -18,7 +18,7 @@ from edgefl.errors import ConfigError
 # memory.
 # no MemoryDenyWriteExecute: a runtime may compile its kernels. A forbidden call fails with EPERM, which a
 # library may handle.
-UNIT = """# {board}. Written by: edgefl device install
+DEVICE_UNIT_TEMPLATE = """# {board}. Written by: edgefl device install
 # The account {user} runs the device and owns its state. It reads its enrolment and its data, which only this account should be able to.
 [Unit]
 Description=edgefl device {client_id}
@@ -59,32 +59,32 @@ ProtectClock=true
 [Install]
 WantedBy=multi-user.target
 """  # noqa: E501
-STATES = Path("/var/lib")
-SYSTEM = Path("/etc/systemd/system")
-OWN = ("out", "user", "board", "as_json")
+STATES_DIRECTORY = Path("/var/lib")
+SYSTEMD_DIRECTORY = Path("/etc/systemd/system")
+INSTALL_OPTIONS = ("out", "user", "board", "as_json")
 
 
-def quoted(word: str) -> str:
+def quote_argument(argument: str) -> str:
     """Return a word as ExecStart= takes it: specifiers and variables are not expanded.
 
     ConfigError for a line break.
     """
-    if re.search(r"[\x00-\x1f]", word):
-        raise ConfigError(f"{word!r} has a control character, which a unit cannot hold; rename the file")
-    plain = word.replace("%", "%%").replace("$", "$$")
+    if re.search(r"[\x00-\x1f]", argument):
+        raise ConfigError(f"{argument!r} has a control character, which a unit cannot hold; rename the file")
+    plain = argument.replace("%", "%%").replace("$", "$$")
     if re.fullmatch(r"[\w@%+=:,./$-]+", plain, re.ASCII):
         return plain
     return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def path_setting(key: str, path: str) -> str:
+def format_path_setting(key: str, path: str) -> str:
     """Return a setting whose value is a path."""
     escaped = path.replace("%", "%%")
     return f"{key}={escaped}" if " " not in path else f'{key}="{escaped}"'
 
 
-def unit_text(
-    client_id: str, words: list[str], state: Path, user: str, board: str, memory_mb: int, folder: str = ""
+def render_device_unit(
+    client_id: str, arguments: list[str], state: Path, user: str, board: str, memory_mb: int, folder: str = ""
 ) -> str:
     """Return the unit.
 
@@ -98,56 +98,58 @@ def unit_text(
         folder: Where a data function of the owner is imported from, empty without one. Such a function may
             read a sensor, so the devices of the machine stay visible to it.
     """
-    in_var_lib = state != STATES and state.is_relative_to(STATES)
-    place = (
-        path_setting("StateDirectory", str(state.relative_to(STATES)))
+    in_var_lib = state != STATES_DIRECTORY and state.is_relative_to(STATES_DIRECTORY)
+    state_setting = (
+        format_path_setting("StateDirectory", str(state.relative_to(STATES_DIRECTORY)))
         if in_var_lib
-        else path_setting("ReadWritePaths", str(state))
+        else format_path_setting("ReadWritePaths", str(state))
     )
-    return UNIT.format(
+    return DEVICE_UNIT_TEMPLATE.format(
         board=board,
         client_id=client_id,
         user=user,
-        command=" ".join(map(quoted, words)),
-        folder=path_setting("WorkingDirectory", folder or "/"),
+        command=" ".join(map(quote_argument, arguments)),
+        folder=format_path_setting("WorkingDirectory", folder or "/"),
         memory=f"MemoryMax={memory_mb}M\n" if memory_mb else "",
         devices="" if folder else "\nPrivateDevices=true",
-        place=f"{place}\nStateDirectoryMode=0700" if in_var_lib else place,
+        place=f"{state_setting}\nStateDirectoryMode=0700" if in_var_lib else state_setting,
     )
 
 
-def start_words(context: click.Context, start: click.Command, data: str) -> list[str]:
+def list_start_arguments(context: click.Context, start: click.Command, data: str) -> list[str]:
     """Return the options of `device start` that were given, as words.
 
     Paths are absolute, since a service starts in /, as `data` is.
     """
-    words: list[str] = []
+    arguments: list[str] = []
     for option in start.params:
         value = context.params.get(option.name or "")
         source = context.get_parameter_source(option.name or "")
         if (
             source is not ParameterSource.COMMANDLINE
             or not isinstance(option, click.Option)
-            or option.name in OWN
+            or option.name in INSTALL_OPTIONS
         ):
             continue
         if option.is_flag:
-            words.append(option.opts[0] if value or not option.secondary_opts else option.secondary_opts[0])
+            arguments.append(
+                option.opts[0] if value or not option.secondary_opts else option.secondary_opts[0]
+            )
             continue
         values: tuple[Any, ...] = tuple(value or ()) if option.multiple else (value,)
-        for each in values:
-            words += [
+        for item in values:
+            arguments += [
                 option.opts[0],
-                data if option.name == "data" else str(each.resolve() if isinstance(each, Path) else each),
+                data if option.name == "data" else str(item.resolve() if isinstance(item, Path) else item),
             ]
-    return words
+    return arguments
 
 
-def install_of(start: click.Command) -> click.Command:
+def make_install_command(start: click.Command) -> click.Command:
     """Return the command `install`, which takes every option that `start` takes."""
 
     @click.pass_context
-    def install(context: click.Context, /, **given: Any) -> None:
+    def install(context: click.Context, /, **options: Any) -> None:
         """Write a hardened systemd unit that runs `edgefl device start` with these options, and say how to
         enable it.
 
@@ -156,77 +158,91 @@ def install_of(start: click.Command) -> click.Command:
 
         Example: edgefl device install --enrol pi-7.enrol --data shard.npz --state /var/lib/edgefl -o .
         """
-        from devices.boards import board_named, detect
+        from devices.boards import detect_machine, find_board
         from devices.conditions import parse_window
-        from edgefl.data.sources.options import given_source
+        from edgefl.data.sources.options import parse_source_options
         from edgefl.security.enrolment import load_enrolment
         from edgefl.system.files import write_atomic
         from edgefl.wire.topics import check_client_id
         from edgefl.wire.url import parse_url
 
-        enrolment = load_enrolment(given["enrol"]) if given["enrol"] else None
-        client_id = enrolment.client_id if enrolment else given["client_id"]
+        enrolment = load_enrolment(options["enrol"]) if options["enrol"] else None
+        client_id = enrolment.client_id if enrolment else options["client_id"]
         if not client_id:
             raise ConfigError(
                 "no --id; give this device a name such as pi-1, or --enrol with the file of `edgefl device "
                 "enrol`"
             )
         check_client_id(client_id)
-        if given["state"] is None:
+        if options["state"] is None:
             raise ConfigError(
-                f"no --state; a service needs a directory of its own, such as --state {STATES / 'edgefl'}"
+                f"no --state; a service needs a directory of its own, such as --state "
+                f"{STATES_DIRECTORY / 'edgefl'}"
             )
-        if given["broker"] and parse_url(given["broker"]).password:
+        if options["broker"] and parse_url(options["broker"]).password:
             raise ConfigError(
                 "--broker has a password in it, which everybody could read in the unit; enrol the board and "
                 "give --enrol"
             )
-        if given["between"]:
-            parse_window(given["between"])
-        here = detect()
-        state = given["state"].resolve()
-        source = given_source(given)
-        board = board_named(given["board"]) if given["board"] else here.board
+        if options["between"]:
+            parse_window(options["between"])
+        machine = detect_machine()
+        state = options["state"].resolve()
+        source = parse_source_options(options)
+        board = find_board(options["board"]) if options["board"] else machine.board
         # of this machine what the kernel has, of another board what its maker sells at least; a quarter is
         # the system's
-        has = (
-            here.memory_mb
-            if board == here.board and math.isfinite(here.memory_mb)
+        total_mb = (
+            machine.memory_mb
+            if board == machine.board and math.isfinite(machine.memory_mb)
             else board.ram_mb * 1.048576
         )
-        words = [sys.executable, "-m", "edgefl", "device", "start", *start_words(context, start, source.data)]
-        user = given["user"] or os.environ.get("SUDO_USER") or getpass.getuser()
+        arguments = [
+            sys.executable,
+            "-m",
+            "edgefl",
+            "device",
+            "start",
+            *list_start_arguments(context, start, source.data),
+        ]
+        user = options["user"] or os.environ.get("SUDO_USER") or getpass.getuser()
         if user == "root":
             click.echo("it runs as root; --user names an account that can do less", err=True)
         # code of the owner's is imported from the folder in which this is called
-        folder = source.folder or (str(Path.cwd()) if given["algorithms"] or given["models"] else "")
-        text = unit_text(client_id, words, state, user, board.title, int(has / 1.048576 * 3 / 4), folder)
+        folder = source.folder or (str(Path.cwd()) if options["algorithms"] or options["models"] else "")
+        text = render_device_unit(
+            client_id, arguments, state, user, board.title, int(total_mb / 1.048576 * 3 / 4), folder
+        )
         name = f"edgefl-{client_id}.service"
-        path = (given["out"] / name).resolve() if given["out"] else Path(name)
-        commands = [] if path.parent == SYSTEM else [f"sudo install -m 644 {path} {SYSTEM / name}"]
+        path = (options["out"] / name).resolve() if options["out"] else Path(name)
+        commands = (
+            []
+            if path.parent == SYSTEMD_DIRECTORY
+            else [f"sudo install -m 644 {path} {SYSTEMD_DIRECTORY / name}"]
+        )
         commands += ["sudo systemctl daemon-reload", f"sudo systemctl enable --now {name}"]
-        if not state.is_relative_to(STATES):
+        if not state.is_relative_to(STATES_DIRECTORY):
             commands = [f"mkdir -p {state}", *commands]
-        if given["out"]:
+        if options["out"]:
             write_atomic(path, text.encode(), 0o644)
-        if given["as_json"]:
+        if options["as_json"]:
             click.echo(
                 json.dumps(
                     {
                         "name": name,
-                        "path": str(path) if given["out"] else None,
+                        "path": str(path) if options["out"] else None,
                         "unit": text,
                         "commands": commands,
                     }
                 )
             )
             return
-        if not given["out"]:
+        if not options["out"]:
             click.echo(text)
             click.echo(f"this is {name}; -o DIR writes it there, and then:", err=True)
-        click.echo("\n".join(commands), err=not given["out"])
+        click.echo("\n".join(commands), err=not options["out"])
 
-    own = [
+    install_options = [
         click.Option(
             ["-o", "--out"],
             type=click.Path(path_type=Path, file_okay=False),
@@ -238,11 +254,11 @@ def install_of(start: click.Command) -> click.Command:
         ),
         click.Option(["--json", "as_json"], is_flag=True, help="Print unit and commands as JSON."),
     ]
-    taken = [option for option in start.params if option.name not in OWN]
+    start_options = [option for option in start.params if option.name not in INSTALL_OPTIONS]
     return click.Command(
         "install",
         callback=install,
-        params=[*taken, *own],
+        params=[*start_options, *install_options],
         help=install.__doc__,
         short_help="Run at boot: a systemd unit.",
     )

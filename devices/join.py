@@ -6,20 +6,20 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from devices.identity import claim, find_federation
+from devices.identity import check_id_is_free, find_federation
 from devices.order import TaskOrder
 from devices.session import Session
 from edgefl import __version__
-from edgefl.security.enrolment import Enrolment, tls_context
+from edgefl.security.enrolment import Enrolment, make_tls_context
 from edgefl.security.trust import Trust
 from edgefl.transport.link import Link, Message
 from edgefl.wire.messages import Status
 from edgefl.wire.strict_json import encode_json
-from edgefl.wire.topics import Topics
-from edgefl.wire.url import parse_urls, without_password
+from edgefl.wire.topics import FederationTopics
+from edgefl.wire.url import hide_password, parse_urls
 
 LOGGER = logging.getLogger("edgefl.device")
-CONNECT_S = 10.0
+CONNECT_TIMEOUT_S = 10.0
 
 
 class JoinSettings(Protocol):
@@ -42,12 +42,12 @@ class JoinSettings(Protocol):
     def enrolment(self) -> Enrolment | None: ...
 
 
-def join(
+def join_federation(
     settings: JoinSettings,
     samples: int,
     paused: str,
-    timeout_s: float = CONNECT_S,
-    order_of: Callable[[str], TaskOrder] = TaskOrder,
+    timeout_s: float = CONNECT_TIMEOUT_S,
+    make_order: Callable[[str], TaskOrder] = TaskOrder,
 ) -> Session:
     """Return a session that is connected and has not spoken yet. LinkError, IdTakenError, StateError.
 
@@ -60,12 +60,12 @@ def join(
     name = f"edgefl-{settings.client_id}-{secrets.token_hex(8)}"
     enrolment = settings.enrolment
     if enrolment and not all(broker.tls for broker in parse_urls(settings.broker)):
-        shown = without_password(settings.broker)
+        shown = hide_password(settings.broker)
         LOGGER.warning(
             f"{shown} is not mqtts: what is signed can be read on the way, and the broker's certificate is "
             "not checked"
         )
-    context = tls_context(enrolment) if enrolment else None
+    context = make_tls_context(enrolment) if enrolment else None
     probe = Link(
         settings.broker,
         f"{name}-probe",
@@ -75,14 +75,14 @@ def join(
     )
     try:
         federation = settings.federation or find_federation(probe, settings.wait_s)
-        topics = Topics(federation)
-        claim(probe, topics, settings.client_id, boot_id, settings.keepalive_s)
+        topics = FederationTopics(federation)
+        check_id_is_free(probe, topics, settings.client_id, boot_id, settings.keepalive_s)
     finally:
         probe.close()
-    order = order_of(federation)
+    order = make_order(federation)
     now = time.time()
     status = Status(settings.client_id, boot_id, False, now, samples, __version__, now, paused)
-    will = Message(topics.device(settings.client_id, "status"), encode_json(status), retained=True)
+    will = Message(topics.format_device(settings.client_id, "status"), encode_json(status), retained=True)
     link = Link(
         settings.broker,
         name,

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from edgefl.data.forms import shape_change, to_input_shape, to_training_form
-from edgefl.data.npz import make_shard, num_classes_of
+from edgefl.data.forms import describe_shape_change, to_input_shape, to_training_form
+from edgefl.data.npz import find_num_classes, make_shard
 from edgefl.data.sources import DataSource, read_source
 from edgefl.errors import DataError
 from edgefl.types import Shard
@@ -27,7 +27,7 @@ class LocalDataset:
         self._seed = seed
         return make_shard(arrays, self.source.data, seed=seed)
 
-    def shard(
+    def load_shard(
         self,
         seed: int | None = None,
         num_classes: int | None = None,
@@ -51,7 +51,7 @@ class LocalDataset:
             count = (
                 self._shard.num_classes
                 if num_classes is None
-                else num_classes_of(self._names, num_classes, largest)
+                else find_num_classes(self._names, num_classes, largest)
             )
         except DataError as error:
             raise DataError(f"{self.source.data}: {error}") from error
@@ -64,6 +64,6 @@ class LocalDataset:
             x_test=to_input_shape(shard.x_test, input_shape),
         )
 
-    def shape_change(self, input_shape: tuple[int, ...]) -> str:
+    def describe_shape_change(self, input_shape: tuple[int, ...]) -> str:
         """Return a sentence about how samples get a model's input shape, "" when they stay as they are."""
-        return shape_change(self._shard.x_train.shape[1:], input_shape)
+        return describe_shape_change(self._shard.x_train.shape[1:], input_shape)

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 
 from safetensors.numpy import load
 
-from devices.order import Sharing
+from devices.order import SharingRules
 from devices.session import Session, Superseded
-from devices.store import Progress
+from devices.store import RoundProgress
 from devices.upload import send_update
 from edgefl.errors import ConfigError, DataError, RoundError, WireError
 from edgefl.types import Array
-from edgefl.wire.masked import AGREE, MASK, MOST_ATTEMPTS, UNMASK, attempt_of, context_of
+from edgefl.wire.masked import AGREE_STEP, MASK_STEP, MAX_ATTEMPTS, UNMASK_STEP, hash_context, parse_attempt
 from edgefl.wire.messages import Receipt, Task
 
 if TYPE_CHECKING:
-    from edgefl.security.secagg.masking import Words
+    from edgefl.security.secagg.masking import FixedPointVector
     from edgefl.security.secagg.participant import Participant
 
 LOGGER = logging.getLogger("edgefl.device")
@@ -39,16 +39,16 @@ class CannotMaskError(ConfigError):
 
 
 @dataclass(frozen=True)
-class Attempt:
+class MaskedAttempt:
     """This client's part of an attempt at a round: what it was asked, and what it has to say."""
 
     task: Task
-    progress: Progress
+    progress: RoundProgress
     participant: "Participant"
-    words: Callable[[], "Words"]
+    make_vector: Callable[[], "FixedPointVector"]
 
 
-def masked_metrics(metrics: Mapping[str, float], requires_masks: bool = False) -> Mapping[str, float]:
+def filter_masked_metrics(metrics: Mapping[str, float], requires_masks: bool = False) -> Mapping[str, float]:
     """Return the metrics of a masked update that may be published.
 
     They are few, because the others may reveal which model was trained. A device that requires masks does not
@@ -67,15 +67,15 @@ class MaskedSender:
         sharing: what the device may send.
     """
 
-    def __init__(self, client_id: str, authority: str, sharing: Sharing) -> None:
+    def __init__(self, client_id: str, authority: str, sharing: SharingRules) -> None:
         self._client_id = client_id
         self._authority = authority
         self._sharing = sharing
-        self._attempt: Attempt | None = None
+        self._attempt: MaskedAttempt | None = None
         self._answered = 0
         self._attempts: tuple[str, int, int] = "", 0, 0  # session, round, and how many attempts at it
 
-    def send(self, session: Session, task: Task, progress: Progress, blob: bytes) -> Receipt:
+    def send(self, session: Session, task: Task, progress: RoundProgress, blob: bytes) -> Receipt:
         """Take part in a masked round, and return the receipt that ends it: ok, or rejected with the reason.
 
         Args:
@@ -92,24 +92,24 @@ class MaskedSender:
         attempt = self._attempt
         if attempt is None or (attempt.task.session, attempt.task.nonce) != (task.session, task.nonce):
             count = self._attempts[2] + 1 if self._attempts[:2] == (task.session, task.round) else 1
-            if count > MOST_ATTEMPTS:
+            if count > MAX_ATTEMPTS:
                 LOGGER.warning(
-                    f"round {task.round}: asked for keys of more than {MOST_ATTEMPTS} attempts; look at the "
+                    f"round {task.round}: asked for keys of more than {MAX_ATTEMPTS} attempts; look at the "
                     "aggregator's log",
                     extra={"round": task.round},
                 )
-                return self._say(session, task, b"")
+                return self._send_answer(session, task, b"")
             self._attempts = task.session, task.round, count
-            attempt = self._attempt = self._begun(session, task, progress, blob)
-            self._answered = session.steps_heard  # a step of an earlier attempt is over
-        receipt = self._say(session, task, attempt.participant.advertise(), {}, progress.num_samples)
+            attempt = self._attempt = self._begin_attempt(session, task, progress, blob)
+            self._answered = session.steps_received  # a step of an earlier attempt is over
+        receipt = self._send_answer(session, task, attempt.participant.advertise(), {}, progress.num_samples)
         while receipt.outcome == "ok":
-            step = self._next(session, task)
+            step = self._wait_for_step(session, task)
             receipt = self._answer(session, step)
-            if step.phase == UNMASK:
+            if step.phase == UNMASK_STEP:
                 # Enough others may have revealed theirs before
                 return replace(receipt, outcome="ok", reason="")
-            if step.phase == AGREE:
+            if step.phase == AGREE_STEP:
                 receipt = replace(receipt, outcome="ok", reason="")  # enough others may have agreed before
         return receipt
 
@@ -117,17 +117,19 @@ class MaskedSender:
         """Answer a step that comes when nothing is being sent: once more after a restart of the aggregator,
         or after one of this device.
         """
-        if session.step and session.steps_heard != self._answered:
+        if session.step and session.steps_received != self._answered:
             step = session.step
             try:
                 self._answer(session, step)
             except Superseded:
                 LOGGER.info(f"round {step.round}: left, it is over", extra={"round": step.round})
 
-    def _begun(self, session: Session, task: Task, progress: Progress, blob: bytes) -> Attempt:
+    def _begin_attempt(
+        self, session: Session, task: Task, progress: RoundProgress, blob: bytes
+    ) -> MaskedAttempt:
         try:
             from edgefl.security.secagg.participant import Participant
-            from edgefl.security.secagg.vectors import shapes_of, words_of
+            from edgefl.security.secagg.vectors import encode_deltas, list_shapes
         except ImportError as error:
             raise CannotMaskError(
                 f"round {task.round} is masked, which takes the package cryptography, and it cannot be "
@@ -145,26 +147,32 @@ class MaskedSender:
             )
         # of several models a client trains one, and all have the same weights
         trained = next(iter(deltas.values()))
-        shapes = shapes_of({model: deltas.get(model, trained) for model in task.models})
-        context = context_of(session.topics.federation, task)
+        shapes = list_shapes({model: deltas.get(model, trained) for model in task.models})
+        context = hash_context(session.topics.federation, task)
         participant = Participant(
             self._client_id, context, session.trust, self._authority, self._sharing.least_clients
         )
-        return Attempt(task, progress, participant, partial(words_of, deltas, progress.num_samples, shapes))
+        return MaskedAttempt(
+            task, progress, participant, partial(encode_deltas, deltas, progress.num_samples, shapes)
+        )
 
-    def _next(self, session: Session, task: Task) -> Task:
+    def _wait_for_step(self, session: Session, task: Task) -> Task:
         """Wait for the next step, or for one that comes again."""
         while True:
-            if session.step and session.steps_heard != self._answered and _fits(session.step, task):
+            if (
+                session.step
+                and session.steps_received != self._answered
+                and _is_same_attempt(session.step, task)
+            ):
                 return session.step
             if not session.is_current(task):
                 raise Superseded
             session.pump(0.5)
 
     def _answer(self, session: Session, step: Task) -> Receipt:
-        self._answered = session.steps_heard
+        self._answered = session.steps_received
         attempt = self._attempt
-        if attempt is None or not _fits(step, attempt.task):
+        if attempt is None or not _is_same_attempt(step, attempt.task):
             # so that the round does not wait for it: what it drew for this attempt went with the process
             # before this one
             LOGGER.warning(
@@ -172,26 +180,26 @@ class MaskedSender:
                 "device's masks",
                 extra={"round": step.round},
             )
-            return self._say(session, step, b"")
+            return self._send_answer(session, step, b"")
         try:
             [sha256] = step.models.values()
             asked = session.fetch(lambda: session.is_current(step), {sha256: MAX_STEP_BYTES})[sha256]
-            said = attempt.participant.answer(step.phase, asked, attempt.words)
+            answer = attempt.participant.answer(step.phase, asked, attempt.make_vector)
         except (RoundError, WireError, DataError) as error:
             LOGGER.warning(f"round {step.round}: {error}", extra={"round": step.round})
-            return self._say(session, step, b"")
+            return self._send_answer(session, step, b"")
         metrics = (
-            masked_metrics(attempt.progress.metrics, self._sharing.requires_masks)
-            if step.phase == MASK
+            filter_masked_metrics(attempt.progress.metrics, self._sharing.requires_masks)
+            if step.phase == MASK_STEP
             else {}
         )
-        return self._say(session, step, said, metrics, attempt.progress.num_samples)
+        return self._send_answer(session, step, answer, metrics, attempt.progress.num_samples)
 
-    def _say(
+    def _send_answer(
         self, session: Session, step: Task, blob: bytes, metrics: Mapping[str, float] = {}, samples: int = 1
     ) -> Receipt:
         return send_update(session, self._client_id, step, blob, metrics, samples)
 
 
-def _fits(step: Task, task: Task) -> bool:
-    return (step.session, attempt_of(step.nonce)) == (task.session, attempt_of(task.nonce))
+def _is_same_attempt(step: Task, task: Task) -> bool:
+    return (step.session, parse_attempt(step.nonce)) == (task.session, parse_attempt(task.nonce))

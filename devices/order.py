@@ -9,21 +9,23 @@ import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgefl.algorithms import PERSONALIZE
+from edgefl.algorithms import PHASE_PERSONALIZE
 from edgefl.errors import StateError, WireError
 from edgefl.storage.device_directory import DeviceFiles
 from edgefl.system.files import write_state
-from edgefl.wire.masked import CODEC, STEPS
-from edgefl.wire.messages import REFUSES, State, Task
+from edgefl.wire.masked import MASKED_CODEC, SECAGG_STEPS
+from edgefl.wire.messages import REFUSAL_PREFIX, State, Task
 from edgefl.wire.strict_json import decode_json, encode_json
 
 LOGGER = logging.getLogger("edgefl.device")
-MASKED_ONLY = f"{REFUSES}this federation: it is not masked, and this device takes part in masked rounds only"
-MAX_LOGGED = 100
+MASKED_ONLY_REASON = (
+    f"{REFUSAL_PREFIX}this federation: it is not masked, and this device takes part in masked rounds only"
+)
+MAX_LOGGED_REFUSALS = 100
 
 
 @dataclass(frozen=True)
-class Sharing:
+class SharingRules:
     """What the owner of a device lets it send.
 
     Attributes:
@@ -40,13 +42,15 @@ class Sharing:
         """Whether the device trains only for tasks whose updates are masked."""
         return self.masked_only or self.least_clients > 0
 
-    def and_also(self, other: "Sharing") -> "Sharing":
+    def combine(self, other: "SharingRules") -> "SharingRules":
         """Return the rules of both."""
-        return Sharing(self.masked_only or other.masked_only, max(self.least_clients, other.least_clients))
+        return SharingRules(
+            self.masked_only or other.masked_only, max(self.least_clients, other.least_clients)
+        )
 
 
 @dataclass(frozen=True)
-class Newest:
+class NewestRound:
     """The newest run of an aggregator and its newest round that a device accepted.
 
     `masked`: whether the session masks updates.
@@ -58,27 +62,30 @@ class Newest:
     masked: bool
 
 
-def trains_in_clear(task: Task) -> bool:
+def is_unmasked_update(task: Task) -> bool:
     """Return whether the answer to a task is an update that nothing hides."""
-    return task.codec != CODEC and task.phase != PERSONALIZE and task.phase not in STEPS
+    return task.codec != MASKED_CODEC and task.phase != PHASE_PERSONALIZE and task.phase not in SECAGG_STEPS
 
 
-def check_masked(task: Task) -> None:
+def check_masked_task(task: Task) -> None:
     """Raise WireError for a task that no masked round has: a masked task to personalize, or an exchange
     without exactly one blob.
     """
-    if task.codec == CODEC and task.phase == PERSONALIZE:
+    if task.codec == MASKED_CODEC and task.phase == PHASE_PERSONALIZE:
         raise WireError(
-            f"a task of round {task.round} to {PERSONALIZE} has the codec {CODEC}, expected one without masks"
+            f"a task of round {task.round} to {PHASE_PERSONALIZE} has the codec {MASKED_CODEC}, expected "
+            f"one without masks"
         )
-    if task.phase in STEPS and len(task.models) != 1:
+    if task.phase in SECAGG_STEPS and len(task.models) != 1:
         raise WireError(
             f"a task of round {task.round} to {task.phase} names {len(task.models)} blobs, expected 1"
         )
 
 
-def _with_task(newest: Newest, task: Task) -> Newest:
-    return replace(newest, round=max(newest.round, task.round), masked=newest.masked or task.codec == CODEC)
+def _with_task(newest: NewestRound, task: Task) -> NewestRound:
+    return replace(
+        newest, round=max(newest.round, task.round), masked=newest.masked or task.codec == MASKED_CODEC
+    )
 
 
 class TaskOrder:
@@ -98,18 +105,18 @@ class TaskOrder:
         self,
         federation: str,
         directory: Path | None = None,
-        sharing: Sharing = Sharing(),
+        sharing: SharingRules = SharingRules(),
     ) -> None:
         self._path = DeviceFiles(directory).order(federation=federation) if directory else None
         self._sharing = sharing
         self._newest = self._load()
         self._logged: set[tuple[int, str, int, bool]] = set()
-        self.pause = ""
+        self.pause_reason = ""
         """Why the device takes up no task of the present run; empty when it does."""
 
-    def _load(self) -> Newest | None:
+    def _load(self) -> NewestRound | None:
         try:
-            return decode_json(Newest, self._path.read_bytes()) if self._path else None
+            return decode_json(NewestRound, self._path.read_bytes()) if self._path else None
         except FileNotFoundError:
             return None
         except (OSError, WireError) as error:
@@ -123,10 +130,10 @@ class TaskOrder:
 
         A refused message is logged once.
         """
-        reason = self._why_older(message)
+        reason = self._explain_stale(message)
         if not reason:
-            newest = self._advanced(message)
-            reason = self._why_forbidden(message, newest)
+            newest = self._advance(message)
+            reason = self._explain_forbidden(message, newest)
             self._save(newest if reason or not isinstance(message, Task) else _with_task(newest, message))
         if not reason:
             return True
@@ -134,9 +141,9 @@ class TaskOrder:
             message.started,
             message.session,
             message.round,
-            isinstance(message, Task) and trains_in_clear(message),
+            isinstance(message, Task) and is_unmasked_update(message),
         )
-        if key not in self._logged and len(self._logged) < MAX_LOGGED:
+        if key not in self._logged and len(self._logged) < MAX_LOGGED_REFUSALS:
             self._logged.add(key)
             LOGGER.warning(
                 f"refused a {type(message).__name__} of round {message.round}, session "
@@ -145,7 +152,7 @@ class TaskOrder:
             )
         return False
 
-    def _why_older(self, message: Task | State) -> str:
+    def _explain_stale(self, message: Task | State) -> str:
         newest = self._newest
         if newest is None or message.started > newest.started:
             return ""
@@ -164,24 +171,24 @@ class TaskOrder:
             )
         return ""
 
-    def _advanced(self, message: Task | State) -> Newest:
+    def _advance(self, message: Task | State) -> NewestRound:
         """Return the newest run, which may be that of this message. A later run ends a pause."""
         newest = self._newest
         if newest and message.started == newest.started:
             return newest
-        self.pause = ""
+        self.pause_reason = ""
         masked = newest is not None and newest.masked and newest.session == message.session
-        return Newest(message.session, message.started, 0, masked)
+        return NewestRound(message.session, message.started, 0, masked)
 
-    def _why_forbidden(self, message: Task | State, newest: Newest) -> str:
+    def _explain_forbidden(self, message: Task | State, newest: NewestRound) -> str:
         if not isinstance(message, Task):
             return ""
-        if not trains_in_clear(message):
-            if message.codec == CODEC:
-                self.pause = ""
+        if not is_unmasked_update(message):
+            if message.codec == MASKED_CODEC:
+                self.pause_reason = ""
             return ""
         if self._sharing.requires_masks:
-            self.pause = MASKED_ONLY
+            self.pause_reason = MASKED_ONLY_REASON
             option = (
                 "--masked-only"
                 if self._sharing.masked_only
@@ -198,15 +205,15 @@ class TaskOrder:
             )
         return ""
 
-    def _save(self, newest: Newest) -> None:
+    def _save(self, newest: NewestRound) -> None:
         if newest == self._newest:
             return
         self._newest = newest
         if self._path:
             write_state(self._path, encode_json(newest))
 
-    def forbids(self, task: Task) -> bool:
+    def should_withhold(self, task: Task) -> bool:
         """Return whether the answer to a task may not leave the device: it is not masked, and must be."""
         newest = self._newest
         was_masked = newest is not None and newest.masked and newest.session == task.session
-        return trains_in_clear(task) and (self._sharing.requires_masks or was_masked)
+        return is_unmasked_update(task) and (self._sharing.requires_masks or was_masked)

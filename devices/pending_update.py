@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from devices.store import Progress
+from devices.store import RoundProgress
 from edgefl.errors import WireError
 from edgefl.storage.device_directory import DeviceFiles
-from edgefl.system.files import SECRET, write_state
+from edgefl.system.files import SECRET_MODE, write_state
 from edgefl.wire.messages import Task
 from edgefl.wire.strict_json import decode_json, encode_json
 
@@ -16,26 +16,26 @@ class PendingUpdate:
     def __init__(self, directory: Path) -> None:
         self._path = DeviceFiles(directory).pending_task
 
-    def keep(self, task: Task) -> None:
+    def store(self, task: Task) -> None:
         """Store a task before training starts.
 
         Raises:
             StateError: the file cannot be written.
         """
         if task.max_staleness:
-            write_state(self._path, encode_json(task), SECRET)
+            write_state(self._path, encode_json(task), SECRET_MODE)
 
-    def before(self, task: Task, progress: Progress | None) -> Task | None:
+    def find_earlier_task(self, task: Task, progress: RoundProgress | None) -> Task | None:
         """Return the earlier task of the same session whose update was trained and not acknowledged, or
         None.
         """
         try:
-            kept = decode_json(Task, self._path.read_bytes())
+            stored = decode_json(Task, self._path.read_bytes())
         except (OSError, WireError):
             # Missing, or damaged by a power cut: its round ends without this device
             return None
-        done = progress is not None and (progress.session, progress.round) == (kept.session, kept.round)
-        return kept if done and kept.session == task.session and kept.round < task.round else None
+        done = progress is not None and (progress.session, progress.round) == (stored.session, stored.round)
+        return stored if done and stored.session == task.session and stored.round < task.round else None
 
     def forget(self) -> None:
         """Remove the task: the aggregator accepted or rejected its update."""

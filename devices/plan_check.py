@@ -15,21 +15,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from devices.boards import detect
+from devices.boards import detect_machine
 from edgefl.algorithms import REGISTRY
 from edgefl.errors import PlanError, StateError
-from edgefl.plan.runtime import RUNTIME
+from edgefl.plan.runtime import RUNTIME_VERSION
 from edgefl.plan.spec import PlanSpec
 from edgefl.storage.device_directory import DeviceFiles
 from edgefl.system.files import write_state
 
 MAX_VERDICTS = 32
-TRIAL_S = 300.0
-LEAST_TRIAL_MB = 256
+TRIAL_TIMEOUT_S = 300.0
+MIN_TRIAL_MB = 256
 
 
 @dataclass(frozen=True)
-class Allowed:
+class AllowedCode:
     """Names beside the registered ones that whoever started this device lets a plan use: `module:name`, or a
     `.keras` file.
     """
@@ -38,7 +38,7 @@ class Allowed:
     models: tuple[str, ...] = ()
 
 
-def check_names(spec: PlanSpec, learner: str, allowed: Allowed) -> None:
+def check_names(spec: PlanSpec, learner: str, allowed: AllowedCode) -> None:
     """Raise PlanError for a plan that names code which edgefl does not have and this device was not started
     with. Imports nothing.
     """
@@ -105,10 +105,10 @@ class PlanTrials:
         if not faulthandler.is_enabled():
             faulthandler.enable(self._crash, all_threads=False)
         if open_plan:  # a crash of this process before it opens a plan is no plan's doing
-            self.note_open("")
+            self.record_open_plan("")
         if not report or not open_plan:
             return ""
-        self._keep(open_plan, f"it crashed this device's process ({report.splitlines()[0][:200]})")
+        self._store_verdict(open_plan, f"it crashed this device's process ({report.splitlines()[0][:200]})")
         return open_plan
 
     def close(self) -> None:
@@ -118,54 +118,56 @@ class PlanTrials:
             self._crash.close()
             self._crash = None
 
-    def note_open(self, sha256: str) -> None:
+    def record_open_plan(self, sha256: str) -> None:
         """Note which plan this process runs from now on."""
-        known = self._read()
-        if known.get("open") != sha256:
-            self._write({**known, "open": sha256})
+        content = self._read()
+        if content.get("open") != sha256:
+            self._write({**content, "open": sha256})
 
     def check(self, sha256: str, blob: Path) -> None:
         """Try a plan that was not tried before with this runtime.
 
         `blob`: the file that holds it. PlanError when it is refused.
         """
-        verdict = self._verdicts().get(sha256)
-        if verdict is None or verdict.get("runtime") != RUNTIME:
+        verdict = self._read_verdicts().get(sha256)
+        if verdict is None or verdict.get("runtime") != RUNTIME_VERSION:
             reason, is_final = try_in_child(blob)
             if is_final:
-                self._keep(sha256, reason)
+                self._store_verdict(sha256, reason)
         else:
             reason = str(verdict.get("reason", ""))
         if reason:
             raise PlanError(
                 f"the plan {sha256[:8]} is refused: {reason}; build the plan again, or update the TFLite "
-                f"runtime ({RUNTIME})"
+                f"runtime ({RUNTIME_VERSION})"
             )
 
-    def _verdicts(self) -> dict[str, Any]:
-        found = self._read().get("verdicts")
-        return found if isinstance(found, dict) else {}
+    def _read_verdicts(self) -> dict[str, Any]:
+        verdicts = self._read().get("verdicts")
+        return verdicts if isinstance(verdicts, dict) else {}
 
-    def _keep(self, sha256: str, reason: str) -> None:
-        others = {key: value for key, value in self._verdicts().items() if key != sha256}
-        newest = dict([*others.items(), (sha256, {"runtime": RUNTIME, "reason": reason})][-MAX_VERDICTS:])
+    def _store_verdict(self, sha256: str, reason: str) -> None:
+        others = {key: value for key, value in self._read_verdicts().items() if key != sha256}
+        newest = dict(
+            [*others.items(), (sha256, {"runtime": RUNTIME_VERSION, "reason": reason})][-MAX_VERDICTS:]
+        )
         self._write({**self._read(), "verdicts": newest})
 
     def _read(self) -> dict[str, Any]:
         try:
-            found = json.loads(self._path.read_bytes())
+            content = json.loads(self._path.read_bytes())
         except (OSError, ValueError):
             return {}  # not there, or cut short by a power cut: a plan is tried again
-        return found if isinstance(found, dict) else {}
+        return content if isinstance(content, dict) else {}
 
     def _write(self, content: Mapping[str, Any]) -> None:
         write_state(self._path, (json.dumps(content, indent=1) + "\n").encode())
 
 
-def trial_limit_mb() -> int:
+def choose_trial_limit_mb() -> int:
     """Return how much memory a trial may allocate, in MB of 2^20 bytes: half of the machine's."""
-    memory = detect().memory_mb
-    return max(LEAST_TRIAL_MB, int(memory / 2 / 1.048576)) if math.isfinite(memory) else LEAST_TRIAL_MB
+    memory = detect_machine().memory_mb
+    return max(MIN_TRIAL_MB, int(memory / 2 / 1.048576)) if math.isfinite(memory) else MIN_TRIAL_MB
 
 
 def try_in_child(
@@ -178,14 +180,14 @@ def try_in_child(
     """
     try:
         done = subprocess.run(
-            [*command, str(blob), str(trial_limit_mb())],
+            [*command, str(blob), str(choose_trial_limit_mb())],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=TRIAL_S,
+            timeout=TRIAL_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        return f"one run of its program did not end within {TRIAL_S:g} s", False
+        return f"one run of its program did not end within {TRIAL_TIMEOUT_S:g} s", False
     except OSError as error:
         return f"its trial cannot be started ({error})", False
     if done.returncode < 0:

@@ -15,14 +15,14 @@ import numpy as np
 from edgefl.errors import EdgeflError
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.runtime import load_interpreter
-from edgefl.plan.spec import Plan, Signature, decode_plan
+from edgefl.plan.spec import Plan, SignatureSpec, decode_plan
 
-CPU_S = 240
+CPU_LIMIT_S = 240
 KILL_AFTER_S = 10
 """How long after the limit on processor time, which ends the process with SIGXCPU, the kernel kills it."""
 
 
-def noise_arguments(signature: Signature, num_classes: int) -> dict[str, np.ndarray]:
+def draw_noise_arguments(signature: SignatureSpec, num_classes: int) -> dict[str, np.ndarray]:
     """Return arguments of a signature: numbers in [0, 1), labels of every class in turn, slots of zeros."""
     rng = np.random.default_rng(0)
     arguments = {f"d_{spec.name}": rng.random(spec.shape).astype(spec.dtype) for spec in signature.data}
@@ -42,7 +42,7 @@ def run_once(plan: Plan) -> None:
     """Run each signature of a plan once. PlanError, or what the runtime raises."""
     learner = LiteRTLearner(plan)
     for signature in plan.spec.signatures:
-        learner.step(signature.name, noise_arguments(signature, plan.spec.num_classes))
+        learner.step(signature.name, draw_noise_arguments(signature, plan.spec.num_classes))
 
 
 def set_limits(limit_mb: int) -> None:
@@ -52,7 +52,7 @@ def set_limits(limit_mb: int) -> None:
     for kind, value in ((resource.RLIMIT_AS, most), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):
         resource.setrlimit(kind, (value, value))
     # the soft limit is below the hard one: its signal names the reason, SIGKILL does not
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + KILL_AFTER_S))
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_LIMIT_S, CPU_LIMIT_S + KILL_AFTER_S))
 
 
 def main(blob: str, limit_mb: str) -> int:

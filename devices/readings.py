@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.config import nearest
-from edgefl.data.sources.windows import FLOAT32_MAX, majority
+from edgefl.config import suggest_nearest
+from edgefl.data.sources.windows import FLOAT32_MAX, find_majority
 from edgefl.errors import ConfigError, DataError
 from edgefl.types import Array
 
-MAX_CHANNELS = 1024
+MAX_SENSOR_CHANNELS = 1024
 MAX_SENSORS = 256
-MAX_LABEL = 999_999
+MAX_LABEL_NUMBER = 999_999
 
 
 def parse_reading(payload: bytes, channels: tuple[str, ...]) -> dict[str, float]:
@@ -42,12 +42,12 @@ def parse_reading(payload: bytes, channels: tuple[str, ...]) -> dict[str, float]
         if isinstance(raw, list)
         else [("value", raw)]
     )
-    found = {str(key): value for key, value in items}
-    if missing := [name for name in channels if name not in found]:
-        raise DataError(f"no channel {missing[0]!r}, expected it among {', '.join(found)[:80] or 'none'}")
-    picked = {name: found[name] for name in channels or found}
-    if not 0 < len(picked) <= MAX_CHANNELS:
-        raise DataError(f"{len(picked)} values, expected 1 to {MAX_CHANNELS}")
+    values = {str(key): value for key, value in items}
+    if missing := [name for name in channels if name not in values]:
+        raise DataError(f"no channel {missing[0]!r}, expected it among {', '.join(values)[:80] or 'none'}")
+    picked = {name: values[name] for name in channels or values}
+    if not 0 < len(picked) <= MAX_SENSOR_CHANNELS:
+        raise DataError(f"{len(picked)} values, expected 1 to {MAX_SENSOR_CHANNELS}")
     for name, value in picked.items():
         if (
             isinstance(value, bool)
@@ -66,18 +66,19 @@ def parse_label(payload: bytes, classes: tuple[str, ...]) -> int:
     text = payload[:1024].decode(errors="replace").strip().strip('"')
     if classes:
         if text not in classes:
-            raise DataError(f"no class {text[:40]!r}; {nearest(text, list(classes))}")
+            raise DataError(f"no class {text[:40]!r}; {suggest_nearest(text, list(classes))}")
         return classes.index(text)
-    if not (text.isascii() and text.isdecimal() and len(text) < 8 and int(text) <= MAX_LABEL):
+    if not (text.isascii() and text.isdecimal() and len(text) < 8 and int(text) <= MAX_LABEL_NUMBER):
         raise DataError(
-            f"the label {text[:40]!r} is no whole number from 0 to {MAX_LABEL}; give --classes FILE with one "
+            f"the label {text[:40]!r} is no whole number from 0 to {MAX_LABEL_NUMBER}; give --classes "
+            f"FILE with one "
             "class name a line"
         )
     return int(text)
 
 
 @dataclass(frozen=True)
-class Topics:
+class SensorTopics:
     """Where readings and labels come from.
 
     A label topic with wildcards speaks of the sensor for which they stand for the same words.
@@ -100,21 +101,21 @@ class Topics:
                 f"{wild[0]}; expected as many, or none"
             )
 
-    def place(self, topic: str) -> tuple[str, tuple[str, ...]] | None:
+    def match(self, topic: str) -> tuple[str, tuple[str, ...]] | None:
         """Return `labels` or `readings` and what its wildcards stand for, None for another topic.
 
         Labels come first where both fit.
         """
         for kind, pattern in (("labels", self.labels), ("readings", self.readings)):
-            if pattern and (words := _match(pattern, topic)) is not None:
-                return kind, words
+            if pattern and (wildcards := _match_filter(pattern, topic)) is not None:
+                return kind, wildcards
         return None
 
 
-def _match(pattern: str, topic: str) -> tuple[str, ...] | None:
+def _match_filter(pattern: str, topic: str) -> tuple[str, ...] | None:
     parts = [{"+": "([^/]*)", "#": "(.*)"}.get(part, re.escape(part)) for part in pattern.split("/")]
-    found = re.fullmatch("/".join(parts), topic, re.DOTALL)
-    return found.groups() if found else None
+    match = re.fullmatch("/".join(parts), topic, re.DOTALL)
+    return match.groups() if match else None
 
 
 @dataclass
@@ -127,7 +128,7 @@ class Sensor:
 
 
 @dataclass(frozen=True)
-class Window:
+class SensorWindow:
     """A window of readings, float32[window, channels], and where it comes from.
 
     recording: counts the sensors, each anew after a gap. first_row: the window's first reading in it.
@@ -140,23 +141,23 @@ class Window:
 
 
 @dataclass
-class Cutter:
-    """Cuts the readings of each sensor into windows as `edgefl.data.sources.windows.cut` does, one reading at
-    a time.
+class WindowCutter:
+    """Cuts the readings of each sensor into windows as `edgefl.data.sources.windows.cut_windows` does, one
+    reading at a time.
 
     on_window gets each window. channels: the fields to take, all when empty.
     form: the channels of the first reading, which all others must have. A reading before its first label is
     only counted, and a `gap` begins the window anew: rows of a window follow on one another.
     """
 
-    topics: Topics
+    topics: SensorTopics
     window: int
     step: int
-    on_window: Callable[[Window], None]
+    on_window: Callable[[SensorWindow], None]
     channels: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     label: int | None = None
-    form: tuple[str, ...] = ()
+    channel_names: tuple[str, ...] = ()
     readings: int = 0
     unlabelled: int = 0
     _labels: dict[tuple[str, ...], int] = field(default_factory=dict)
@@ -169,23 +170,23 @@ class Cutter:
         A reading that the broker had retained is passed over: it is of an earlier time. A label that was
         retained counts.
         """
-        kind, words = self.topics.place(topic) or ("", ())
+        kind, wildcards = self.topics.match(topic) or ("", ())
         if kind == "labels":
             number = parse_label(payload, self.classes)
-            if len(self._labels) >= MAX_SENSORS and words not in self._labels:
+            if len(self._labels) >= MAX_SENSORS and wildcards not in self._labels:
                 raise DataError(f"labels of more than {MAX_SENSORS} sensors; take a narrower --label-topic")
-            self._labels[words] = number
+            self._labels[wildcards] = number
         elif kind == "readings" and not retained:
-            self._take_reading(topic, words, parse_reading(payload, self.channels))
+            self._take_reading(topic, wildcards, parse_reading(payload, self.channels))
 
-    def _take_reading(self, topic: str, words: tuple[str, ...], reading: Mapping[str, float]) -> None:
-        self.form = self.form or tuple(reading)
-        if tuple(reading) != self.form:
+    def _take_reading(self, topic: str, wildcards: tuple[str, ...], reading: Mapping[str, float]) -> None:
+        self.channel_names = self.channel_names or tuple(reading)
+        if tuple(reading) != self.channel_names:
             raise DataError(
-                f"channels {', '.join(reading)[:80]}, expected {', '.join(self.form)[:80]} as before"
+                f"channels {', '.join(reading)[:80]}, expected {', '.join(self.channel_names)[:80]} as before"
             )
         self.readings += 1
-        label = self.label if self.label is not None else self._labels.get(words, self._labels.get(()))
+        label = self.label if self.label is not None else self._labels.get(wildcards, self._labels.get(()))
         if label is None:
             self.unlabelled += 1
             return
@@ -200,13 +201,15 @@ class Cutter:
         if sensor.seen >= self.window and (sensor.seen - self.window) % self.step == 0:
             labels = np.array([label for _, label in sensor.rows], np.int64)
             values = np.stack([row for row, _ in sensor.rows])
-            self.on_window(Window(values, majority(labels), sensor.recording, sensor.seen - self.window))
+            self.on_window(
+                SensorWindow(values, find_majority(labels), sensor.recording, sensor.seen - self.window)
+            )
 
-    def gap(self) -> None:
+    def restart_windows(self) -> None:
         """Begin all windows anew: something may have been missed."""
         self._sensors.clear()
 
 
-def described(counts: Mapping[str, Any]) -> str:
+def format_counts(counts: Mapping[str, Any]) -> str:
     """Return counts in words, those that are 0 left out."""
     return ", ".join(f"{value} {key}" for key, value in counts.items() if value)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from devices.readings import Cutter, Topics, Window, described, parse_label
-from edgefl.data.sources.ring import Ring, check_size, load_ring, sole_writer
+from devices.readings import SensorTopics, SensorWindow, WindowCutter, format_counts, parse_label
+from edgefl.data.sources.ring import Ring, check_ring_size, load_ring, lock_ring
 from edgefl.errors import DataError
 from edgefl.system.signals import Stopped
 from edgefl.transport.link import Link, Message
@@ -27,7 +27,7 @@ class RecordSettings:
     """
 
     broker: str
-    topics: Topics
+    topics: SensorTopics
     window: int
     step: int
     capacity: int
@@ -45,18 +45,18 @@ class Recorder:
     def __init__(self, settings: RecordSettings) -> None:
         self._settings = settings
         # Seen now, not at the first window
-        check_size(settings.capacity, settings.window, max(1, len(settings.channels)))
+        check_ring_size(settings.capacity, settings.window, max(1, len(settings.channels)))
         self._ring: Ring | None = None
         self._recordings: dict[int, int] = {}  # of the cutter -> of the ring
         self._new = self._malformed = self._lost = 0
         self._last_problem = ""
         self._logged_problems = (0, 0, 0)
         label = None if settings.label is None else parse_label(settings.label.encode(), settings.classes)
-        self._cutter = Cutter(
+        self._cutter = WindowCutter(
             settings.topics,
             settings.window,
             settings.step,
-            self._keep,
+            self._add_window,
             settings.channels,
             settings.classes,
             label,
@@ -68,7 +68,7 @@ class Recorder:
         LinkError, StateError, DataError when it cannot begin.
         """
         settings = self._settings
-        with contextlib.suppress(Stopped), sole_writer(settings.out):
+        with contextlib.suppress(Stopped), lock_ring(settings.out):
             self._resume()
             link = Link(settings.broker, f"edgefl-record-{secrets.token_hex(8)}")
             try:
@@ -78,9 +78,9 @@ class Recorder:
             finally:
                 self._save()
                 link.close()
-        return {"windows": len(self._ring or ()), **self._counts(), "file": str(settings.out)}
+        return {"windows": len(self._ring or ()), **self._count_messages(), "file": str(settings.out)}
 
-    def _counts(self) -> dict[str, int]:
+    def _count_messages(self) -> dict[str, int]:
         unlabelled = self._cutter.unlabelled
         readings = self._cutter.readings
         return {
@@ -100,13 +100,15 @@ class Recorder:
                     f"{settings.out} has the channels {', '.join(self._ring.channels)}, asked for are "
                     f"{', '.join(settings.channels)}; ask for the same, or give another -o"
                 )
-            self._cutter.form = self._ring.channels
+            self._cutter.channel_names = self._ring.channels
             LOGGER.info(f"{settings.out} holds {len(self._ring)} windows; going on")
 
-    def _keep(self, window: Window) -> None:
+    def _add_window(self, window: SensorWindow) -> None:
         if self._ring is None:
             settings = self._settings
-            self._ring = Ring(settings.capacity, settings.window, self._cutter.form, settings.classes)
+            self._ring = Ring(
+                settings.capacity, settings.window, self._cutter.channel_names, settings.classes
+            )
         recording = self._recordings.setdefault(window.recording, self._ring.recorded)
         self._ring.add(window.values, window.label, recording, window.first_row)
         self._new += 1
@@ -122,24 +124,28 @@ class Recorder:
                 self._take(event)
             elif event is not None:
                 LOGGER.info("the link to the broker is up again")
-                self._cutter.gap()
+                self._cutter.restart_windows()
             if link.dropped > self._lost:
                 self._lost = link.dropped
-                self._cutter.gap()
+                self._cutter.restart_windows()
             now = time.monotonic()
             if self._new > saved and now - saved_at >= settings.save_s:
                 self._save()
                 saved = self._new
                 saved_at = now
-                LOGGER.info(f"{len(self._ring or ())} windows in {settings.out}: {described(self._counts())}")
-            if self._problems() != self._logged_problems and now - logged_at >= PROBLEMS_LOG_INTERVAL_S:
+                LOGGER.info(
+                    f"{len(self._ring or ())} windows in {settings.out}: "
+                    f"{format_counts(self._count_messages())}"
+                )
+            if self._count_problems() != self._logged_problems and now - logged_at >= PROBLEMS_LOG_INTERVAL_S:
                 logged_at = now
-                self._logged_problems = self._problems()
+                self._logged_problems = self._count_problems()
                 LOGGER.warning(
-                    f"{described(self._counts())}; last: {self._last_problem or 'no label came yet'}"
+                    f"{format_counts(self._count_messages())}; last: "
+                    f"{self._last_problem or 'no label came yet'}"
                 )
 
-    def _problems(self) -> tuple[int, int, int]:
+    def _count_problems(self) -> tuple[int, int, int]:
         return self._malformed, self._cutter.unlabelled, self._lost
 
     def _take(self, message: Message) -> None:

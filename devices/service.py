@@ -11,38 +11,38 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from devices.availability import UNCHECKED, Availability
+from devices.availability import UNCHECKED_REASON, Availability
 from devices.blob_cache import BlobCache
-from devices.boards import detect
+from devices.boards import detect_machine
 from devices.conditions import Conditions
-from devices.export import export_in_child, export_metrics
-from devices.identity import IdTakenError
-from devices.join import join
+from devices.export import export_in_child, extract_export_metrics
+from devices.identity import DuplicateIdError
+from devices.join import join_federation
 from devices.local_dataset import LocalDataset
-from devices.masked_sender import CannotMaskError, MaskedSender, masked_metrics
-from devices.order import Sharing, TaskOrder, trains_in_clear
+from devices.masked_sender import CannotMaskError, MaskedSender, filter_masked_metrics
+from devices.order import SharingRules, TaskOrder, is_unmasked_update
 from devices.pending_update import PendingUpdate
-from devices.plan_check import Allowed, PlanTrials, check_names
+from devices.plan_check import AllowedCode, PlanTrials, check_names
 from devices.session import Session, Superseded
-from devices.store import Progress, Store
-from devices.telemetry import field_figures, publish_telemetry
-from devices.training import check_shard, epochs_for, gate_metrics, open_runner, was_masked, work_item
+from devices.store import DeviceStore, RoundProgress
+from devices.telemetry import publish_telemetry, read_field_figures
+from devices.training import check_shard, choose_epochs, make_work_item, measure_gate, open_runner, was_masked
 from devices.upload import send_update
-from edgefl.algorithms import DONE, PERSONALIZE
+from edgefl.algorithms import PHASE_DONE, PHASE_PERSONALIZE
 from edgefl.client.runner import ClientRunner
 from edgefl.data.sources import DataSource
 from edgefl.errors import ConfigError, DataError, DivergedError, ExportError, LinkError, PlanError, WireError
 from edgefl.plan.spec import Plan, decode_plan
 from edgefl.security.enrolment import Enrolment
-from edgefl.server.divergence import FederationDivergedError, divergence_at_end
+from edgefl.server.divergence import FederationDivergedError, read_divergence
 from edgefl.storage.device_directory import DeviceFiles
-from edgefl.system.host import peak_rss_mb
+from edgefl.system.host import read_peak_rss_mb
 from edgefl.transport.link import KEEPALIVE_S
 from edgefl.types import Weights
-from edgefl.verdict import device_lines, judge
-from edgefl.wire.masked import CODEC
-from edgefl.wire.messages import DIVERGED, REFUSES, STOPPED, State, Task
-from edgefl.wire.tensors import decode_part, encode_models, size_limit
+from edgefl.verdict import judge_federation, render_device_lines
+from edgefl.wire.masked import MASKED_CODEC
+from edgefl.wire.messages import DIVERGED_PREFIX, REFUSAL_PREFIX, STOPPED_PHASE, State, Task
+from edgefl.wire.tensors import bound_blob_size, decode_subset, encode_models
 from edgefl.wire.topics import check_client_id, check_federation
 
 LOGGER = logging.getLogger("edgefl.device")
@@ -50,7 +50,7 @@ MAX_PLAN_BYTES = 64 * 1024 * 1024
 FIRST_RETRY_S = 5.0
 LONGEST_RETRY_S = 300.0
 """How long a device that refused a task takes up no other; twice as long each time, until a task succeeds."""
-SHOWN_REASON = 300
+MAX_REASON_LENGTH = 300
 
 
 class TaskRefusedError(Exception):
@@ -62,7 +62,7 @@ class TaskDivergedError(TaskRefusedError):
 
 
 @dataclass(frozen=True)
-class Settings:
+class DeviceSettings:
     """What the options of `edgefl device start` say.
 
     `wait_s`: seconds to wait for a federation, 0 for ever.
@@ -80,18 +80,18 @@ class Settings:
     export: bool = True
     enrolment: Enrolment | None = None
     conditions: Conditions = field(default_factory=Conditions)
-    allowed: Allowed = field(default_factory=Allowed)
-    sharing: Sharing = field(default_factory=Sharing)
+    allowed: AllowedCode = field(default_factory=AllowedCode)
+    sharing: SharingRules = field(default_factory=SharingRules)
 
 
-def must_mask(task: Task, progress: Progress | None) -> bool:
+def should_mask(task: Task, progress: RoundProgress | None) -> bool:
     """Return whether a task asks for a plain update of a session for which this device masked one, whatever
     came in between.
     """
-    return trains_in_clear(task) and progress is not None and task.session in progress.masked_sessions
+    return is_unmasked_update(task) and progress is not None and task.session in progress.masked_sessions
 
 
-def run_device(settings: Settings) -> dict[str, Any]:
+def run_device(settings: DeviceSettings) -> dict[str, Any]:
     """Join a federation with one device, and take part until the federation is done.
 
     Args:
@@ -110,7 +110,7 @@ def run_device(settings: Settings) -> dict[str, Any]:
     for change in samples.changes:
         LOGGER.info(f"{settings.data.data}: {change}")
     with (
-        closing(Store(settings.state, settings.client_id)) as store,
+        closing(DeviceStore(settings.state, settings.client_id)) as store,
         closing(PlanTrials(settings.state)) as trials,
     ):
         if store.recovered:
@@ -119,15 +119,15 @@ def run_device(settings: Settings) -> dict[str, Any]:
             LOGGER.error(
                 f"the plan {crashed[:8]} crashed this device's last process; this plan is refused from now on"
             )
-        availability = Availability(settings.conditions, settings.state, detect().cores)
-        availability.unchecked = store.progress() is None
-        num_samples = len(samples.shard().y_train)
+        availability = Availability(settings.conditions, settings.state, detect_machine().cores)
+        availability.unchecked = store.read_progress() is None
+        num_samples = len(samples.load_shard().y_train)
         signed_in = settings.state if settings.enrolment else None
-        session = join(
+        session = join_federation(
             settings,
             num_samples,
-            availability.reason(),
-            order_of=lambda federation: TaskOrder(federation, signed_in, settings.sharing),
+            availability.find_pause_reason(),
+            make_order=lambda federation: TaskOrder(federation, signed_in, settings.sharing),
         )
         yielded = False
         try:
@@ -136,8 +136,8 @@ def run_device(settings: Settings) -> dict[str, Any]:
                 f"{settings.client_id} joined {session.topics.federation!r} at {session.link.url} with "
                 f"{num_samples} samples"
             )
-            return Device(settings, samples, store, trials, availability, session).run()
-        except IdTakenError:
+            return DeviceService(settings, samples, store, trials, availability, session).run()
+        except DuplicateIdError:
             yielded = True
             raise
         finally:
@@ -146,7 +146,7 @@ def run_device(settings: Settings) -> dict[str, Any]:
             session.link.close()
 
 
-class Device:
+class DeviceService:
     """One device that has joined a federation.
 
     Args:
@@ -160,9 +160,9 @@ class Device:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: DeviceSettings,
         samples: LocalDataset,
-        store: Store,
+        store: DeviceStore,
         trials: PlanTrials,
         availability: Availability,
         session: Session,
@@ -194,20 +194,20 @@ class Device:
         while True:
             session.pump(0.5)
             self._masked.answer(session)
-            self._look(at_work=False)
+            self._update_availability(at_work=False)
             state = session.state
             task = session.task
             # a task that comes again after its answer was received is answered again: the aggregator has lost
             # what it had
-            is_new = task and session.tasks_heard != self._answered and session.is_current(task)
-            if task and is_new and task.plan != self._refused_plan and self._availability.takes_up():
+            is_new = task and session.tasks_received != self._answered and session.is_current(task)
+            if task and is_new and task.plan != self._refused_plan and self._availability.accepts_tasks():
                 try:
-                    self._perform(task, federation)
+                    self._answer_task(task, federation)
                     self._accept()
                 except Superseded:
                     LOGGER.info(f"round {task.round}: left, it is over", extra={"round": task.round})
                 except TaskRefusedError as error:
-                    diverged = DIVERGED if isinstance(error, TaskDivergedError) else ""
+                    diverged = DIVERGED_PREFIX if isinstance(error, TaskDivergedError) else ""
                     self._refuse_task(task, str(error), diverged)
                 except CannotMaskError as error:
                     self._wait_for_package(str(error))
@@ -215,17 +215,19 @@ class Device:
                     self._refuse_plan(task.plan, str(error))
                 continue
             is_ours = (
-                state and state.session in (seen, self._last_session()) and state.plan != self._refused_plan
+                state
+                and state.session in (seen, self._read_last_session())
+                and state.plan != self._refused_plan
             )
-            if state and state.phase == DONE and is_ours and not session.order.pause:
+            if state and state.phase == PHASE_DONE and is_ours and not session.order.pause_reason:
                 return self._end(state.session)
             took_part = state and state.session in (seen, session.task.session if session.task else "")
-            if state and took_part and (divergence := divergence_at_end(state)):
+            if state and took_part and (divergence := read_divergence(state)):
                 raise FederationDivergedError(divergence)
-            if state and state.phase not in (DONE, STOPPED) and state.session != seen:
+            if state and state.phase not in (PHASE_DONE, STOPPED_PHASE) and state.session != seen:
                 seen = state.session
-                place = f", round {state.round}" if 0 < state.round <= state.rounds else ""
-                LOGGER.info(f"the federation is in phase {state.phase}{place}")
+                position = f", round {state.round}" if 0 < state.round <= state.rounds else ""
+                LOGGER.info(f"the federation is in phase {state.phase}{position}")
                 try:
                     self._check_data(state)
                 except (PlanError, ConfigError) as error:
@@ -240,12 +242,12 @@ class Device:
         """Take up no task with this plan. The device stays, and tries the plan of a later federation."""
         self._refused_plan = sha256
         LOGGER.error(f"the plan is refused, and this device waits for another one: {reason}")
-        self._availability.refuse(f"{REFUSES}the plan: {reason}"[:SHOWN_REASON])
-        self._look(at_work=False)
+        self._availability.refuse(f"{REFUSAL_PREFIX}the plan: {reason}"[:MAX_REASON_LENGTH])
+        self._update_availability(at_work=False)
 
     def _wait_for_package(self, reason: str) -> None:
         """Leave this task, and try again later: somebody may install the package meanwhile."""
-        self._answered = self._session.tasks_heard
+        self._answered = self._session.tasks_received
         LOGGER.warning(f"{reason}. This device tries another task in {self._retry_s:g} s")
         self._pause_for_a_while(f"masked rounds: {reason}")
 
@@ -257,7 +259,7 @@ class Device:
             reason: why, for the owner and the aggregator.
             kind: `DIVERGED`, or empty.
         """
-        self._answered = self._session.tasks_heard
+        self._answered = self._session.tasks_received
         self._failed_task = reason
         LOGGER.warning(
             f"round {task.round}: the task is refused: {reason}; this device tries another task in "
@@ -268,9 +270,9 @@ class Device:
         self._pause_for_a_while(f"round {task.round}: {kind}{reason}")
 
     def _pause_for_a_while(self, what: str) -> None:
-        self._availability.refuse(f"{REFUSES}{what}"[:SHOWN_REASON], self._retry_s)
+        self._availability.refuse(f"{REFUSAL_PREFIX}{what}"[:MAX_REASON_LENGTH], self._retry_s)
         self._retry_s = min(LONGEST_RETRY_S, 2 * self._retry_s)
-        self._look(at_work=False)
+        self._update_availability(at_work=False)
 
     def _accept(self) -> None:
         self._refused_plan = ""
@@ -278,24 +280,24 @@ class Device:
         self._retry_s = FIRST_RETRY_S
         self._availability.accept()
 
-    def _look(self, *, at_work: bool) -> None:
+    def _update_availability(self, *, at_work: bool) -> None:
         """See whether this device takes up tasks, and tell the aggregator when that changed."""
         before = self._paused
-        reason = self._availability.reason(anew=at_work)
-        if reason in ("", UNCHECKED):
-            reason = self._session.order.pause or reason
-        if reason not in (before, UNCHECKED) and (reason or before != UNCHECKED):
+        reason = self._availability.find_pause_reason(refresh=at_work)
+        if reason in ("", UNCHECKED_REASON):
+            reason = self._session.order.pause_reason or reason
+        if reason not in (before, UNCHECKED_REASON) and (reason or before != UNCHECKED_REASON):
             LOGGER.info(f"paused: {reason}" if reason else "takes up tasks again")
         self._paused = reason
-        self._session.say_paused(reason, draining=bool(reason) and at_work)
+        self._session.publish_pause(reason, draining=bool(reason) and at_work)
 
-    def _last_session(self) -> str | None:
-        progress = self._store.progress()
+    def _read_last_session(self) -> str | None:
+        progress = self._store.read_progress()
         return progress.session if progress else None
 
     def _end(self, session: str) -> dict[str, Any]:
-        progress = self._store.progress()
-        if progress is None or (progress.session, progress.phase) != (session, PERSONALIZE):
+        progress = self._store.read_progress()
+        if progress is None or (progress.session, progress.phase) != (session, PHASE_PERSONALIZE):
             if self._failed_task:
                 raise DataError(
                     f"the federation ended, and this device has no model: its last task failed: "
@@ -305,8 +307,8 @@ class Device:
                 "the federation ended while this device was away, so it has no model; begin anew with "
                 "`edgefl aggregator start --fresh`"
             )
-        own = judge([{**progress.metrics, "id": self._settings.client_id}]).rows[0]
-        for line in device_lines(own):
+        row = judge_federation([{**progress.metrics, "id": self._settings.client_id}]).rows[0]
+        for line in render_device_lines(row):
             LOGGER.info(line)
         if self._export_error:
             raise self._export_error
@@ -317,7 +319,7 @@ class Device:
             "metrics": dict(progress.metrics),
         }
 
-    def _perform(self, task: Task, federation: str) -> None:
+    def _answer_task(self, task: Task, federation: str) -> None:
         """Answer a task: compute what it asks for, unless this device has done so before, and send it.
 
         Raises:
@@ -327,50 +329,50 @@ class Device:
             PlanError: its plan cannot be run here.
             ConfigError: its plan names what this device does not allow.
         """
-        self._look(at_work=True)
-        progress = self._store.progress()
-        if must_mask(task, progress):
+        self._update_availability(at_work=True)
+        progress = self._store.read_progress()
+        if should_mask(task, progress):
             raise TaskRefusedError(
                 "it asks for an update that is not masked, and this device masked an update of this session "
                 "before. Somebody with the aggregator's key may try to read this device's update"
             )
         self._send_late(task, progress)
-        self._pending.keep(task)
-        if progress is None or not progress.answers(task):
+        self._pending.store(task)
+        if progress is None or not progress.is_answer_to(task):
             progress = self._compute(task, federation)
-        if task.codec == CODEC:
+        if task.codec == MASKED_CODEC:
             progress = self._store.mark_masked(progress)
         # Before the update, so that the aggregator knows it when it draws the next cohort
-        self._look(at_work=True)
-        if self._session.order.forbids(task):  # A masked task of this session came meanwhile
+        self._update_availability(at_work=True)
+        if self._session.order.should_withhold(task):  # A masked task of this session came meanwhile
             raise Superseded
         try:
             self._send(task, progress)
         except DataError as error:
             raise TaskRefusedError(str(error)) from error
 
-    def _send_late(self, task: Task, progress: Progress | None) -> None:
+    def _send_late(self, task: Task, progress: RoundProgress | None) -> None:
         """Send the update of an earlier task that the aggregator has not acknowledged and still takes."""
-        late = self._pending.before(task, progress)
-        if late is None or progress is None or must_mask(late, progress):
+        late = self._pending.find_earlier_task(task, progress)
+        if late is None or progress is None or should_mask(late, progress):
             return
         if self._session.is_current(late, late.max_staleness):
             self._send(late, progress)
 
-    def _compute(self, task: Task, federation: str) -> Progress:
+    def _compute(self, task: Task, federation: str) -> RoundProgress:
         """Train or personalize as a task asks, and store the result."""
         runner = self._open_runner(task)
         settled = {
             "id": self._settings.client_id,
             "federation": federation,
             "seed": task.seed,
-            **self._settings.data.as_note(),
+            **self._settings.data.to_json(),
         }
-        masked = {"masked": True} if was_masked(task, self._store.note()) else {}
+        masked = {"masked": True} if was_masked(task, self._store.read_note()) else {}
         self._store.save_note(settled | masked)
         try:
-            models = self._models(task, runner.plan)
-            if task.phase == PERSONALIZE:
+            models = self._fetch_models(task, runner.plan)
+            if task.phase == PHASE_PERSONALIZE:
                 return self._personalize(task, runner, models)
             return self._train(task, runner, models)
         except DivergedError as error:
@@ -384,20 +386,20 @@ class Device:
         except (LookupError, TypeError, ValueError, ArithmeticError) as error:  # Such as a missing model
             raise TaskRefusedError(f"its models do not fit the plan: {error!r}") from error
 
-    def _send(self, task: Task, progress: Progress) -> None:
+    def _send(self, task: Task, progress: RoundProgress) -> None:
         """Send what was computed for a task, and publish its metrics."""
         settings = self._settings
         session = self._session
-        blob = self._store.update(progress)
-        if task.codec == CODEC:
-            metrics = masked_metrics(progress.metrics, settings.sharing.requires_masks)
+        blob = self._store.read_update(progress)
+        if task.codec == MASKED_CODEC:
+            metrics = filter_masked_metrics(progress.metrics, settings.sharing.requires_masks)
             receipt = self._masked.send(session, task, progress, blob)
         else:
             metrics = progress.metrics
             receipt = send_update(session, settings.client_id, task, blob, metrics, progress.num_samples)
         self._pending.forget()
         if session.is_current(task):
-            self._answered = session.tasks_heard
+            self._answered = session.tasks_received
         if receipt.outcome == "rejected":
             LOGGER.warning(
                 f"round {task.round}: the aggregator rejected the update: {receipt.reason}",
@@ -409,7 +411,7 @@ class Device:
             f"round {task.round} {task.phase}: {listed}",
             extra={"round": task.round, "phase": task.phase, "metrics": dict(progress.metrics)},
         )
-        figures = {**metrics, **field_figures(settings.state)}
+        figures = {**metrics, **read_field_figures(settings.state)}
         publish_telemetry(session, settings.client_id, task.round, figures)
 
     def _check_data(self, state: State) -> None:
@@ -418,34 +420,34 @@ class Device:
         """
         session = self._session
 
-        def is_wanted() -> bool:
+        def is_needed() -> bool:
             spoken = session.task or session.state
             return spoken is not None and spoken.plan == state.plan
 
         with contextlib.suppress(Superseded):
-            plan = self._plan(state.plan, is_wanted)
-            shard = self._samples.shard(None, plan.spec.num_classes, plan.spec.input_shape)
+            plan = self._load_plan(state.plan, is_needed)
+            shard = self._samples.load_shard(None, plan.spec.num_classes, plan.spec.input_shape)
             check_shard(shard, plan)
             self._accept()
         self._availability.unchecked = False
-        self._look(at_work=False)
+        self._update_availability(at_work=False)
 
-    def _plan(self, sha256: str, is_wanted: Callable[[], bool]) -> Plan:
+    def _load_plan(self, sha256: str, is_needed: Callable[[], bool]) -> Plan:
         blob = self._cache.get(sha256)
         if blob is None:
-            blob = self._session.fetch(is_wanted, {sha256: MAX_PLAN_BYTES})[sha256]
+            blob = self._session.fetch(is_needed, {sha256: MAX_PLAN_BYTES})[sha256]
             self._cache.put(blob)
         plan = decode_plan(blob)
         check_names(plan.spec, self._settings.learner, self._settings.allowed)
         if self._settings.learner == "litert":
-            self._trials.check(sha256, self._cache.path(sha256))
+            self._trials.check(sha256, self._cache.locate(sha256))
         return plan
 
     def _open_runner(self, task: Task) -> ClientRunner:
         if self._runner is None or (self._runner.plan.id, self._runner.seed) != (task.plan, task.seed):
             settings = self._settings
-            plan = self._plan(task.plan, lambda: self._session.is_current(task))
-            self._trials.note_open(task.plan)
+            plan = self._load_plan(task.plan, lambda: self._session.is_current(task))
+            self._trials.record_open_plan(task.plan)
             self._runner = None  # frees its shard before the next one is read
             self._runner = open_runner(
                 plan,
@@ -457,33 +459,33 @@ class Device:
             )
         return self._runner
 
-    def _models(self, task: Task, plan: Plan) -> Mapping[str, Weights]:
+    def _fetch_models(self, task: Task, plan: Plan) -> Mapping[str, Weights]:
         specs = plan.spec.weights
         cached = {sha256: self._cache.get(sha256) for sha256 in set(task.models.values())}
-        lacking = {sha256: size_limit(specs) for sha256, blob in cached.items() if blob is None}
-        fetched = self._session.fetch(lambda: self._session.is_current(task), lacking) if lacking else {}
+        missing = {sha256: bound_blob_size(specs) for sha256, blob in cached.items() if blob is None}
+        fetched = self._session.fetch(lambda: self._session.is_current(task), missing) if missing else {}
         for blob in fetched.values():
             self._cache.put(blob)
         blobs = {**cached, **fetched}
         return {
-            name: decode_part(blobs[sha256] or b"", specs, f"the aggregator ({name})")
+            name: decode_subset(blobs[sha256] or b"", specs, f"the aggregator ({name})")
             for name, sha256 in task.models.items()
         }
 
-    def _train(self, task: Task, runner: ClientRunner, models: Mapping[str, Weights]) -> Progress:
+    def _train(self, task: Task, runner: ClientRunner, models: Mapping[str, Weights]) -> RoundProgress:
         began = time.monotonic()
-        last = self._store.progress()
+        last = self._store.read_progress()
         previous = last.metrics if last and last.session == task.session else {}
-        epochs = epochs_for(task, runner.plan, previous)
-        state = self._store.client_state(task.session)
-        update, state = runner.update(work_item(task, models, state, self._settings.client_id, epochs))
-        metrics = {**update.metrics, "seconds": time.monotonic() - began, "peak_rss_mb": peak_rss_mb()}
+        epochs = choose_epochs(task, runner.plan, previous)
+        state = self._store.read_client_state(task.session)
+        update, state = runner.update(make_work_item(task, models, state, self._settings.client_id, epochs))
+        metrics = {**update.metrics, "seconds": time.monotonic() - began, "peak_rss_mb": read_peak_rss_mb()}
         blob = encode_models(update.deltas, task.codec)
         return self._store.finish_round(
             task.session, task.round, task.phase, update.num_samples, metrics, blob, state
         )
 
-    def _personalize(self, task: Task, runner: ClientRunner, models: Mapping[str, Weights]) -> Progress:
+    def _personalize(self, task: Task, runner: ClientRunner, models: Mapping[str, Weights]) -> RoundProgress:
         began = time.monotonic()
         link = self._session.link
         LOGGER.info(
@@ -491,21 +493,21 @@ class Device:
             extra={"round": task.round, "phase": task.phase},
         )
         client_id = self._settings.client_id
-        state = self._store.client_state(task.session)
-        mixture, state, measured = runner.personalize(work_item(task, models, state, client_id))
+        state = self._store.read_client_state(task.session)
+        mixture, state, measured = runner.personalize(make_work_item(task, models, state, client_id))
         metrics = dict(measured)
-        if not self._settings.sharing.requires_masks and not was_masked(task, self._store.note()):
-            metrics |= gate_metrics(runner, mixture, client_id)
+        if not self._settings.sharing.requires_masks and not was_masked(task, self._store.read_note()):
+            metrics |= measure_gate(runner, mixture, client_id)
         self._store.save_personal(runner.plan, mixture)
         if self._settings.export:
             try:
-                metrics |= export_metrics(export_in_child(self._settings.state, self._settings.data))
+                metrics |= extract_export_metrics(export_in_child(self._settings.state, self._settings.data))
             except ExportError as error:
                 # the federation goes on without this int8 model; this device says so when it ends
                 self._export_error = error
                 LOGGER.error(str(error))
         traffic = {"bytes_up": float(link.bytes_up), "bytes_down": float(link.bytes_down)}
-        metrics |= {"seconds": time.monotonic() - began, "peak_rss_mb": peak_rss_mb(), **traffic}
+        metrics |= {"seconds": time.monotonic() - began, "peak_rss_mb": read_peak_rss_mb(), **traffic}
         blob = encode_models({}, task.codec)
         return self._store.finish_round(
             task.session, task.round, task.phase, len(runner.shards[client_id].y_train), metrics, blob, state

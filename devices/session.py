@@ -8,22 +8,22 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from devices.identity import IdTakenError, older_aggregator, taken, yields_to
-from devices.order import TaskOrder, check_masked
+from devices.identity import DuplicateIdError, describe_duplicate_id, describe_older_aggregator, should_yield
+from devices.order import TaskOrder, check_masked_task
 from edgefl.errors import WireError
 from edgefl.security.trust import Trust
-from edgefl.server.divergence import divergence_at_end
+from edgefl.server.divergence import read_divergence
 from edgefl.transport.link import Connected, Link, Message
 from edgefl.wire import version1
 from edgefl.wire.chunks import CHUNK_BYTES, Assembler, check_chunk_bytes
-from edgefl.wire.masked import CODEC, STEPS, attempt_of
+from edgefl.wire.masked import MASKED_CODEC, SECAGG_STEPS, parse_attempt
 from edgefl.wire.messages import Claim, Manifest, Receipt, State, Status, Task, Want
 from edgefl.wire.strict_json import decode_json, encode_json
-from edgefl.wire.topics import Topics, parse_topic
+from edgefl.wire.topics import FederationTopics, parse_topic
 from edgefl.wire.version1 import is_version1
 
 LOGGER = logging.getLogger("edgefl.device")
-PATIENCE_S = 2.0
+BLOB_REQUEST_TIMEOUT_S = 2.0
 UNCOUNTED_BYTES = 20 * CHUNK_BYTES
 """As much as a broker has on its way to a device at QoS 1; mosquitto and paho allow 20 messages."""
 
@@ -32,7 +32,7 @@ class Superseded(Exception):
     """What this device is doing is not wanted any more: another task came, or the federation ended."""
 
 
-def _news_of(state: State) -> tuple[str, int, str, str]:
+def _select_state_change(state: State) -> tuple[str, int, str, str]:
     return state.session, state.started, state.phase, state.plan
 
 
@@ -42,7 +42,7 @@ class Session:
     def __init__(
         self,
         link: Link,
-        topics: Topics,
+        topics: FederationTopics,
         status: Status,
         trust: Trust,
         order: TaskOrder,
@@ -54,29 +54,31 @@ class Session:
         self.order = order
         self.state: State | None = None
         self.task: Task | None = None
-        self.tasks_heard = 0
+        self.tasks_received = 0
         self.step: Task | None = None
-        self.steps_heard = 0
+        self.steps_received = 0
         self._last: Task | None = None
         self.receipts: dict[str, Receipt] = {}
         self.assemblers: dict[str, Assembler | None] = {}
         self.limits: dict[str, int] = {}
-        self.early: dict[str, dict[int, bytes]] = {}
-        self.moved = time.monotonic()
+        self.early_chunks: dict[str, dict[int, bytes]] = {}
+        self.progressed_at = time.monotonic()
         self._older_since = 0.0
 
     def start(self) -> None:
         """Say that this device is here, and listen."""
-        device = self.topics.device
+        device = self.topics.format_device
         link = self.link
         client_id = self._status.client_id
-        link.on_network(device(client_id, "claim"), self._answer_claim)
+        link.answer_on_network(device(client_id, "claim"), self._answer_claim)
         # a task may follow at once on the status, so what it comes on is subscribed before; the status's own
         # topic after, since
         # it holds that of an earlier boot until then. QoS 1 would end with the connection, and what is lost
         # with it comes again
-        own = (device(client_id, leaf) for leaf in ("claim", "task", "receipt"))
-        link.subscribe(*own, self.topics.state, version1.state_topic(self.topics.federation), qos=0)
+        device_topics = (device(client_id, leaf) for leaf in ("claim", "task", "receipt"))
+        link.subscribe(
+            *device_topics, self.topics.state, version1.format_state_topic(self.topics.federation), qos=0
+        )
         self.publish_status()
         link.subscribe(device(client_id, "status"), qos=0)
 
@@ -89,9 +91,11 @@ class Session:
     def publish_status(self, online: bool = True) -> None:
         """Publish the retained status."""
         status = replace(self._status, online=online, ts=time.time())
-        self.link.publish(self.topics.device(status.client_id, "status"), encode_json(status), retain=True)
+        self.link.publish(
+            self.topics.format_device(status.client_id, "status"), encode_json(status), retain=True
+        )
 
-    def say_paused(self, reason: str, *, draining: bool) -> None:
+    def publish_pause(self, reason: str, *, draining: bool) -> None:
         """Publish why this device takes up no task, or that it does again (""), when that is news."""
         if (reason, draining) != (self._status.paused, self._status.draining):
             self._status = replace(self._status, paused=reason, draining=draining)
@@ -107,36 +111,40 @@ class Session:
             self._older_since = self._older_since or (time.monotonic() if event.payload else 0.0)
         elif isinstance(event, Message):
             try:
-                self._take(event)
+                self._handle_message(event)
             except WireError as error:
                 LOGGER.warning(f"ignored: {error}")
 
-        if self._older_since and self.state is None and time.monotonic() - self._older_since > PATIENCE_S:
-            LOGGER.warning(older_aggregator(self.topics.federation, self.link.url))
+        if (
+            self._older_since
+            and self.state is None
+            and time.monotonic() - self._older_since > BLOB_REQUEST_TIMEOUT_S
+        ):
+            LOGGER.warning(describe_older_aggregator(self.topics.federation, self.link.url))
             self._older_since = math.inf  # once
 
-    def _take(self, message: Message) -> None:
+    def _handle_message(self, message: Message) -> None:
         address = parse_topic(message.topic)
         if not message.payload:
             return
         match address.kind:
             case "state":
-                told = decode_json(State, message.payload)
-                known = self.state
+                state = decode_json(State, message.payload)
+                current = self.state
                 # most say only that the next round is open, as the task does
-                if known is None or _news_of(told) != _news_of(known):
-                    self.trust.checked(told, message.payload)
-                    self.state = told if self.order.accepts(told) else known
+                if current is None or _select_state_change(state) != _select_state_change(current):
+                    self.trust.check(state, message.payload)
+                    self.state = state if self.order.accepts(state) else current
             case "task":
-                task = self.trust.checked(
+                task = self.trust.check(
                     decode_json(Task, message.payload), message.payload, self._status.client_id
                 )
                 check_chunk_bytes(task.chunk_bytes)
-                check_masked(task)
+                check_masked_task(task)
                 if self.order.accepts(task):
                     self._on_task(task)
             case "receipt":
-                received = self.trust.checked(
+                received = self.trust.check(
                     decode_json(Receipt, message.payload), message.payload, self._status.client_id
                 )
                 self.receipts[received.sha256] = received
@@ -148,29 +156,29 @@ class Session:
                 made = self.assemblers[address.sha256] = Assembler(
                     address.sha256, m.size, m.count, m.chunk_bytes, limit
                 )
-                self.moved = time.monotonic()
+                self.progressed_at = time.monotonic()
                 if not m.retained:
-                    self._want(address.sha256, made)
-                for index, content in self.early.pop(address.sha256, {}).items():
+                    self._request_blob(address.sha256, made)
+                for index, content in self.early_chunks.pop(address.sha256, {}).items():
                     made.add(index, content)
             case "blob" if assembler := self.assemblers.get(address.sha256):
                 if assembler.add(address.index, message.payload):
-                    self.moved = time.monotonic()
+                    self.progressed_at = time.monotonic()
             case "blob" if message.payload and address.sha256 in self.assemblers:
                 # a broker gives what it retains in any order; a chunk may come before the size that it is
                 # checked by
-                early = self.early.setdefault(address.sha256, {})
+                early = self.early_chunks.setdefault(address.sha256, {})
                 if sum(map(len, early.values())) + len(message.payload) <= self.limits[address.sha256]:
                     early[address.index] = message.payload
 
     def _on_task(self, task: Task) -> None:
         self._last = task
-        if task.phase in STEPS:
+        if task.phase in SECAGG_STEPS:
             self.step = task
-            self.steps_heard += 1
+            self.steps_received += 1
         else:
             self.task = task
-            self.tasks_heard += 1
+            self.tasks_received += 1
 
     def _on_status(self, other: Status) -> None:
         if other.boot_id == self._status.boot_id:
@@ -179,8 +187,8 @@ class Session:
             if not other.online:
                 self.publish_status()
             return
-        if other.online and yields_to(self._status, other):
-            raise IdTakenError(taken(other.client_id, self.link.url))
+        if other.online and should_yield(self._status, other):
+            raise DuplicateIdError(describe_duplicate_id(other.client_id, self.link.url))
         self.publish_status()
 
     def is_current(self, task: Task, within: int = 0) -> bool:
@@ -189,12 +197,14 @@ class Session:
         A task of a masked round: whether nothing was heard since of another attempt. A task whose answer must
         not leave the device is not current.
         """
-        if self.order.forbids(task):
+        if self.order.should_withhold(task):
             return False
         new = self.task
-        if task.codec == CODEC:
+        if task.codec == MASKED_CODEC:
             new = (
-                self._last if self._last and attempt_of(self._last.nonce) == attempt_of(task.nonce) else None
+                self._last
+                if self._last and parse_attempt(self._last.nonce) == parse_attempt(task.nonce)
+                else None
             )
         same = (
             new is not None
@@ -202,51 +212,51 @@ class Session:
             and 0 <= new.round - task.round <= (within if new.phase == task.phase else 0)
         )
         state = self.state if self.state and self.state.session == task.session else None
-        ended = state is not None and (state.phase == "done" or divergence_at_end(state) is not None)
+        ended = state is not None and (state.phase == "done" or read_divergence(state) is not None)
         return same and not ended
 
-    def fetch(self, is_wanted: Callable[[], bool], limits: dict[str, int]) -> dict[str, bytes]:
+    def fetch(self, is_needed: Callable[[], bool], limits: dict[str, int]) -> dict[str, bytes]:
         """Fetch blobs of at most so many bytes each, by sha256.
 
         Asks for what the broker does not have, again for what does not come.
 
         Raises Superseded as soon as `is_wanted` says no.
         """
-        found: dict[str, bytes] = {}
-        filters = [self.topics.blob(sha256, "+") for sha256 in limits]
+        blobs: dict[str, bytes] = {}
+        filters = [self.topics.format_blob(sha256, "+") for sha256 in limits]
         self.limits = limits
         self.assemblers = dict.fromkeys(limits)
-        self.early = {}
+        self.early_chunks = {}
         # the broker takes one's messages in their order: who asks now is subscribed when the answer comes;
         # QoS 1 would keep what the
         # broker holds for a slow device small, and has no other use in a session that ends with its
         # connection
         self.link.subscribe(*filters, qos=int(sum(limits.values()) > UNCOUNTED_BYTES), timeout_s=0.0)
-        patience = PATIENCE_S
+        patience = BLOB_REQUEST_TIMEOUT_S
         asked = time.monotonic()
         try:
-            while len(found) < len(limits):
+            while len(blobs) < len(limits):
                 now = time.monotonic()
-                if now - max(asked, self.moved) > patience:
+                if now - max(asked, self.progressed_at) > patience:
                     patience = min(15.0, patience * 1.5) * random.uniform(0.9, 1.1)
                     asked = now
-                    for sha256 in limits.keys() - found.keys():
+                    for sha256 in limits.keys() - blobs.keys():
                         assembler = self.assemblers[sha256]
-                        self._want(sha256, assembler)
+                        self._request_blob(sha256, assembler)
                 self.pump(0.5)
                 for sha256, assembler in self.assemblers.items():
-                    if sha256 not in found and assembler and assembler.is_complete():
+                    if sha256 not in blobs and assembler and assembler.is_complete():
                         # Damaged: it lacks all its chunks again and is asked for again
                         with contextlib.suppress(WireError):
-                            found[sha256] = assembler.blob()
-                if not is_wanted():
+                            blobs[sha256] = assembler.assemble()
+                if not is_needed():
                     raise Superseded
         finally:
             self.assemblers = {}
-            self.early = {}
+            self.early_chunks = {}
             self.link.unsubscribe(*filters)
-        return found
+        return blobs
 
-    def _want(self, sha256: str, assembler: Assembler | None) -> None:
-        want = Want(sha256, assembler.missing() if assembler else (), time.time())
-        self.link.publish(self.topics.device(self._status.client_id, "want"), encode_json(want))
+    def _request_blob(self, sha256: str, assembler: Assembler | None) -> None:
+        want = Want(sha256, assembler.list_missing() if assembler else (), time.time())
+        self.link.publish(self.topics.format_device(self._status.client_id, "want"), encode_json(want))

@@ -18,8 +18,8 @@ from typing import Any
 from edgefl.errors import StateError, WireError
 from edgefl.plan.spec import Plan
 from edgefl.storage.checkpoint import decode_client_state, encode_client_state
-from edgefl.storage.device_directory import DeviceFiles, decode_note, encode_note, save_personal
-from edgefl.system.files import SECRET, write_state
+from edgefl.storage.device_directory import DeviceFiles, decode_note, encode_note, save_personal_model
+from edgefl.system.files import SECRET_MODE, write_state
 from edgefl.types import ClientState, Mixture
 from edgefl.wire.messages import Task
 from edgefl.wire.strict_json import decode_json, encode_json
@@ -28,7 +28,7 @@ MAX_MASKED_SESSIONS = 64
 
 
 @dataclass(frozen=True)
-class Progress:
+class RoundProgress:
     """The last round that this device finished, and which files hold its update and its client state.
 
     Attributes:
@@ -47,14 +47,14 @@ class Progress:
     client_state: str
     masked_sessions: tuple[str, ...] = ()
 
-    def answers(self, task: Task) -> bool:
+    def is_answer_to(self, task: Task) -> bool:
         """Return whether this is what a task asks for. A round has a task to train and may have one to
         personalize.
         """
         return (self.session, self.round, self.phase) == (task.session, task.round, task.phase)
 
 
-def _taken(lock: int, kind: int) -> bool:
+def _try_lock(lock: int, kind: int) -> bool:
     # a second try: `device status` may hold it for an instant
     for wait_s in (0.1, 0.0):
         try:
@@ -77,12 +77,12 @@ def is_in_use(directory: Path) -> bool:
             f"cannot read {path}: {error.strerror}; ask as the account that runs the device"
         ) from error
     try:
-        return not _taken(lock, fcntl.LOCK_SH)
+        return not _try_lock(lock, fcntl.LOCK_SH)
     finally:
         os.close(lock)
 
 
-def last_round(directory: Path) -> Progress | None:
+def read_last_round(directory: Path) -> RoundProgress | None:
     """Return the last round that the device of this directory finished, None before the first.
 
     StateError when it is damaged.
@@ -90,10 +90,10 @@ def last_round(directory: Path) -> Progress | None:
     return _read_progress(DeviceFiles(directory).progress)
 
 
-def _read_progress(path: Path) -> Progress | None:
+def _read_progress(path: Path) -> RoundProgress | None:
     content = _read(path)
     try:
-        return None if content is None else decode_json(Progress, content)
+        return None if content is None else decode_json(RoundProgress, content)
     except WireError as error:
         raise StateError(f"{path} is damaged: {error}; remove {path.parent} to start afresh") from error
 
@@ -111,11 +111,11 @@ def _read(path: Path) -> bytes | None:
 
 def _write_named(path_of: Callable[..., Path], content: bytes) -> str:
     path = path_of(sha256=hashlib.sha256(content).hexdigest())
-    write_state(path, content, SECRET)
+    write_state(path, content, SECRET_MODE)
     return path.name
 
 
-class Store:
+class DeviceStore:
     """One device's files.
 
     StateError when the directory is another device's, in use, damaged or cannot be written.
@@ -130,10 +130,10 @@ class Store:
             raise StateError(
                 f"cannot use {directory}: {error.strerror}; give a directory that this account can write"
             ) from error
-        if not _taken(self._lock, fcntl.LOCK_EX):
+        if not _try_lock(self._lock, fcntl.LOCK_EX):
             os.close(self._lock)
             raise StateError(f"another device uses {directory}; give each device a --state of its own")
-        owner = self.note().get("id", client_id)
+        owner = self.read_note().get("id", client_id)
         if owner != client_id:
             self.close()
             raise StateError(
@@ -167,7 +167,7 @@ class Store:
             self._check(self._files.progress_before)
         except StateError:
             raise damage from None
-        write_state(path, before, SECRET)
+        write_state(path, before, SECRET_MODE)
         return (
             "the files of the last round are damaged, as after a power cut; this device goes on from the "
             "round before"
@@ -176,13 +176,13 @@ class Store:
     def _check(self, path: Path) -> None:
         progress = _read_progress(path)
         for file in (progress.update, progress.client_state) if progress else ():
-            self._named(file)
+            self._read_named(file)
 
     def close(self) -> None:
         """Let others use the directory."""
         os.close(self._lock)
 
-    def note(self) -> dict[str, Any]:
+    def read_note(self) -> dict[str, Any]:
         """Return what device.json says, empty when it is not there."""
         try:
             return decode_note(_read(self._files.note) or b"{}")
@@ -191,25 +191,25 @@ class Store:
 
     def save_note(self, note: Mapping[str, Any]) -> None:
         """Write device.json: id, federation, data, seed, session."""
-        if self.note() != dict(note):
-            write_state(self._files.note, encode_note(note), SECRET)
+        if self.read_note() != dict(note):
+            write_state(self._files.note, encode_note(note), SECRET_MODE)
 
-    def progress(self) -> Progress | None:
+    def read_progress(self) -> RoundProgress | None:
         """Return the last finished round, or None before the first."""
         return _read_progress(self._files.progress)
 
-    def update(self, progress: Progress) -> bytes:
+    def read_update(self, progress: RoundProgress) -> bytes:
         """Return the encoded update of that round."""
-        return self._named(progress.update)
+        return self._read_named(progress.update)
 
-    def client_state(self, session: str) -> ClientState:
+    def read_client_state(self, session: str) -> ClientState:
         """Return what this device keeps for itself; empty for a new session."""
-        progress = self.progress()
+        progress = self.read_progress()
         if progress is None or progress.session != session:
             return ClientState()
-        return decode_client_state(self._named(progress.client_state))
+        return decode_client_state(self._read_named(progress.client_state))
 
-    def _named(self, name: str) -> bytes:
+    def _read_named(self, name: str) -> bytes:
         path = self._files.root / name
         content = _read(path)
         if content is None or hashlib.sha256(content).hexdigest() != name.rpartition("-")[2]:
@@ -225,36 +225,38 @@ class Store:
         metrics: Mapping[str, float],
         update: bytes,
         state: ClientState,
-    ) -> Progress:
+    ) -> RoundProgress:
         """Keep update and client state together, before the update is sent: a repeated task is answered with
         the same bytes.
         """
         update_name = _write_named(self._files.update, update)
         state_name = _write_named(self._files.client_state, encode_client_state(state))
-        before = self.progress()
+        before = self.read_progress()
         masked_sessions = before.masked_sessions if before else ()
-        progress = Progress(
+        progress = RoundProgress(
             session, round, phase, num_samples, metrics, update_name, state_name, masked_sessions
         )
         if before:
-            write_state(self._files.progress_before, encode_json(before), SECRET)
-        write_state(self._files.progress, encode_json(progress), SECRET)
-        kept = {name for each in (before, progress) if each for name in (each.update, each.client_state)}
+            write_state(self._files.progress_before, encode_json(before), SECRET_MODE)
+        write_state(self._files.progress, encode_json(progress), SECRET_MODE)
+        names = {
+            name for record in (before, progress) if record for name in (record.update, record.client_state)
+        }
         for series in (DeviceFiles.update, DeviceFiles.client_state):
             for path in self._files.root.glob(series.pattern):
-                if path.name not in kept:
+                if path.name not in names:
                     path.unlink(missing_ok=True)
         return progress
 
-    def mark_masked(self, progress: Progress) -> Progress:
+    def mark_masked(self, progress: RoundProgress) -> RoundProgress:
         """Keep that updates of this progress's session leave the device under masks only."""
         if progress.session in progress.masked_sessions:
             return progress
         sessions = (*progress.masked_sessions, progress.session)[-MAX_MASKED_SESSIONS:]
         marked = replace(progress, masked_sessions=sessions)
-        write_state(self._files.progress, encode_json(marked), SECRET)
+        write_state(self._files.progress, encode_json(marked), SECRET_MODE)
         return marked
 
     def save_personal(self, plan: Plan, mixture: Mixture) -> None:
         """Write the plan and the mixture, for the export on this device."""
-        save_personal(self._files, plan, mixture)
+        save_personal_model(self._files, plan, mixture)

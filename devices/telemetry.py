@@ -10,39 +10,41 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from devices.host_sensors import temperature_c
+from devices.host_sensors import read_temperature_c
 from devices.session import Session
 from edgefl.storage.device_directory import DeviceFiles
-from edgefl.system.host import rss_mb
+from edgefl.system.host import read_rss_mb
 from edgefl.wire.messages import Metrics
 from edgefl.wire.strict_json import encode_json
 
-MAX_VALUES = 32
-NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+MAX_METRICS = 32
+METRIC_NAME_PATTERN = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
-def telemetry(client_id: str, round: int, metrics: Mapping[str, float]) -> Metrics:
+def make_telemetry(client_id: str, round: int, metrics: Mapping[str, float]) -> Metrics:
     """Return the message: at most 32 numbers of the round, by name, and four of the board.
 
     No array has a way into it.
     """
-    told = {key: float(value) for key, value in metrics.items() if NAME.fullmatch(key)}
-    values = dict(list(told.items())[:MAX_VALUES])
+    valid = {key: float(value) for key, value in metrics.items() if METRIC_NAME_PATTERN.fullmatch(key)}
+    values = dict(list(valid.items())[:MAX_METRICS])
     seconds = float(metrics.get("seconds", math.nan))
-    return Metrics(client_id, round, values, *rss_mb(), temperature_c(), seconds, time.time())
+    return Metrics(client_id, round, values, *read_rss_mb(), read_temperature_c(), seconds, time.time())
 
 
 def publish_telemetry(session: Session, client_id: str, round: int, metrics: Mapping[str, float]) -> None:
     """Publish on `device/{id}/metrics`, QoS 0: what is lost is not sent again."""
     session.link.publish(
-        session.topics.device(client_id, "metrics"), encode_json(telemetry(client_id, round, metrics)), qos=0
+        session.topics.format_device(client_id, "metrics"),
+        encode_json(make_telemetry(client_id, round, metrics)),
+        qos=0,
     )
 
 
-def field_figures(state: Path) -> dict[str, float]:
+def read_field_figures(state: Path) -> dict[str, float]:
     """Return the figures that `edgefl export drift` wrote; {} without the file, or with a damaged one."""
     try:
-        found = json.loads(DeviceFiles(state).field_figures.read_bytes())
-        return {str(name): float(value) for name, value in found.items()}
+        figures = json.loads(DeviceFiles(state).field_figures.read_bytes())
+        return {str(name): float(value) for name, value in figures.items()}
     except (OSError, AttributeError, TypeError, ValueError):
         return {}

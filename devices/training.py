@@ -6,15 +6,15 @@ from typing import Any
 
 from devices.learners import LEARNERS
 from devices.local_dataset import LocalDataset
-from edgefl.algorithms import PERSONALIZE, full_options
-from edgefl.algorithms.mixtures.gate_utilization import gate_figures
-from edgefl.algorithms.names import COMPARE
+from edgefl.algorithms import PHASE_PERSONALIZE, complete_algorithm_options
+from edgefl.algorithms.mixtures.gate_utilization import measure_gate_utilization
+from edgefl.algorithms.names import COMPARE_SCALAR
+from edgefl.client.local_training import fit_epochs
 from edgefl.client.runner import ClientRunner, WorkItem
-from edgefl.client.update import epochs_within
 from edgefl.errors import DataError
 from edgefl.plan.spec import Plan
 from edgefl.types import Broadcast, ClientState, Mixture, Scalars, Shard, Weights
-from edgefl.wire.masked import CODEC
+from edgefl.wire.masked import MASKED_CODEC
 from edgefl.wire.messages import Task
 
 LOGGER = logging.getLogger("edgefl.device")
@@ -30,7 +30,7 @@ def check_shard(shard: Shard, plan: Plan) -> None:
         )
 
 
-def epochs_for(task: Task, plan: Plan, previous: Scalars) -> int | None:
+def choose_epochs(task: Task, plan: Plan, previous: Scalars) -> int | None:
     """Return the number of epochs that fit into a task's budget; None for a task without a budget.
 
     Args:
@@ -40,11 +40,11 @@ def epochs_for(task: Task, plan: Plan, previous: Scalars) -> int | None:
     """
     if not task.budget_s:
         return None
-    options = full_options(plan.spec.algorithm, plan.spec.options)
-    return epochs_within(task.budget_s, options["epochs"], previous)
+    options = complete_algorithm_options(plan.spec.algorithm, plan.spec.options)
+    return fit_epochs(task.budget_s, options["epochs"], previous)
 
 
-def work_item(
+def make_work_item(
     task: Task, models: Mapping[str, Weights], state: ClientState, client_id: str, epochs: int | None = None
 ) -> WorkItem:
     """Return what the client runner runs for a task.
@@ -53,16 +53,16 @@ def work_item(
     asks.
     """
     scalars = task.scalars
-    if task.codec == CODEC:
-        scalars = {name: value for name, value in scalars.items() if name != COMPARE}
+    if task.codec == MASKED_CODEC:
+        scalars = {name: value for name, value in scalars.items() if name != COMPARE_SCALAR}
     broadcast = Broadcast(task.round, task.phase, models, scalars)
-    evaluate = task.settings.get("evaluate", 0.0) > 0 and task.codec != CODEC
+    evaluate = task.settings.get("evaluate", 0.0) > 0 and task.codec != MASKED_CODEC
     return WorkItem(broadcast, state, client_id, task.codec, epochs, evaluate)
 
 
-def gate_metrics(runner: ClientRunner, mixture: Mixture, client_id: str) -> dict[str, float]:
+def measure_gate(runner: ClientRunner, mixture: Mixture, client_id: str) -> dict[str, float]:
     """Return how the gate of a mixture is used on the client's held-out samples; see `gate_figures`."""
-    return gate_figures(runner.learner, mixture.weights, runner.shards[client_id].x_test)
+    return measure_gate_utilization(runner.learner, mixture.weights, runner.shards[client_id].x_test)
 
 
 def was_masked(task: Task, note: Mapping[str, Any]) -> bool:
@@ -72,7 +72,7 @@ def was_masked(task: Task, note: Mapping[str, Any]) -> bool:
     The task to personalize does not say so: then it counts what the device's note says of the tasks before
     it.
     """
-    return task.codec == CODEC or (task.phase == PERSONALIZE and note.get("masked") is True)
+    return task.codec == MASKED_CODEC or (task.phase == PHASE_PERSONALIZE and note.get("masked") is True)
 
 
 def open_runner(
@@ -98,9 +98,9 @@ def open_runner(
         PlanError: the learner cannot run the plan.
     """
     shape = plan.spec.input_shape
-    shard = samples.shard(seed, plan.spec.num_classes, shape)
+    shard = samples.load_shard(seed, plan.spec.num_classes, shape)
     check_shard(shard, plan)
-    if change := samples.shape_change(shape):
+    if change := samples.describe_shape_change(shape):
         LOGGER.info(change)
     made = LEARNERS[learner](plan, threads)
     LOGGER.info(

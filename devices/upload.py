@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from devices.session import Session, Superseded
-from edgefl.wire.chunks import chunk, chunk_count
+from edgefl.wire.chunks import count_chunks, slice_chunk
 from edgefl.wire.messages import Begin, End, Ranges, Receipt, Task
 from edgefl.wire.strict_json import encode_json
 
-WINDOW = 2
-ACK_S = 30.0
-PATIENCE_S = 4.0
-QUEUED_S = 20.0
+MAX_CHUNKS_IN_FLIGHT = 2
+ACK_TIMEOUT_S = 30.0
+RECEIPT_TIMEOUT_S = 4.0
+QUEUED_TIMEOUT_S = 20.0
 
 
 def send_update(
@@ -45,17 +45,17 @@ def send_update(
         task.plan,
         hashlib.sha256(blob).hexdigest(),
         len(blob),
-        chunk_count(len(blob), task.chunk_bytes),
+        count_chunks(len(blob), task.chunk_bytes),
         task.chunk_bytes,
         num_samples,
         metrics,
         task.nonce,
         time.time(),
     )
-    return upload(session, task, begin, blob)
+    return upload_update(session, task, begin, blob)
 
 
-def upload(session: Session, task: Task, begin: Begin, blob: bytes) -> Receipt:
+def upload_update(session: Session, task: Task, begin: Begin, blob: bytes) -> Receipt:
     """Return the receipt that ends the upload: ok, or rejected with the reason. Raises Superseded.
 
     An announcement without an answer is repeated: the aggregator then says where the upload stands. So is it
@@ -64,20 +64,22 @@ def upload(session: Session, task: Task, begin: Begin, blob: bytes) -> Receipt:
     """
     topics = session.topics
     link = session.link
-    heard = session.task
+    last_task = session.task
     session.receipts.pop(begin.sha256, None)
-    patience = PATIENCE_S
+    patience = RECEIPT_TIMEOUT_S
     until = 0.0
     granted = task.granted
     while True:
         if time.monotonic() >= until:
-            told = session.trust.encode(replace(begin, ts=time.time(), follows=granted), begin.client_id)
-            link.publish(topics.upload(begin.client_id, begin.sha256, "begin"), told, qos=0)
+            announcement = session.trust.encode(
+                replace(begin, ts=time.time(), follows=granted), begin.client_id
+            )
+            link.publish(topics.format_upload(begin.client_id, begin.sha256, "begin"), announcement, qos=0)
             if granted:
                 _send(session, task, begin, blob, ((0, begin.count),))
             granted = False  # what was lost of it, a receipt says
             until = time.monotonic() + patience
-            patience = min(QUEUED_S, patience * random.uniform(1.4, 1.8))
+            patience = min(QUEUED_TIMEOUT_S, patience * random.uniform(1.4, 1.8))
         session.pump(min(0.5, max(0.0, until - time.monotonic())))
         receipt = session.receipts.pop(begin.sha256, None)
         if receipt and receipt.nonce in (begin.nonce, ""):
@@ -86,14 +88,14 @@ def upload(session: Session, task: Task, begin: Begin, blob: bytes) -> Receipt:
             if receipt.outcome == "missing":
                 _send(session, task, begin, blob, receipt.missing)
                 end = End(begin.sha256, begin.count, time.time())
-                link.publish(topics.upload(begin.client_id, begin.sha256, "end"), encode_json(end))
-            until = time.monotonic() + (QUEUED_S if receipt.outcome == "wait" else PATIENCE_S)
+                link.publish(topics.format_upload(begin.client_id, begin.sha256, "end"), encode_json(end))
+            until = time.monotonic() + (QUEUED_TIMEOUT_S if receipt.outcome == "wait" else RECEIPT_TIMEOUT_S)
         elif not session.is_current(task, task.max_staleness):
             raise Superseded
-        elif session.task is not heard:
-            heard = session.task
+        elif session.task is not last_task:
+            last_task = session.task
             until = 0.0
-            granted = heard is not None and heard.granted
+            granted = last_task is not None and last_task.granted
 
 
 def _send(session: Session, task: Task, begin: Begin, blob: bytes, missing: Ranges) -> None:
@@ -102,10 +104,11 @@ def _send(session: Session, task: Task, begin: Begin, blob: bytes, missing: Rang
     for low, high in missing:
         for index in range(max(0, low), min(high, begin.count)):
             # few at a time: on a slow link a heartbeat must not wait behind a whole update
-            if not link.wait_in_flight(WINDOW, ACK_S):
+            if not link.wait_in_flight(MAX_CHUNKS_IN_FLIGHT, ACK_TIMEOUT_S):
                 return
             link.publish(
-                topics.upload(begin.client_id, begin.sha256, index), chunk(blob, index, begin.chunk_bytes)
+                topics.format_upload(begin.client_id, begin.sha256, index),
+                slice_chunk(blob, index, begin.chunk_bytes),
             )
             session.pump(0.0)
             if not session.is_current(task, task.max_staleness):

@@ -3,9 +3,9 @@ import sys
 
 def main() -> None:
     try:
-        from edgefl.cli.main import run
+        from edgefl.cli.main import run_command
 
-        sys.exit(run())
+        sys.exit(run_command())
     except KeyboardInterrupt:  # while Python still imports
         sys.exit(130)
 

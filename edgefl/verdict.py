@@ -9,16 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from edgefl.system.format import percent, printable
+from edgefl.system.format import escape_unprintable, format_percent
 
-MEASURE = "accuracy"
+DEFAULT_MEASURE = "accuracy"
 """The measure that devices report today: a share between 0 and 1, and more is better."""
-FIGURES = ("local", "federated", "shipped", "int8")
+DEVICE_FIGURES = ("local", "federated", "shipped", "int8")
 """The figures of a device, in the order of the table's columns."""
-KINDS = ("local", "federated", "fine-tuned", "mixture")
+MODEL_KINDS = ("local", "federated", "fine-tuned", "mixture")
 """The kinds of model that a device can ship, by the value of its metric `shipped`."""
-HEADINGS = ("device", *FIGURES, "model", "against local")
-SIGNIFICANCE = 0.05
+TABLE_HEADINGS = ("device", *DEVICE_FIGURES, "model", "against local")
+SIGNIFICANCE_LEVEL = 0.05
 MAX_EXACT_SAMPLES = 1000
 MAX_TABLE_ROWS = 40
 SUGGESTED_ALGORITHMS = ("clustered", "pfl-mfe")
@@ -53,7 +53,7 @@ class DeviceFigures:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FederationVerdict:
     """What a federation gave its devices.
 
     Attributes:
@@ -88,14 +88,14 @@ class Verdict:
     sentence: str
 
 
-def judge(
+def judge_federation(
     rows: Iterable[Mapping[str, Any]],
     *,
-    measure: str = MEASURE,
+    measure: str = DEFAULT_MEASURE,
     algorithm: str = "",
     num_classes: int = 0,
     select: bool = True,
-) -> Verdict:
+) -> FederationVerdict:
     """Return the verdict on a federation.
 
     Args:
@@ -106,34 +106,37 @@ def judge(
         num_classes: the number of classes, to recognise a federated model at chance; 0 where it is unknown.
         select: whether each device chose its model, `[personalization] select`.
     """
-    found = sorted(((str(row["id"]), row) for row in rows), key=lambda each: each[0])
-    devices = tuple(_device(name, row, measure) for name, row in found)
-    counts = [each for _, row in found if (each := discordant_counts(row)) is not None]
-    comparisons = [each.comparison for each in devices]
+    named_rows = sorted(((str(row["id"]), row) for row in rows), key=lambda item: item[0])
+    devices = tuple(_read_device(name, row, measure) for name, row in named_rows)
+    counts = [item for _, row in named_rows if (item := read_discordant_counts(row)) is not None]
+    comparisons = [item.comparison for item in devices]
     values = {
-        name: [value for each in devices if (value := getattr(each, name)) is not None] for name in FIGURES
+        name: [value for item in devices if (value := getattr(item, name)) is not None]
+        for name in DEVICE_FIGURES
     }
     gains = [
-        each.shipped - each.local for each in devices if each.shipped is not None and each.local is not None
+        item.shipped - item.local for item in devices if item.shipped is not None and item.local is not None
     ]
-    verdict = Verdict(
+    verdict = FederationVerdict(
         measure=measure,
         devices=len(devices),
-        means={name: math.fsum(each) / len(each) if each else None for name, each in values.items()},
-        worst={name: min(each, default=None) for name, each in values.items()},
+        means={name: math.fsum(item) / len(item) if item else None for name, item in values.items()},
+        worst={name: min(item, default=None) for name, item in values.items()},
         better=comparisons.count("better"),
         as_good=comparisons.count("as good"),
         worse=comparisons.count("worse"),
-        overall=compare(sum(each[0] for each in counts), sum(each[1] for each in counts)) if counts else "",
+        overall=compare_with_local(sum(item[0] for item in counts), sum(item[1] for item in counts))
+        if counts
+        else "",
         gain_points=100 * math.fsum(gains) / len(gains) if gains else None,
-        kinds={kind: sum(each.kind == kind for each in devices) for kind in KINDS},
+        kinds={kind: sum(item.kind == kind for item in devices) for kind in MODEL_KINDS},
         rows=devices,
         sentence="",
     )
-    tested = sum(_count(row.get("n_test")) or 0 for _, row in found)
-    advice = _advice(verdict, algorithm, num_classes, tested, select)
-    sentence = " ".join(filter(None, (_finding(verdict), advice)))
-    return Verdict(**{**vars(verdict), "sentence": sentence})
+    tested = sum(_parse_count(row.get("n_test")) or 0 for _, row in named_rows)
+    advice = _suggest_remedy(verdict, algorithm, num_classes, tested, select)
+    sentence = " ".join(filter(None, (_describe_outcome(verdict), advice)))
+    return FederationVerdict(**{**vars(verdict), "sentence": sentence})
 
 
 def sign_test(gained: int, lost: int) -> float:
@@ -153,37 +156,37 @@ def sign_test(gained: int, lost: int) -> float:
     return total / (1 << count)
 
 
-def compare(gained: int, lost: int) -> Comparison:
+def compare_with_local(gained: int, lost: int) -> Comparison:
     """Return whether a model is better than another one.
 
     Args:
         gained: test samples that the model gets right and the other one wrong.
         lost: the other way round.
     """
-    if sign_test(gained, lost) <= SIGNIFICANCE:
+    if sign_test(gained, lost) <= SIGNIFICANCE_LEVEL:
         return "better"
-    return "worse" if sign_test(lost, gained) <= SIGNIFICANCE else "as good"
+    return "worse" if sign_test(lost, gained) <= SIGNIFICANCE_LEVEL else "as good"
 
 
-def discordant_counts(row: Mapping[str, Any]) -> tuple[int, int] | None:
+def read_discordant_counts(row: Mapping[str, Any]) -> tuple[int, int] | None:
     """Return `test_gained` and `test_lost` of a device, None where they are not whole numbers."""
-    gained, lost = _count(row.get("test_gained")), _count(row.get("test_lost"))
+    gained, lost = _parse_count(row.get("test_gained")), _parse_count(row.get("test_lost"))
     return None if gained is None or lost is None else (gained, lost)
 
 
-def as_dict(verdict: Verdict) -> dict[str, Any]:
+def as_dict(verdict: FederationVerdict) -> dict[str, Any]:
     """Return the verdict as a tree for JSON."""
     tree = asdict(verdict)
     return {**tree, "rows": list(tree["rows"])}
 
 
-def from_dict(tree: Mapping[str, Any]) -> Verdict:
+def from_dict(tree: Mapping[str, Any]) -> FederationVerdict:
     """Return the verdict of such a tree."""
     rows = tuple(DeviceFigures(**row) for row in tree["rows"])
-    return Verdict(**{**tree, "rows": rows})
+    return FederationVerdict(**{**tree, "rows": rows})
 
 
-def comparison_counts(tree: Mapping[str, Any]) -> dict[str, int]:
+def read_comparison_counts(tree: Mapping[str, Any]) -> dict[str, int]:
     """Return how many devices' models are better, as good and worse than alone.
 
     Args:
@@ -193,58 +196,58 @@ def comparison_counts(tree: Mapping[str, Any]) -> dict[str, int]:
     return counts if any(counts.values()) else {}
 
 
-def table_rows(verdict: Verdict, limit: int = MAX_TABLE_ROWS) -> list[tuple[str, ...]]:
+def make_table_rows(verdict: FederationVerdict, limit: int = MAX_TABLE_ROWS) -> list[tuple[str, ...]]:
     """Return the table as cells: a heading, one row per device, the mean and the worst.
 
     Args:
         verdict: the verdict.
         limit: at most so many devices; of more, those that gained least. 0: mean and worst only.
     """
-    shown = least_gained(verdict.rows, limit)
-    rows = [HEADINGS, *map(_device_cells, shown)]
+    shown = select_least_gained(verdict.rows, limit)
+    rows = [TABLE_HEADINGS, *map(_format_device_cells, shown)]
     if limit and len(shown) < len(verdict.rows):
         rows.append((f"({len(verdict.rows) - len(shown)} more)", *("",) * (len(rows[0]) - 1)))
-    rows.append(("mean", *_cells(verdict.means), "", ""))
-    rows.append(("worst", *_cells(verdict.worst), "", ""))
+    rows.append(("mean", *_format_cells(verdict.means), "", ""))
+    rows.append(("worst", *_format_cells(verdict.worst), "", ""))
     return rows
 
 
-def table(verdict: Verdict, limit: int = MAX_TABLE_ROWS) -> str:
+def render_verdict_table(verdict: FederationVerdict, limit: int = MAX_TABLE_ROWS) -> str:
     """Return the table as aligned text, see `table_rows`."""
-    return "\n".join(_aligned(table_rows(verdict, limit)))
+    return "\n".join(_align_rows(make_table_rows(verdict, limit)))
 
 
-def lines(verdict: Verdict, limit: int = MAX_TABLE_ROWS) -> list[str]:
+def render_verdict_lines(verdict: FederationVerdict, limit: int = MAX_TABLE_ROWS) -> list[str]:
     """Return the table and the sentence as lines of text."""
-    return [*table(verdict, limit).splitlines(), printable(verdict.sentence)]
+    return [*render_verdict_table(verdict, limit).splitlines(), escape_unprintable(verdict.sentence)]
 
 
-def least_gained(rows: Sequence[DeviceFigures], limit: int) -> tuple[DeviceFigures, ...]:
+def select_least_gained(rows: Sequence[DeviceFigures], limit: int) -> tuple[DeviceFigures, ...]:
     """Return at most so many devices, those whose shipped model gained least, in their order."""
     if len(rows) <= limit:
         return tuple(rows)
 
-    def gain(row: DeviceFigures) -> float:
+    def measure_gain(row: DeviceFigures) -> float:
         return row.shipped - row.local if row.shipped is not None and row.local is not None else math.inf
 
-    chosen = set(sorted(range(len(rows)), key=lambda i: gain(rows[i]))[:limit])
+    chosen = set(sorted(range(len(rows)), key=lambda i: measure_gain(rows[i]))[:limit])
     return tuple(row for i, row in enumerate(rows) if i in chosen)
 
 
-def device_lines(row: DeviceFigures, measure: str = MEASURE) -> list[str]:
+def render_device_lines(row: DeviceFigures, measure: str = DEFAULT_MEASURE) -> list[str]:
     """Return a device's own row of the table and its sentence as lines of text."""
-    return [*_aligned([HEADINGS, _device_cells(row)]), device_sentence(row, measure)]
+    return [*_align_rows([TABLE_HEADINGS, _format_device_cells(row)]), describe_device_verdict(row, measure)]
 
 
-def device_sentence(row: DeviceFigures, measure: str = MEASURE) -> str:
+def describe_device_verdict(row: DeviceFigures, measure: str = DEFAULT_MEASURE) -> str:
     """Return what a device says of its own model."""
     kind = f"its {row.kind} model" if row.kind else "its model"
     if row.shipped is None:
         return f"{row.id} ships {kind}; its {measure} was not measured."
-    start = f"{row.id} ships {kind} with {percent(row.shipped)} {measure}"
+    start = f"{row.id} ships {kind} with {format_percent(row.shipped)} {measure}"
     if row.local is None:
         return f"{start}."
-    alone = f"{percent(row.local)} if it had trained alone"
+    alone = f"{format_percent(row.local)} if it had trained alone"
     if not row.comparison:
         return f"{start}, against {alone}."
     return f"{start}: {_THAN_LOCAL[row.comparison]} {alone}."
@@ -257,7 +260,7 @@ _THAN_LOCAL: Mapping[Comparison, str] = {
 }
 
 
-def chance_level(num_classes: int, tested: int) -> float:
+def estimate_chance_level(num_classes: int, tested: int) -> float:
     """Return the highest share of correct answers that counts as guessing.
 
     It is 1 / `num_classes`, plus two standard errors of a share of `tested` samples, plus 2 points, since the
@@ -275,55 +278,55 @@ def chance_level(num_classes: int, tested: int) -> float:
 
 
 def _is_chance(share: float, num_classes: int, tested: int) -> bool:
-    return num_classes >= 2 and share <= chance_level(num_classes, tested)
+    return num_classes >= 2 and share <= estimate_chance_level(num_classes, tested)
 
 
-def _device(name: str, row: Mapping[str, Any], measure: str) -> DeviceFigures:
+def _read_device(name: str, row: Mapping[str, Any], measure: str) -> DeviceFigures:
     # without a selection the algorithm's own mixture is shipped
-    chosen = "shipped" if _number(row.get(f"{measure}_shipped")) is not None else "mixture"
-    shipped = _share(row.get(f"{measure}_{chosen}"))
-    code = _number(row.get("shipped"))
+    chosen = "shipped" if _parse_number(row.get(f"{measure}_shipped")) is not None else "mixture"
+    shipped = _parse_share(row.get(f"{measure}_{chosen}"))
+    code = _parse_number(row.get("shipped"))
     kind = "mixture" if code is None and shipped is not None and chosen == "mixture" else ""
-    if code is not None and code in range(len(KINDS)):
-        kind = KINDS[int(code)]
-    counts = discordant_counts(row)
+    if code is not None and code in range(len(MODEL_KINDS)):
+        kind = MODEL_KINDS[int(code)]
+    counts = read_discordant_counts(row)
     return DeviceFigures(
         id=name,
-        local=_share(row.get(f"{measure}_local")),
-        federated=_share(row.get(f"{measure}_federated")),
+        local=_parse_share(row.get(f"{measure}_local")),
+        federated=_parse_share(row.get(f"{measure}_federated")),
         shipped=shipped,
-        int8=_share(row.get(f"{measure}_{chosen}_int8")),
+        int8=_parse_share(row.get(f"{measure}_{chosen}_int8")),
         kind=kind,
-        comparison=compare(*counts) if counts else "",
+        comparison=compare_with_local(*counts) if counts else "",
     )
 
 
-def _number(value: Any) -> float | None:
+def _parse_number(value: Any) -> float | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     # a file may hold a whole number that is larger than any float
     return float(value) if is_number and abs(value) <= sys.float_info.max else None
 
 
-def _share(value: Any) -> float | None:
-    number = _number(value)
+def _parse_share(value: Any) -> float | None:
+    number = _parse_number(value)
     return number if number is not None and 0 <= number <= 1 else None
 
 
-def _count(value: Any) -> int | None:
-    number = _number(value)
+def _parse_count(value: Any) -> int | None:
+    number = _parse_number(value)
     return int(number) if number is not None and 0 <= number < 2**53 and number == int(number) else None
 
 
-def _cells(figures: Mapping[str, Any]) -> list[str]:
-    return [percent(figures[name]) for name in FIGURES]
+def _format_cells(figures: Mapping[str, Any]) -> list[str]:
+    return [format_percent(figures[name]) for name in DEVICE_FIGURES]
 
 
-def _device_cells(row: DeviceFigures) -> tuple[str, ...]:
-    return (printable(row.id), *_cells(vars(row)), row.kind or "-", row.comparison or "-")
+def _format_device_cells(row: DeviceFigures) -> tuple[str, ...]:
+    return (escape_unprintable(row.id), *_format_cells(vars(row)), row.kind or "-", row.comparison or "-")
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    figures = range(1, 1 + len(FIGURES))
+def _align_rows(rows: Sequence[Sequence[str]]) -> list[str]:
+    figures = range(1, 1 + len(DEVICE_FIGURES))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return [
         "  ".join(
@@ -334,7 +337,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _finding(verdict: Verdict) -> str:
+def _describe_outcome(verdict: FederationVerdict) -> str:
     if not verdict.devices:
         return "No device reported figures, so nothing shows whether the federation was worth it."
     gain = verdict.gain_points
@@ -372,13 +375,16 @@ def _finding(verdict: Verdict) -> str:
     )
 
 
-def _advice(verdict: Verdict, algorithm: str, num_classes: int, tested: int, select: bool) -> str:
+def _suggest_remedy(
+    verdict: FederationVerdict, algorithm: str, num_classes: int, tested: int, select: bool
+) -> str:
     local, federated, shipped = (verdict.means[name] for name in ("local", "federated", "shipped"))
     if shipped is None or verdict.gain_points is None:
         return ""
     if _is_chance(shipped, num_classes, tested):
         return (
-            f"The models are at chance ({percent(shipped)} with {num_classes} classes): look at the labels, "
+            f"The models are at chance ({format_percent(shipped)} with {num_classes} classes): look at "
+            f"the labels, "
             "then try a smaller learning_rate, or more rounds."
         )
     compared = verdict.better + verdict.as_good + verdict.worse
@@ -387,7 +393,8 @@ def _advice(verdict: Verdict, algorithm: str, num_classes: int, tested: int, sel
         return ""
     if federated is not None and _is_chance(federated, num_classes, tested):
         return (
-            f"The federated model is at chance ({percent(federated)} with {num_classes} classes): try a "
+            f"The federated model is at chance ({format_percent(federated)} with {num_classes} classes): "
+            f"try a "
             "smaller learning_rate, or more rounds."
         )
     others = " or ".join(f'"{name}"' for name in SUGGESTED_ALGORITHMS if name != algorithm)

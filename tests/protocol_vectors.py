@@ -10,22 +10,29 @@ from pathlib import Path
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from edgefl.rng import rng_for
-from edgefl.security.secagg.masking import mask, to_words
-from edgefl.security.secagg.participant import told_of
-from edgefl.security.secagg.secure_sum import PublicKeys, Secrets, mask_words
-from edgefl.security.secagg.shamir import PRIME, combine
-from edgefl.security.signing import encode_signed, public_of
+from edgefl.rng import derive_rng
+from edgefl.security.secagg.masking import expand_mask, to_vector
+from edgefl.security.secagg.participant import to_advertised
+from edgefl.security.secagg.secure_sum import PublicKeys, Secrets, mask_vector
+from edgefl.security.secagg.shamir import PRIME, combine_shares
+from edgefl.security.signing import derive_public_key, encode_signed
 from edgefl.types import Array
-from edgefl.verdict import judge
-from edgefl.wire.chunks import chunk_count, ranges_of
-from edgefl.wire.codecs import pack
-from edgefl.wire.masked import Introduced, binding_of, context_of, encode_complaint, encode_ids, encode_keys
+from edgefl.verdict import judge_federation
+from edgefl.wire.chunks import count_chunks, to_ranges
+from edgefl.wire.codecs import pack_array
+from edgefl.wire.masked import (
+    Introduced,
+    encode_complaint,
+    encode_ids,
+    encode_keys,
+    hash_binding,
+    hash_context,
+)
 from edgefl.wire.messages import Begin, Receipt, State, Task
 from edgefl.wire.strict_json import decode_json, encode_json
-from edgefl.wire.tensors import encode_models, encode_weights, models_limit, specs_of
-from edgefl.wire.topics import PREFIX, Topics
-from edgefl.wire.verdict_message import verdict_message
+from edgefl.wire.tensors import bound_models_size, encode_models, encode_weights, list_specs
+from edgefl.wire.topics import TOPIC_PREFIX, FederationTopics
+from edgefl.wire.verdict_message import make_verdict_message
 
 PAGE = Path(__file__).parents[1] / "docs" / "protocol-vectors.md"
 KEY = base64.b64encode(bytes(range(32))).decode()
@@ -76,13 +83,13 @@ CODECS = ("fp32", "fp16", "int8", "top-50", "int8+deflate")
 
 def signatures() -> list[tuple[str, str]]:
     """Return messages as they are published, with their signatures."""
-    rows = [("private key, base64", KEY), ("public key, base64", public_of(KEY))]
+    rows = [("private key, base64", KEY), ("public key, base64", derive_public_key(KEY))]
     for message, client_id in ((STATE, ""), (TASK, "pi-1"), (BEGIN, "pi-1"), (RECEIPT, "pi-1")):
         kind = type(message).__name__
         rows.append(
             (
                 f"{kind}: what is signed",
-                f"{PREFIX} kitchen {kind} {client_id}\\n{encode_json(message).decode()}",
+                f"{TOPIC_PREFIX} kitchen {kind} {client_id}\\n{encode_json(message).decode()}",
             )
         )
         rows.append(
@@ -102,16 +109,16 @@ def blobs() -> list[tuple[str, str]]:
         for codec in CODECS
         if codec != "int8+deflate"
     ]
-    limits = {codec: models_limit({"global": specs_of(DELTA)}, codec) + 64 for codec in CODECS}
+    limits = {codec: bound_models_size({"global": list_specs(DELTA)}, codec) + 64 for codec in CODECS}
     return [*rows, ("largest size of such an update, bytes", json.dumps(limits))]
 
 
 def codecs() -> list[tuple[str, str]]:
     """Return how single values are packed."""
     kernel = DELTA["fc/kernel"]
-    int8 = pack("int8", kernel)
-    top = pack("top-50", kernel)
-    half = pack("fp16", np.array([1e6, -0.0, 1 / 3, 6e-8], np.float32))[""]
+    int8 = pack_array("int8", kernel)
+    top = pack_array("top-50", kernel)
+    half = pack_array("fp16", np.array([1e6, -0.0, 1 / 3, 6e-8], np.float32))[""]
     return [
         ("int8 of fc/kernel: q", json.dumps(int8[""].ravel().tolist())),
         (
@@ -126,15 +133,15 @@ def codecs() -> list[tuple[str, str]]:
 
 def chunks() -> list[tuple[str, str]]:
     """Return topics and chunk counts."""
-    topics = Topics("kitchen")
+    topics = FederationTopics("kitchen")
     return [
-        ("topic of a task", topics.device("pi-1", "task")),
-        ("topic of a chunk", topics.upload("pi-1", SHA, 3)),
+        ("topic of a task", topics.format_device("pi-1", "task")),
+        ("topic of a chunk", topics.format_upload("pi-1", SHA, 3)),
         (
             "chunks of 0, 245760, 245761 and 492345 bytes",
-            json.dumps([chunk_count(size) for size in (0, 245760, 245761, 492345)]),
+            json.dumps([count_chunks(size) for size in (0, 245760, 245761, 492345)]),
         ),
-        ("ranges of 0, 1, 2, 5, 7, 8", json.dumps(ranges_of([0, 1, 2, 5, 7, 8]))),
+        ("ranges of 0, 1, 2, 5, 7, 8", json.dumps(to_ranges([0, 1, 2, 5, 7, 8]))),
     ]
 
 
@@ -154,17 +161,19 @@ def clients() -> dict[str, tuple[Secrets, PublicKeys]]:
 def masked() -> list[tuple[str, str]]:
     """Return each step of a masked sum of three clients."""
     told = clients()
-    context = context_of("kitchen", TASK)
+    context = hash_context("kitchen", TASK)
     public = {client_id: keys for client_id, (_, keys) in told.items()}
-    words = to_words(np.array([0.5, -0.25], np.float64), 3)
-    keys = encode_keys([Introduced(told_of(each, client_id, context)) for client_id, each in public.items()])
-    binding = binding_of(context, keys)
+    words = to_vector(np.array([0.5, -0.25], np.float64), 3)
+    keys = encode_keys(
+        [Introduced(to_advertised(each, client_id, context)) for client_id, each in public.items()]
+    )
+    binding = hash_binding(context, keys)
     rows = [
         ("context, of the Task above", context),
         *(
             (
                 f"secrets of {client_id}: seal, mask, seed",
-                f"{own.seal.hex()} {own.mask.hex()} {own.own_seed.hex()}",
+                f"{own.seal.hex()} {own.mask.hex()} {own.self_seed.hex()}",
             )
             for client_id, (own, _) in told.items()
         ),
@@ -178,18 +187,21 @@ def masked() -> list[tuple[str, str]]:
         ("key list of a, b and c, not enrolled", keys.decode().replace("\t", "\\t").replace("\n", "\\n")),
         ("binding, of that context and list", binding),
         ("words of the deltas .5, -.25 at 3 samples, as u64", json.dumps(words.tolist())),
-        ("mask of a's seed, 3 words as bytes", mask(told["a"][0].own_seed, 3).astype("<u8").tobytes().hex()),
+        (
+            "mask of a's seed, 3 words as bytes",
+            expand_mask(told["a"][0].self_seed, 3).astype("<u8").tobytes().hex(),
+        ),
     ]
     total = np.zeros(3, np.uint64)
     for client_id, (own, _) in told.items():
-        hidden = mask_words(own, client_id, public, public, words, binding)
+        hidden = mask_vector(own, client_id, public, public, words, binding)
         rows.append((f"masked words of {client_id}", hidden.astype("<u8").tobytes().hex()))
         total += hidden
     rows.append(("their sum", total.astype("<u8").tobytes().hex()))
     # f(p) = secret + 5 p, so threshold 2
-    secret = int.from_bytes(told["a"][0].own_seed)
+    secret = int.from_bytes(told["a"][0].self_seed)
     shares = {place: (secret + 5 * place) % PRIME for place in (1, 3)}
-    assert combine(shares, 2, 32) == told["a"][0].own_seed
+    assert combine_shares(shares, 2, 32) == told["a"][0].self_seed
     rows += [
         (f"share of a's seed at place {place}, polynomial seed + 5 p", share.to_bytes(66).hex())
         for place, share in shares.items()
@@ -209,7 +221,7 @@ def draws() -> list[tuple[str, str]]:
     return [
         (
             "seed 7, round 1, client pi-1: two u64",
-            json.dumps(rng_for(7, 1, "pi-1").integers(0, 2**64, 2, np.uint64).tolist()),
+            json.dumps(derive_rng(7, 1, "pi-1").integers(0, 2**64, 2, np.uint64).tolist()),
         )
     ]
 
@@ -221,8 +233,8 @@ def verdicts() -> list[tuple[str, str]]:
         {"id": "pi-1", **figures, "shipped": 2.0, "test_gained": 5.0, "test_lost": 0.0},
         {"id": "pi-2", **figures, "accuracy_shipped_int8": 1 / 3, "shipped": 3.0},
     ]
-    message = verdict_message(judge(rows), "0123456789abcdef", 1700000003.0, with_rows=True)
-    return [("topic", Topics("kitchen").verdict), ("Verdict", encode_json(message).decode())]
+    message = make_verdict_message(judge_federation(rows), "0123456789abcdef", 1700000003.0, with_rows=True)
+    return [("topic", FederationTopics("kitchen").verdict), ("Verdict", encode_json(message).decode())]
 
 
 SECTIONS = {

@@ -243,7 +243,7 @@ def test_a_device_without_tensorflow_joins_trains_personalizes_and_exports(
         for name in ids:
             place = ("--id", name, "--data", str(tmp_path / f"{name}.npz"), "--state", str(tmp_path / name))
             said.append(boards.start(name, "device", "start", "--broker", url, *place, "--json"))
-        assert aggregator.process.wait(240) == 0, aggregator.last_words()
+        assert aggregator.process.wait(240) == 0, aggregator.read_log_tail()
         for child, _ in said:
             assert child.process.wait(60) == 0, child.last_words()
 

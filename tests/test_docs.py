@@ -34,7 +34,7 @@ def commands() -> list[str]:
             re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
         )
     ]
-    text = "\n".join([*fenced, *indented, cli.START])
+    text = "\n".join([*fenced, *indented, cli.WELCOME_TEXT])
     lines = text.replace("\\\n", " ").splitlines()
     return sorted(
         {

@@ -24,7 +24,7 @@ REMEDY = re.compile(r"; |\bexpected\b|\bgive\b|\bits log\b|: \{\}$|:\n\{\}$")
 # Said to nobody but a log: what a stranger's message was counted as. Or the remedy is in what is filled in.
 EXEMPT = {
     "edgefl/monitor/view.py",
-    "edgefl/monitor/watch.py",
+    "edgefl/monitor/message_lines.py",
     "edgefl/wire/url.py",
     "firmware_export/codegen/c_source.py",
     "edgefl/report/figures/__init__.py",

@@ -14,7 +14,7 @@ import click
 import pytest
 
 from edgefl.cli import main as cli
-from mqtt_broker.broker.dev_broker import free_port
+from mqtt_broker.broker.dev_broker import find_free_port
 from tests.support.broker import mosquitto
 
 WIDTH = 80
@@ -143,13 +143,13 @@ def test_json_is_alone_on_standard_output(
         pytest.importorskip("sklearn")
     monkeypatch.chdir(tmp_path)
     with contextlib.suppress(SystemExit):  # doctor's way to say that a check failed
-        assert cli.run(words.split()) == 0
+        assert cli.run_command(words.split()) == 0
     assert json.loads(capfd.readouterr().out)
 
 
 @pytest.mark.parametrize("name", LEAVES)
 def test_a_wrong_option_is_2(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run([*name.split(), "--no-such-option"]) == 2
+    assert cli.run_command([*name.split(), "--no-such-option"]) == 2
     out, err = capsys.readouterr()
     assert (out, "no such option" in err.lower(), "Traceback" in err) == ("", True, False)
 
@@ -177,7 +177,7 @@ def test_a_missing_file_is_1_with_a_message(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     try:
-        code = cli.run([*name.split(), *MISSING[name].split()])
+        code = cli.run_command([*name.split(), *MISSING[name].split()])
     except SystemExit as ended:
         code = int(ended.code or 0)
     out, err = capsys.readouterr()
@@ -234,7 +234,7 @@ def test_a_full_disk_names_the_file_and_the_remedy(
     words: str, full_disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("sklearn")
-    assert cli.run([word.replace("FULL", str(full_disk)) for word in words.split()]) == 1
+    assert cli.run_command([word.replace("FULL", str(full_disk)) for word in words.split()]) == 1
     err = capsys.readouterr().err
     assert "Traceback" not in err
     assert str(full_disk) in err
@@ -251,7 +251,7 @@ def test_colours_are_left_out_where_they_are_not_wanted(
         monkeypatch.setenv(key, value)
     seen = []
     monkeypatch.setattr(cli.cli, "main", lambda *_, **options: seen.append(options["color"]))
-    cli.run(["doctor"])
+    cli.run_command(["doctor"])
     assert seen == [False if environment else None]
 
 
@@ -261,7 +261,7 @@ def test_a_service_that_is_ended(number: int, code: int, tmp_path: Path) -> None
     Ctrl-C reaches all processes.
     """
     (tmp_path / "federation.toml").write_text("")
-    port = free_port()
+    port = find_free_port()
     with mosquitto(port):  # the aggregator asks for it before it builds
         command = [
             sys.executable,

@@ -96,11 +96,11 @@ def test_packed_updates() -> None:
 
 
 def test_deflate_unpacks_to_the_plain_bytes() -> None:
-    from edgefl.wire.deflate import expand, squeeze
+    from edgefl.wire.deflate import deflate_blob, inflate_blob
 
     blob = bytes(range(23))
-    assert expand(foreign.deflated(blob, 4), 4, 23, "peer") == blob
-    planes = foreign.zlib.decompress(squeeze(blob, 4))
+    assert inflate_blob(foreign.deflated(blob, 4), 4, 23, "peer") == blob
+    planes = foreign.zlib.decompress(deflate_blob(blob, 4))
     assert planes == bytes(
         [*range(0, 20, 4), *range(1, 20, 4), *range(2, 20, 4), *range(3, 20, 4), 20, 21, 22]
     )

@@ -56,7 +56,7 @@ def test_five_commands_lead_to_two_models(tmp_path: Path, monkeypatch: pytest.Mo
             children.start(f"device{i}", *device, "--broker", url)[0] for i, device in enumerate(devices)
         ]
         for child in started:
-            assert child.process.wait(LIMIT_S) == 0, child.last_words()
+            assert child.process.wait(LIMIT_S) == 0, child.read_log_tail()
     for name in ("pi-1", "pi-2"):
         assert (tmp_path / name / "model" / "model.tflite").stat().st_size > 50_000
     infer = next(line for line in block("sh", "edgefl infer").splitlines() if "infer" in line)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-STATE = click.option(
+STATE_OPTION = click.option(
     "--state", type=click.Path(path_type=Path), required=True, help="The --state of `edgefl device start`."
 )
 
@@ -20,38 +20,38 @@ def boards(as_json: bool) -> None:
 
     Example: edgefl device boards
     """
-    from devices.boards import BOARDS, GENERIC, detect
+    from devices.boards import BOARDS, GENERIC_BOARD, detect_machine
 
-    here = detect()
+    machine = detect_machine()
     if as_json:
         shown = ("name", "title", "ram_mb", "cores", "threads", "runtimes", "source")
-        known = [{key: getattr(board, key) for key in shown} for board in (*BOARDS, GENERIC)]
-        told = asdict(here) | {
-            "board": here.board.name,
-            "runtime": here.runtime,
-            "can_quantize": here.can_quantize,
+        profiles = [{key: getattr(board, key) for key in shown} for board in (*BOARDS, GENERIC_BOARD)]
+        summary = asdict(machine) | {
+            "board": machine.board.name,
+            "runtime": machine.runtime,
+            "can_quantize": machine.can_quantize,
         }
-        told["memory_mb"] = here.memory_mb if math.isfinite(here.memory_mb) else None
-        click.echo(json.dumps({"here": told, "boards": known}))
+        summary["memory_mb"] = machine.memory_mb if math.isfinite(machine.memory_mb) else None
+        click.echo(json.dumps({"here": summary, "boards": profiles}))
         return
     click.echo(f"  {'board':12} {'RAM MB':>6} {'cores':>5} {'threads':>7}  runtime (int8 export)")
-    for board in (*BOARDS, GENERIC):
-        mark = "*" if board == here.board else " "
+    for board in (*BOARDS, GENERIC_BOARD):
+        mark = "*" if board == machine.board else " "
         ram, cores = (str(figure or "-") for figure in (board.ram_mb, board.cores))
         runtimes = ", ".join(
             f"{bits}-bit {name} ({'yes' if bits == 64 else 'no'})" for bits, name in board.runtimes.items()
         )
         click.echo(f"{mark} {board.name:12} {ram:>6} {cores:>5} {board.threads:>7}  {runtimes}")
-    memory = f", {here.memory_mb:,.0f} MB" if math.isfinite(here.memory_mb) else ""
-    export = "yes" if here.can_quantize else "no, export on a 64-bit machine"
+    memory = f", {machine.memory_mb:,.0f} MB" if math.isfinite(machine.memory_mb) else ""
+    export = "yes" if machine.can_quantize else "no, export on a 64-bit machine"
     click.echo(
-        f"* here: {here.model or 'no device tree'}{memory}, {here.cores} cores, {here.bits}-bit, "
-        f"{here.runtime}, int8 export: {export}"
+        f"* here: {machine.model or 'no device tree'}{memory}, {machine.cores} cores, {machine.bits}-bit, "
+        f"{machine.runtime}, int8 export: {export}"
     )
 
 
 @click.command(short_help="Take up no more tasks for now.")
-@STATE
+@STATE_OPTION
 def pause(state: Path) -> None:
     """Pause the device that runs with this state directory: it finishes the task that it has, stays
     connected, and takes no other.
@@ -60,27 +60,27 @@ def pause(state: Path) -> None:
 
     Example: edgefl device pause --state state
     """
-    from devices.availability import pause as pause_device
+    from devices.availability import pause_device as pause_device
 
     pause_device(state)
     click.echo(f"paused; take tasks up again: edgefl device resume --state {state}")
 
 
 @click.command(short_help="Take tasks up again.")
-@STATE
+@STATE_OPTION
 def resume(state: Path) -> None:
     """End the pause of `edgefl device pause`.
 
     Example: edgefl device resume --state state
     """
-    from devices.availability import resume as resume_device
+    from devices.availability import resume_device as resume_device
 
     resume_device(state)
     click.echo("takes up tasks again, when the conditions of its start hold")
 
 
 @click.command(short_help="Whether the device of a state directory runs.")
-@STATE
+@STATE_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def status(state: Path, as_json: bool) -> None:
     """Say whether a device runs with this state directory, whether it is paused there, and its last finished
@@ -91,18 +91,18 @@ def status(state: Path, as_json: bool) -> None:
     Example: edgefl device status --state state
     """
     from devices.availability import is_paused
-    from devices.store import is_in_use, last_round
+    from devices.store import is_in_use, read_last_round
 
     runs = is_in_use(state)
     paused = is_paused(state)
-    progress = last_round(state)
+    progress = read_last_round(state)
     last = {"round": progress.round, "phase": progress.phase} if progress else None
     if as_json:
         click.echo(json.dumps({"running": runs, "paused": paused, "last": last}))
     else:
-        words = ["runs" if runs else "does not run", *(["paused by its operator"] if paused else [])]
+        parts = ["runs" if runs else "does not run", *(["paused by its operator"] if paused else [])]
         click.echo(
-            ", ".join([*words, f"last round {last['round']} ({last['phase']})" if last else "no round yet"])
+            ", ".join([*parts, f"last round {last['round']} ({last['phase']})" if last else "no round yet"])
         )
     if not runs:
         sys.exit(1)

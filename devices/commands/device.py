@@ -11,30 +11,30 @@ import click
 
 from devices.commands.boards import boards, pause, resume, status
 from devices.commands.record import record
-from devices.install import install_of
+from devices.install import make_install_command
 from devices.learners import LEARNERS
 from edgefl.data.sources import DataSource
-from edgefl.data.sources.options import data_options
+from edgefl.data.sources.options import add_data_options
 from edgefl.errors import ConfigError
-from edgefl.system.logs import LogOptions, log_options
-from edgefl.system.progress import Telling
-from edgefl.system.signals import Stopped, stoppable
+from edgefl.system.logs import LogOptions, add_log_options
+from edgefl.system.progress import Progress
+from edgefl.system.signals import Stopped, raise_on_signal
 
-SECURITY = click.option(
+SECURITY_OPTION = click.option(
     "--security",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("broker"),
     show_default=True,
     help="The directory of `edgefl broker init`.",
 )
-CA = click.option(
+CA_OPTION = click.option(
     "--ca",
     type=click.Path(path_type=Path, file_okay=False),
     help="The directory of ca.key  [default: that of --security]",
 )
 
 
-def sharing_options(where: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def add_sharing_options(where: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return the options by which the owner says what a device may send; `where` ends their help texts."""
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,7 +72,7 @@ def device() -> None:
 @click.option(
     "--enrol", type=click.Path(path_type=Path), help="The file of `edgefl device enrol`: id, broker and keys."
 )
-@data_options(
+@add_data_options(
     "The samples: .npz, folder of classes, CSV, or MODULE:FUNCTION of yours. They stay here.", required=True
 )
 @click.option(
@@ -130,9 +130,9 @@ def device() -> None:
 @click.option(
     "--between", help="Take up tasks only in these hours of each day, local time, such as 22:00-06:00."
 )
-@sharing_options("")
+@add_sharing_options("")
 @click.option("--export/--no-export", default=True, show_default=True, help="Make model.tflite at the end.")
-@log_options
+@add_log_options
 @click.option("--json", "as_json", is_flag=True, help="Print what was made as JSON; progress goes to stderr.")
 def start(
     broker: str | None,
@@ -168,11 +168,11 @@ def start(
     Example: edgefl device start --broker mqtt://192.168.1.10:1883 --id pi-1 --data shard.npz --state
     /var/lib/edgefl
     """
-    from devices.boards import detect
+    from devices.boards import detect_machine
     from devices.conditions import Conditions, parse_window
-    from devices.order import Sharing
-    from devices.plan_check import Allowed
-    from devices.service import LOGGER, Settings, run_device
+    from devices.order import SharingRules
+    from devices.plan_check import AllowedCode
+    from devices.service import LOGGER, DeviceSettings, run_device
     from edgefl.config import DEFAULT_BROKER
     from edgefl.security.enrolment import load_enrolment
     from edgefl.wire.topics import check_client_id
@@ -195,11 +195,11 @@ def start(
     conditions = Conditions(
         "idle" in only_when, "mains" in only_when, parse_window(between) if between else None
     )
-    threads = threads or detect().board.threads
-    sharing = Sharing(masked_only, least_clients)
+    threads = threads or detect_machine().board.threads
+    sharing = SharingRules(masked_only, least_clients)
     if enrolment:
-        sharing = sharing.and_also(Sharing(enrolment.masked_only, enrolment.least_clients))
-    settings = Settings(
+        sharing = sharing.combine(SharingRules(enrolment.masked_only, enrolment.least_clients))
+    settings = DeviceSettings(
         broker,
         client_id,
         source,
@@ -212,16 +212,16 @@ def start(
         export,
         enrolment,
         conditions,
-        Allowed(algorithms, models),
+        AllowedCode(algorithms, models),
         sharing,
     )
     log = LogOptions(log_level, log_format)
-    with Telling(log=log, log_fields={"client_id": client_id}), stoppable():
+    with Progress(log=log, log_fields={"client_id": client_id}), raise_on_signal():
         try:
             made = run_device(settings)
         except Stopped as stopped:
             LOGGER.info("stopped")
-            if stopped.by_person:  # a service manager's SIGTERM is no failure
+            if stopped.is_interrupt:  # a service manager's SIGTERM is no failure
                 raise click.Abort from None
             return
     if as_json:
@@ -235,7 +235,7 @@ device.add_command(record)
 
 @device.command("enrol", short_help="Make a board's keys.")
 @click.argument("client_id")
-@SECURITY
+@SECURITY_OPTION
 @click.option(
     "-o",
     "--out",
@@ -249,8 +249,8 @@ device.add_command(record)
     show_default=True,
     help="How long its certificate counts.",
 )
-@CA
-@sharing_options(", whatever the board's command line says")
+@CA_OPTION
+@add_sharing_options(", whatever the board's command line says")
 def enrol_device(
     client_id: str,
     security: Path,
@@ -265,13 +265,13 @@ def enrol_device(
 
     Example: edgefl device enrol pi-7 --security broker -o pi-7.enrol
     """
-    from edgefl.security.authority import enrol
+    from edgefl.security.authority import create_enrolment
     from edgefl.security.enrolment import save_enrolment
 
     out = out or Path(f"{client_id}.enrol")
     if out.exists():
         raise ConfigError(f"{out} is there already; give another -o, or remove it")
-    made = enrol(security, client_id, days, ca)
+    made = create_enrolment(security, client_id, days, ca)
     save_enrolment(replace(made, masked_only=masked_only, least_clients=least_clients), out)
     click.echo(f"made {out}: whoever has it is {client_id}; copy it to the board and remove it here")
     click.echo(f"  scp {out} {client_id}.local:")
@@ -280,8 +280,8 @@ def enrol_device(
 
 @device.command("revoke", short_help="Take a board's rights away.")
 @click.argument("client_id")
-@SECURITY
-@CA
+@SECURITY_OPTION
+@CA_OPTION
 def revoke_device(client_id: str, security: Path, ca: Path | None) -> None:
     """Put a board's certificate on the revocation list. A running aggregator ignores the board from then on.
 
@@ -290,9 +290,9 @@ def revoke_device(client_id: str, security: Path, ca: Path | None) -> None:
 
     Example: edgefl device revoke pi-7 --security broker
     """
-    from edgefl.security.authority import revoke
+    from edgefl.security.authority import revoke_enrolment
 
-    revoke(security, client_id, ca)
+    revoke_enrolment(security, client_id, ca)
     click.echo(f"revoked {client_id}: a running aggregator ignores it from now on")
     click.echo(
         "  systemctl restart edgefl-broker      (ends its connection; all other devices reconnect by "
@@ -300,5 +300,5 @@ def revoke_device(client_id: str, security: Path, ca: Path | None) -> None:
     )
 
 
-for command in (boards, pause, resume, status, install_of(start)):
+for command in (boards, pause, resume, status, make_install_command(start)):
     device.add_command(command)

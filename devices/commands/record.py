@@ -6,9 +6,9 @@ from pathlib import Path
 import click
 
 from edgefl.errors import ConfigError
-from edgefl.system.logs import LogOptions, log_options
-from edgefl.system.progress import Telling
-from edgefl.system.signals import stoppable
+from edgefl.system.logs import LogOptions, add_log_options
+from edgefl.system.progress import Progress
+from edgefl.system.signals import raise_on_signal
 
 
 @click.command(short_help="Record sensor topics as training data.")
@@ -59,7 +59,7 @@ from edgefl.system.signals import stoppable
     required=True,
     help="The ring, an .npz for --data.",
 )
-@log_options
+@add_log_options
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the counts as JSON at the end; progress goes to stderr."
 )
@@ -88,7 +88,7 @@ def record(
     Example: edgefl device record --broker mqtt://localhost:1883 --topic 'sensors/+/accel' --label-topic
     'sensors/+/activity' --window 128 --capacity 2000 -o ring.npz
     """
-    from devices.readings import Topics, described
+    from devices.readings import SensorTopics, format_counts
     from devices.recorder import Recorder, RecordSettings
     from edgefl.data.sources.classes import read_class_list
 
@@ -98,7 +98,7 @@ def record(
         raise ConfigError(f"-o is {out}, expected a name that ends in .npz")
     settings = RecordSettings(
         broker,
-        Topics(topic, label_topic),
+        SensorTopics(topic, label_topic),
         window,
         step or window,
         capacity,
@@ -109,6 +109,6 @@ def record(
         save_s,
         count,
     )
-    with Telling(log=LogOptions(log_level, log_format)), stoppable():
+    with Progress(log=LogOptions(log_level, log_format)), raise_on_signal():
         counts = Recorder(settings).run()
-    click.echo(json.dumps(counts) if as_json else described(counts))
+    click.echo(json.dumps(counts) if as_json else format_counts(counts))

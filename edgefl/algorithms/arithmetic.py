@@ -24,10 +24,10 @@ def weighted_mean(terms: Iterable[tuple[Weights, float]]) -> Weights | None:
 
     The order of the terms fixes the bits: give them sorted by client id.
     """
-    return weighted_means(("", arrays, n) for arrays, n in terms).get("")
+    return average_by_group(("", arrays, n) for arrays, n in terms).get("")
 
 
-def weighted_means(terms: Iterable[tuple[str, Weights, float]]) -> dict[str, Weights]:
+def average_by_group(terms: Iterable[tuple[str, Weights, float]]) -> dict[str, Weights]:
     """Return the weighted mean of each group over (group, w, n), read once and one at a time.
 
     A group without weight is left out.

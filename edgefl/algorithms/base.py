@@ -8,18 +8,18 @@ import numpy as np
 from edgefl.algorithms.names import GLOBAL
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
 
-PRETRAIN = "pretrain"
-CLUSTER = "cluster"
-FEDERATE = "federate"
-PERSONALIZE = "personalize"
-DONE = "done"
+PHASE_PRETRAIN = "pretrain"
+PHASE_CLUSTER = "cluster"
+PHASE_FEDERATE = "federate"
+PHASE_PERSONALIZE = "personalize"
+PHASE_DONE = "done"
 
 
-Current = Callable[[Broadcast, ClientState, Shard], Peer | None]
+CurrentModel = Callable[[Broadcast, ClientState, Shard], Peer | None]
 """Returns the model that a client would use now."""
 
 
-def global_model(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
+def use_global_model(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
     """Return the received model `global`; None when the broadcast has no such model."""
     return Peer("predict", broadcast.models[GLOBAL]) if GLOBAL in broadcast.models else None
 
@@ -49,12 +49,12 @@ class Algorithm:
     ]
     aggregate: Callable[[ServerState, Iterable[Update]], ServerState]
     personalize: Callable[[Broadcast, ClientState, Shard, np.random.Generator], tuple[Mixture, ClientState]]
-    current: Current = global_model
+    current: CurrentModel = use_global_model
     takes_late: bool = False
     by_sums: bool = False
 
 
-def canonical(state: ServerState, updates: Iterable[Update]) -> list[Update]:
+def canonicalize_updates(state: ServerState, updates: Iterable[Update]) -> list[Update]:
     """Sort by client id; drop updates of another round and all but the first of a client."""
     seen: dict[str, Update] = {}
     for update in updates:
@@ -63,36 +63,38 @@ def canonical(state: ServerState, updates: Iterable[Update]) -> list[Update]:
     return [seen[client_id] for client_id in sorted(seen)]
 
 
-_PLACE = "cluster/"
+_CLUSTER_PREFIX = "cluster/"
 
 
-def assignments(state: ServerState) -> dict[str, int]:
+def read_assignments(state: ServerState) -> dict[str, int]:
     """Return the cluster of each client that has been placed, by client id; empty before the clustering."""
     return {
-        key.removeprefix(_PLACE): int(value) for key, value in state.scalars.items() if key.startswith(_PLACE)
+        key.removeprefix(_CLUSTER_PREFIX): int(value)
+        for key, value in state.scalars.items()
+        if key.startswith(_CLUSTER_PREFIX)
     }
 
 
-def with_assignments(state: ServerState, placed: Mapping[str, int]) -> ServerState:
+def with_assignments(state: ServerState, clusters: Mapping[str, int]) -> ServerState:
     """Return the state with these clusters in place of those before."""
-    others = {key: value for key, value in state.scalars.items() if not key.startswith(_PLACE)}
+    others = {key: value for key, value in state.scalars.items() if not key.startswith(_CLUSTER_PREFIX)}
     return replace(
         state,
         scalars={
             **others,
-            **{f"{_PLACE}{client_id}": float(cluster) for client_id, cluster in placed.items()},
+            **{f"{_CLUSTER_PREFIX}{client_id}": float(cluster) for client_id, cluster in clusters.items()},
         },
     )
 
 
 def is_arriving(state: ServerState, client_id: str) -> bool:
     """Return whether the clients have been clustered without this one: its first update places it."""
-    return f"{_PLACE}{client_id}" not in state.scalars and any(
-        key.startswith(_PLACE) for key in state.scalars
+    return f"{_CLUSTER_PREFIX}{client_id}" not in state.scalars and any(
+        key.startswith(_CLUSTER_PREFIX) for key in state.scalars
     )
 
 
-def largest_cluster(clusters: Iterable[int]) -> int:
+def find_largest_cluster(clusters: Iterable[int]) -> int:
     """Return the cluster that most clients are in, the lowest of several."""
-    counted = sorted(clusters)
-    return max(dict.fromkeys(counted), key=counted.count)
+    ordered = sorted(clusters)
+    return max(dict.fromkeys(ordered), key=ordered.count)

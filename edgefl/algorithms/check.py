@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgefl.algorithms.base import PERSONALIZE, Algorithm, canonical
+from edgefl.algorithms.base import PHASE_PERSONALIZE, Algorithm, canonicalize_updates
 from edgefl.learner.base import Learner
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.storage.checkpoint import (
     decode_client_state,
     decode_server_state,
@@ -18,12 +18,12 @@ from edgefl.storage.checkpoint import (
 )
 from edgefl.types import Broadcast, ClientState, Mixture, Scalars, ServerState, Shard, Update, Weights
 
-ROUNDS = 2
-LATE = "zz-late"
+CHECK_ROUNDS = 2
+LATE_CLIENT_ID = "zz-late"
 """Sorts behind all clients, and joins when the rounds are over."""
 
-States = Mapping[str, ClientState]
-Results = Mapping[str, tuple[Update, ClientState]]
+StateByClient = Mapping[str, ClientState]
+ResultByClient = Mapping[str, tuple[Update, ClientState]]
 
 
 def check_algorithm(
@@ -45,20 +45,20 @@ def check_algorithm(
     """
     server = make(None)
     device = make(learner)
-    state = server.init(initial, rng_for(seed, 0, "init"))
-    _same(
+    state = server.init(initial, derive_rng(seed, 0, "init"))
+    _check_equal(
         "the same seed gives the same start",
         encode_server_state(state),
-        encode_server_state(server.init(initial, rng_for(seed, 0, "init"))),
+        encode_server_state(server.init(initial, derive_rng(seed, 0, "init"))),
     )
-    clients: States = {client_id: ClientState() for client_id in shards}
-    for _ in range(ROUNDS):
+    clients: StateByClient = {client_id: ClientState() for client_id in shards}
+    for _ in range(CHECK_ROUNDS):
         state, clients = _check_round(device, server, state, clients, shards, seed)
-    state = replace(state, phase=PERSONALIZE)
+    state = replace(state, phase=PHASE_PERSONALIZE)
     for client_id, shard in shards.items():
-        _check_ending(device, server, learner, state, client_id, clients[client_id], shard, seed)
-    for client_id in (next(iter(shards)), LATE):
-        _check_ending(
+        _check_personalization(device, server, learner, state, client_id, clients[client_id], shard, seed)
+    for client_id in (next(iter(shards)), LATE_CLIENT_ID):
+        _check_personalization(
             device, server, learner, state, client_id, ClientState(), next(iter(shards.values())), seed
         )
 
@@ -67,39 +67,39 @@ def _check_round(
     device: Algorithm,
     server: Algorithm,
     state: ServerState,
-    clients: States,
+    clients: StateByClient,
     shards: Mapping[str, Shard],
     seed: int,
-) -> tuple[ServerState, States]:
+) -> tuple[ServerState, StateByClient]:
     """Play one round in several ways that must come to the same; return the states after it."""
     before = encode_server_state(state)
-    own = {c: encode_client_state(clients[c]) for c in shards}
-    results = _play(device, server, state, clients, shards, seed)
-    _same("no argument is changed in place", before, encode_server_state(state))
-    _same(
+    encoded_clients = {c: encode_client_state(clients[c]) for c in shards}
+    results = _train_clients(device, server, state, clients, shards, seed)
+    _check_equal("no argument is changed in place", before, encode_server_state(state))
+    _check_equal(
         "no argument is changed in place",
-        _joined(own.values()),
-        _joined(encode_client_state(clients[c]) for c in shards),
+        _join_parts(encoded_clients.values()),
+        _join_parts(encode_client_state(clients[c]) for c in shards),
     )
-    again = _play(
+    again = _train_clients(
         device,
         server,
         decode_server_state(before),
-        {c: decode_client_state(own[c]) for c in shards},
+        {c: decode_client_state(encoded_clients[c]) for c in shards},
         shards,
         seed,
     )
-    if _result_bytes(results) != _result_bytes(again):
-        twice = _play(device, server, state, clients, shards, seed)
-        _same("the same seed gives the same bits", _result_bytes(results), _result_bytes(twice))
+    if _encode_results(results) != _encode_results(again):
+        twice = _train_clients(device, server, state, clients, shards, seed)
+        _check_equal("the same seed gives the same bits", _encode_results(results), _encode_results(twice))
         raise AssertionError("law broken: states of server and clients survive a save and a load")
-    lost = _play(device, server, state, {c: ClientState() for c in shards}, shards, seed)
+    lost = _train_clients(device, server, state, {c: ClientState() for c in shards}, shards, seed)
     for client_id in shards:
         broadcast = server.broadcast(state, client_id)
         _check_update(broadcast, results[client_id][0], client_id)
         _check_update(broadcast, lost[client_id][0], client_id)
     updates = [update for update, _ in results.values()]
-    after = server.aggregate(state, canonical(state, updates))
+    after = server.aggregate(state, canonicalize_updates(state, updates))
     expected = encode_server_state(after)
     empty = server.aggregate(state, [])
     if after.round != state.round + 1 or empty.round != state.round + 1:
@@ -110,26 +110,28 @@ def _check_round(
     for name, weights in empty.models.items():
         if not all(np.isfinite(array).all() for array in weights.values()):
             raise AssertionError(f"law broken: a round without updates passes; {name} is no longer finite")
-    stale = replace(updates[0], client_id=LATE, round=state.round - 1)
-    doubled = server.aggregate(state, canonical(state, [stale, *reversed(updates), updates[-1], updates[0]]))
-    _same(
+    stale = replace(updates[0], client_id=LATE_CLIENT_ID, round=state.round - 1)
+    doubled = server.aggregate(
+        state, canonicalize_updates(state, [stale, *reversed(updates), updates[-1], updates[0]])
+    )
+    _check_equal(
         "arrival order, duplicates and stale updates change nothing", expected, encode_server_state(doubled)
     )
-    lazy = (update for update in canonical(state, updates))
+    lazy = (update for update in canonicalize_updates(state, updates))
     resumed = server.aggregate(decode_server_state(before), lazy)
-    _same(
+    _check_equal(
         "state survives a save and a load, and updates may come one at a time",
         expected,
         encode_server_state(resumed),
     )
-    return after, {client_id: kept for client_id, (_, kept) in results.items()}
+    return after, {client_id: client_state for client_id, (_, client_state) in results.items()}
 
 
-def _play(
+def _train_clients(
     device: Algorithm,
     server: Algorithm,
     state: ServerState,
-    clients: States,
+    clients: StateByClient,
     shards: Mapping[str, Shard],
     seed: int,
 ) -> dict[str, tuple[Update, ClientState]]:
@@ -139,7 +141,7 @@ def _play(
             clients[client_id],
             shard,
             client_id,
-            _rng(seed, state, client_id),
+            _make_rng(seed, state, client_id),
         )
         for client_id, shard in shards.items()
     }
@@ -178,26 +180,28 @@ def _check_scalars(scalars: Scalars, what: str) -> None:
             raise AssertionError(f"law broken: {what} are floats, {name} is {value!r}")
 
 
-def _check_ending(
+def _check_personalization(
     device: Algorithm,
     server: Algorithm,
     learner: Learner,
     state: ServerState,
     client_id: str,
-    own: ClientState,
+    client_state: ClientState,
     shard: Shard,
     seed: int,
 ) -> None:
-    ends: list[tuple[Mixture, ClientState]] = []
-    for given in (own, decode_client_state(encode_client_state(own))):
-        ends.append(
-            device.personalize(server.broadcast(state, client_id), given, shard, _rng(seed, state, client_id))
+    results: list[tuple[Mixture, ClientState]] = []
+    for state_copy in (client_state, decode_client_state(encode_client_state(client_state))):
+        results.append(
+            device.personalize(
+                server.broadcast(state, client_id), state_copy, shard, _make_rng(seed, state, client_id)
+            )
         )
-    _same(
+    _check_equal(
         "personalizing twice gives the same bits",
-        *(encode_mixture(m) + encode_client_state(s) for m, s in ends),
+        *(encode_mixture(m) + encode_client_state(s) for m, s in results),
     )
-    mixture, _ = ends[0]
+    mixture, _ = results[0]
     _check_scalars(mixture.diagnostics, f"a mixture's diagnostics ({client_id})")
     predicted = [
         ("predict_mixture", mixture.weights),
@@ -211,26 +215,26 @@ def _check_ending(
             )
 
 
-def _rng(seed: int, state: ServerState, client_id: str) -> np.random.Generator:
-    return rng_for(seed, state.round, client_id)
+def _make_rng(seed: int, state: ServerState, client_id: str) -> np.random.Generator:
+    return derive_rng(seed, state.round, client_id)
 
 
-def _same(law: str, a: bytes, b: bytes) -> None:
+def _check_equal(law: str, a: bytes, b: bytes) -> None:
     if a != b:
         raise AssertionError(f"law broken: {law}")
 
 
-def _joined(parts: Iterable[bytes]) -> bytes:
+def _join_parts(parts: Iterable[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def _result_bytes(results: Results) -> bytes:
+def _encode_results(results: ResultByClient) -> bytes:
     parts = []
-    for update, kept in results.values():
+    for update, client_state in results.values():
         parts += [
             update.client_id.encode(),
             repr(sorted(update.metrics.items())).encode(),
-            encode_client_state(kept),
+            encode_client_state(client_state),
         ]
         parts += [
             model.encode() + name.encode() + a.tobytes()

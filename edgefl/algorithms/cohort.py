@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterable
 
-from edgefl.algorithms.base import CLUSTER, PERSONALIZE, assignments
+from edgefl.algorithms.base import PHASE_CLUSTER, PHASE_PERSONALIZE, read_assignments
 from edgefl.config import FederationConfig
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import ServerState
 
 
@@ -17,25 +17,27 @@ def choose_cohort(seed: int, state: ServerState, clients: Iterable[str], count: 
     state and set of ids give the same cohort in the simulator and at the aggregator.
     """
     ids = sorted(set(clients))
-    if state.phase == CLUSTER:
+    if state.phase == PHASE_CLUSTER:
         return tuple(ids)
-    placed = assignments(state)
-    if not placed:
+    clusters = read_assignments(state)
+    if not clusters:
         return tuple(_draw(seed, state.round, "cohort", ids, count))
     groups: dict[int, list[str]] = {}
     for client_id in ids:
-        if client_id in placed:
-            groups.setdefault(placed[client_id], []).append(client_id)
-    drawn = [client_id for client_id in ids if client_id not in placed]
+        if client_id in clusters:
+            groups.setdefault(clusters[client_id], []).append(client_id)
+    drawn = [client_id for client_id in ids if client_id not in clusters]
     drawn += [
-        each
+        member
         for cluster in sorted(groups)
-        for each in _draw(seed, state.round, f"cohort:{cluster}", groups[cluster], count)
+        for member in _draw(seed, state.round, f"cohort:{cluster}", groups[cluster], count)
     ]
     return tuple(sorted(drawn))
 
 
-def selected(config: FederationConfig, state: ServerState, online: Iterable[str]) -> tuple[str, ...]:
+def choose_task_clients(
+    config: FederationConfig, state: ServerState, online: Iterable[str]
+) -> tuple[str, ...]:
     """Return who is given a task in a round over MQTT: `over_selection` times as many as `choose_cohort`
     would draw of them.
     """
@@ -45,9 +47,9 @@ def selected(config: FederationConfig, state: ServerState, online: Iterable[str]
     )
 
 
-def enough_of(config: FederationConfig, state: ServerState, cohort: Iterable[str]) -> int:
+def count_required_updates(config: FederationConfig, state: ServerState, cohort: Iterable[str]) -> int:
     """Return how many updates close a round of this cohort, 0 for all of it."""
-    if state.phase == PERSONALIZE:
+    if state.phase == PHASE_PERSONALIZE:
         return 0
     if config.mode == "async":
         return config.buffer
@@ -61,5 +63,5 @@ def enough_of(config: FederationConfig, state: ServerState, cohort: Iterable[str
 def _draw(seed: int, round: int, purpose: str, ids: list[str], count: int) -> list[str]:
     if count == 0 or count >= len(ids):
         return ids
-    chosen = rng_for(seed, round, purpose).choice(len(ids), size=count, replace=False)
+    chosen = derive_rng(seed, round, purpose).choice(len(ids), size=count, replace=False)
     return sorted(ids[i] for i in chosen)

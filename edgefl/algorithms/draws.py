@@ -1,6 +1,6 @@
 """The first weights of algorithms with several models: the initial weights, and further draws of them.
 
-Whoever builds the plan draws them with the model's own initializers (`edgefl.compiler.further_draws`) and
+Whoever builds the plan draws them with the model's own initializers (`edgefl.compiler.weight_draws`) and
 passes them on among the initial weights, as `draw:1/conv1/kernel`. They are no part of the plan. Where there
 are none, `redraw` makes them of the initial weights.
 """
@@ -16,20 +16,20 @@ from edgefl.types import Array, Weights
 _DRAW = "draw:"
 
 
-def draw_prefix(index: int) -> str:
+def format_draw_prefix(index: int) -> str:
     """Return the prefix of a further draw's names; index counts from 1."""
     return f"{_DRAW}{index}"
 
 
 def with_draws(initial: Weights, draws: Mapping[int, Weights]) -> dict[str, Array]:
     """Return the initial weights with the further draws, by index from 1 on, under their own names."""
-    found = dict(initial)
+    weights = dict(initial)
     for index, draw in draws.items():
-        found |= with_prefix(draw_prefix(index), draw)
-    return found
+        weights |= with_prefix(format_draw_prefix(index), draw)
+    return weights
 
 
-def without_draws(initial: Weights) -> dict[str, Array]:
+def drop_draws(initial: Weights) -> dict[str, Array]:
     """Return the initial weights themselves."""
     return {name: array for name, array in initial.items() if not name.startswith(_DRAW)}
 
@@ -39,7 +39,7 @@ def has_draws(names: Mapping[str, object]) -> bool:
     return any(name.startswith(_DRAW) for name in names)
 
 
-def first_weights(initial: Weights, count: int, rng: np.random.Generator) -> list[dict[str, Array]]:
+def draw_initial_weights(initial: Weights, count: int, rng: np.random.Generator) -> list[dict[str, Array]]:
     """Return the first weights of `count` models: the initial weights, then one draw each.
 
     Args:
@@ -47,10 +47,10 @@ def first_weights(initial: Weights, count: int, rng: np.random.Generator) -> lis
         count: number of models.
         rng: used for the draws that are not among `initial`.
     """
-    own = without_draws(initial)
-    models = [own]
+    base = drop_draws(initial)
+    models = [base]
     for index in range(1, count):
-        prefix = f"{draw_prefix(index)}/"
-        draw = {name: initial[prefix + name] for name in own if prefix + name in initial}
-        models.append(draw if len(draw) == len(own) else redraw(own, rng))
+        prefix = f"{format_draw_prefix(index)}/"
+        draw = {name: initial[prefix + name] for name in base if prefix + name in initial}
+        models.append(draw if len(draw) == len(base) else redraw(base, rng))
     return models

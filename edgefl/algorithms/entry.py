@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from edgefl.compiler.objective import Objective
 
 
-def unchanged(options: Any, config: FederationConfig) -> Any:
+def keep_options(options: Any, config: FederationConfig) -> Any:
     """Return the options: the algorithm derives none of them from the configuration."""
     return options
 
@@ -44,7 +44,7 @@ class Entry:
     objectives: Callable[["Network", Any], tuple["Objective", ...]]
     source: str
     models: str = ""
-    resolve: Callable[[Any, FederationConfig], Any] = unchanged
+    resolve: Callable[[Any, FederationConfig], Any] = keep_options
 
     def __post_init__(self) -> None:
         as_mapping(self.options())  # a TypeError where this is no dataclass, or a field has no default

@@ -13,45 +13,47 @@ GLOBAL = "global"
 """The model that all clients train, or that of the receiving client's cluster."""
 INITIAL = "initial"
 """The model before the first round."""
-LOCAL = "local"
+LOCAL_MODEL = "local"
 """The model that a client trains on its own samples alone."""
 LOCAL_START = "local_start"
 """The weights in the last broadcast from which a client trains its local model."""
-FINE_TUNED = "fine_tuned"
+FINE_TUNED_MODEL = "fine_tuned"
 """The federation's model after some epochs on the client's own samples."""
-MIXED = "mixture"
+MIXTURE_MODEL = "mixture"
 """The personal model that the algorithm itself makes."""
-FEDERATED = "federated"
+FEDERATED_MODEL = "federated"
 """The peer of a mixture that holds no personal weights."""
-EXPERT = "expert"
+EXPERT_PREFIX = "expert"
 """Prefix of the models of an algorithm with several models, and the metric that names the trained one."""
-PHI = "phi"
+PHI_MODEL = "phi"
 """The model of one array: logits of the experts' responsibilities, float32[conditions, experts]."""
-RECEIVED = "received"
+RECEIVED_PREFIX = "received"
 """Prefix of the weights that a client received, in a training objective that holds them frozen."""
 LOCAL_EPOCHS = "local_epochs"
 """The scalar of the last broadcast: number of epochs of the federation that a local model trains too."""
-COMPARE = "compare"
+COMPARE_SCALAR = "compare"
 """The scalar of the broadcast of the last round that asks a client to compare its models."""
-SCORE = "score_"
+SCORE_METRIC_PREFIX = "score_"
 """Prefix of a model's mean score, a metric of an update of the last round."""
-RANK = "rank_"
+RANK_SCALAR_PREFIX = "rank_"
 """Prefix of a model's place in the order of all clients, a scalar of the last broadcast; 0 is the best."""
-ALONE = 0
+LOCAL_ROUND = 0
 """The round of a broadcast that a client makes for itself. Rounds count from 1. Its update is never sent."""
 
 
-def expert_name(index: int) -> str:
+def name_expert(index: int) -> str:
     """Return the name of one of several models: `expert0`, `expert1`, ..."""
-    return f"{EXPERT}{index}"
+    return f"{EXPERT_PREFIX}{index}"
 
 
-def experts(models: Mapping[str, Weights]) -> dict[int, Weights]:
+def select_experts(models: Mapping[str, Weights]) -> dict[int, Weights]:
     """Return the experts among the models of a broadcast or a state, by index, in order."""
-    found = {
-        int(name.removeprefix(EXPERT)): weights for name, weights in models.items() if name.startswith(EXPERT)
+    by_index = {
+        int(name.removeprefix(EXPERT_PREFIX)): weights
+        for name, weights in models.items()
+        if name.startswith(EXPERT_PREFIX)
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(by_index.items()))
 
 
 def with_prefix(prefix: str, weights: Mapping[str, T]) -> dict[str, T]:
@@ -59,7 +61,7 @@ def with_prefix(prefix: str, weights: Mapping[str, T]) -> dict[str, T]:
     return {f"{prefix}/{name}": array for name, array in weights.items()}
 
 
-def without_prefix(prefix: str, weights: Mapping[str, T]) -> dict[str, T]:
+def strip_prefix(prefix: str, weights: Mapping[str, T]) -> dict[str, T]:
     """Return the weights named `prefix/...` without the prefix: `local/fc3/bias` -> `fc3/bias`."""
     return {
         name.removeprefix(f"{prefix}/"): array
@@ -68,17 +70,17 @@ def without_prefix(prefix: str, weights: Mapping[str, T]) -> dict[str, T]:
     }
 
 
-def specs_with_prefix(prefix: str, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+def prefix_specs(prefix: str, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     """Return the specs with `prefix/` before each name."""
     return tuple(TensorSpec(f"{prefix}/{spec.name}", spec.shape, spec.dtype) for spec in specs)
 
 
-def layer_of(name: str) -> str:
+def extract_layer(name: str) -> str:
     """Return the layer of a weight: `block/conv1` of `block/conv1/kernel`."""
     return name.rpartition("/")[0] or name
 
 
-def output_layer(weights: Weights) -> tuple[str, str]:
+def find_output_layer(weights: Weights) -> tuple[str, str]:
     """Return the names of the output layer's kernel and bias.
 
     The kernel is the last one of rank 2 in the plan's order.
@@ -87,7 +89,7 @@ def output_layer(weights: Weights) -> tuple[str, str]:
         ConfigError: The model has no such kernel, or the kernel has no bias.
     """
     kernels = [name for name, array in weights.items() if array.ndim == 2 and name.endswith("/kernel")]
-    layer = layer_of(kernels[-1]) if kernels else ""
+    layer = extract_layer(kernels[-1]) if kernels else ""
     if f"{layer}/bias" not in weights:
         raise ConfigError(
             "the model's output layer has no bias that could be each client's own; give it use_bias=True"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from edgefl.config import FederationConfig, nearest
+from edgefl.config import FederationConfig, suggest_nearest
 from edgefl.errors import ConfigError
 
 
@@ -44,7 +44,7 @@ class TrainingOptions:
         check_count("batch_size", self.batch_size)
 
 
-def sgd_hyper(options: SGDOptions) -> dict[str, float]:
+def as_sgd_hyper(options: SGDOptions) -> dict[str, float]:
     """Return the hyperparameters of the signature `train`."""
     return {
         "learning_rate": options.learning_rate,
@@ -53,13 +53,13 @@ def sgd_hyper(options: SGDOptions) -> dict[str, float]:
     }
 
 
-def expected_clients(config: FederationConfig) -> int:
+def count_expected_clients(config: FederationConfig) -> int:
     """Return how many clients a configuration expects: those that it lists, or the least number."""
     least = max(config.min_clients, config.clients_per_round, config.privacy.population)
     return len(set(config.clients)) or least
 
 
-def experts_for(option: int, config: FederationConfig) -> int:
+def limit_experts(option: int, config: FederationConfig) -> int:
     """Return the number of experts for a configuration.
 
     Args:
@@ -67,10 +67,10 @@ def experts_for(option: int, config: FederationConfig) -> int:
         config: the federation. Where it does not set num_experts, there is at most one expert for each
             expected client: with more experts than clients, some are never trained.
     """
-    return option if "num_experts" in config.options else min(option, expected_clients(config))
+    return option if "num_experts" in config.options else min(option, count_expected_clients(config))
 
 
-def epochs_with_steps(epochs: int, least_steps: int, samples: int, batch_size: int) -> int:
+def extend_epochs(epochs: int, least_steps: int, samples: int, batch_size: int) -> int:
     """Return the epochs of a personal training: more than `epochs` where these take too few steps.
 
     A client with few samples takes few steps in an epoch. No epochs stay none.
@@ -102,5 +102,5 @@ def check_choice(key: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
         raise ConfigError(
             f"[algorithm] {key} is {value!r}, expected {' or '.join(map(repr, choices))}; "
-            f"{nearest(value, list(choices))}"
+            f"{suggest_nearest(value, list(choices))}"
         )

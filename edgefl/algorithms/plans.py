@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edgefl.algorithms.draws import with_draws
-from edgefl.algorithms.registry import further_draws, objectives, resolved_options
+from edgefl.algorithms.registry import build_objectives, count_further_draws, resolve_algorithm_options
 from edgefl.config import FederationConfig
 from edgefl.plan.spec import TRAIN_SINGLE, Plan, PlanSpec
 from edgefl.types import Weights
@@ -33,17 +33,19 @@ def build_plan(config: FederationConfig) -> tuple[Plan, Weights]:
     """
     from edgefl.compiler.build import compile_plan
 
-    options = resolved_options(config)
+    options = resolve_algorithm_options(config)
     plan, initial, draws = compile_plan(
         config,
         options,
-        lambda network: _all_objectives(config.algorithm, network, options, asdict(config.personalization)),
-        further_draws(config.algorithm, options),
+        lambda network: _build_all_objectives(
+            config.algorithm, network, options, asdict(config.personalization)
+        ),
+        count_further_draws(config.algorithm, options),
     )
     return plan, with_draws(initial, draws)
 
 
-def keras_learner(spec: PlanSpec) -> "KerasLearner":
+def make_keras_learner(spec: PlanSpec) -> "KerasLearner":
     """Return the Keras learner of a plan, its model built anew from the name and options in the spec.
 
     Raises:
@@ -54,18 +56,23 @@ def keras_learner(spec: PlanSpec) -> "KerasLearner":
     from edgefl.learner.keras import KerasLearner
 
     network = rebuild_network(spec)
-    return KerasLearner(spec, _all_objectives(spec.algorithm, network, spec.options, spec.personalization))
+    return KerasLearner(
+        spec, _build_all_objectives(spec.algorithm, network, spec.options, spec.personalization)
+    )
 
 
-def _all_objectives(
+def _build_all_objectives(
     name: str, network: "Network", options: Mapping[str, Any], personalization: Mapping[str, Any]
 ) -> tuple["Objective", ...]:
     """Return the algorithm's objectives, and the training of one model on a client's own samples."""
     from edgefl.compiler import objective as of
     from edgefl.compiler.optimizer import adam
 
-    own = objectives(name, network, options)
+    algorithm_objectives = build_objectives(name, network, options)
     if not (personalization.get("select") or personalization.get("baseline")):
-        return own
+        return algorithm_objectives
     optimizer = adam(personalization["learning_rate"])
-    return (*own, of.classify(network, personalization["batch_size"], optimizer, TRAIN_SINGLE))
+    return (
+        *algorithm_objectives,
+        of.classify(network, personalization["batch_size"], optimizer, TRAIN_SINGLE),
+    )

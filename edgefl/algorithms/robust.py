@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from edgefl.algorithms.arithmetic import weighted_mean
-from edgefl.config import nearest
+from edgefl.config import suggest_nearest
 from edgefl.errors import ConfigError
 from edgefl.types import Array, Weights
 
-MEANS = ("weighted", "trimmed", "median", "krum")
-Terms = Iterable[tuple[Weights, float]]
+MEAN_KINDS = ("weighted", "trimmed", "median", "krum")
+WeightedDeltas = Iterable[tuple[Weights, float]]
 
 
 def l2_norm(delta: Weights) -> float:
@@ -29,14 +29,14 @@ def l2_norm(delta: Weights) -> float:
     return math.sqrt(sum(float(np.square(delta[name], dtype=np.float64).sum()) for name in sorted(delta)))
 
 
-def clip(delta: Weights, limit: float) -> Weights:
+def clip_delta(delta: Weights, max_norm: float) -> Weights:
     """Return the delta, shortened to an L2 norm of `limit` where it is longer.
 
     A limit of 0 leaves it as it is.
     """
-    if not limit or (norm := l2_norm(delta)) <= limit:
+    if not max_norm or (norm := l2_norm(delta)) <= max_norm:
         return delta
-    return {name: np.asarray(array * (limit / norm), np.float32) for name, array in delta.items()}
+    return {name: np.asarray(array * (max_norm / norm), np.float32) for name, array in delta.items()}
 
 
 def trimmed_mean(deltas: Sequence[Weights], trim: float) -> Weights:
@@ -47,20 +47,20 @@ def trimmed_mean(deltas: Sequence[Weights], trim: float) -> Weights:
     """
     count = min(math.ceil(trim * len(deltas) - 1e-9), (len(deltas) - 1) // 2)
 
-    def middle(stack: np.ndarray) -> np.ndarray:
+    def average_trimmed(stack: np.ndarray) -> np.ndarray:
         return np.asarray(np.sort(stack, axis=0)[count : len(stack) - count].mean(axis=0))
 
-    return _by_name(deltas, middle)
+    return _combine_by_name(deltas, average_trimmed)
 
 
 def median(deltas: Sequence[Weights]) -> Weights:
     """Return the median of each value over the clients: the mean of the middle two when there are as many
     above as below.
     """
-    return _by_name(deltas, lambda stack: np.asarray(np.median(stack, axis=0)))
+    return _combine_by_name(deltas, lambda stack: np.asarray(np.median(stack, axis=0)))
 
 
-def least_for_krum(faults: int) -> int:
+def count_krum_updates(faults: int) -> int:
     """Return how many deltas Krum needs so that `faults` of them may be anything: 2 f + 3."""
     return 2 * faults + 3
 
@@ -72,9 +72,9 @@ def krum(deltas: Sequence[Weights], faults: int, keep: int = 1) -> Weights:
     kept.
     """
     count = len(deltas)
-    if count < least_for_krum(faults):
+    if count < count_krum_updates(faults):
         raise ConfigError(
-            f"Krum with {faults} faults has {count} updates, expected {least_for_krum(faults)} or more; "
+            f"Krum with {faults} faults has {count} updates, expected {count_krum_updates(faults)} or more; "
             "raise clients_per_round, or lower krum_faults"
         )
     nearest_ones = count - faults - 2
@@ -92,21 +92,27 @@ def krum(deltas: Sequence[Weights], faults: int, keep: int = 1) -> Weights:
     # The first is the distance to itself
     scores = np.sort(distances, axis=1)[:, 1 : nearest_ones + 1].sum(axis=1)
     chosen = np.sort(np.argsort(scores, kind="stable")[:keep])
-    return _by_name([deltas[i] for i in chosen], lambda stack: np.asarray(stack.mean(axis=0)))
+    return _combine_by_name([deltas[i] for i in chosen], lambda stack: np.asarray(stack.mean(axis=0)))
 
 
 def check_mean(kind: str, trim: float) -> None:
     """Raise ConfigError for an unknown mean or a share that leaves nothing."""
-    if kind not in MEANS:
-        raise ConfigError(f"unknown mean {kind!r}; {nearest(kind, list(MEANS))}")
+    if kind not in MEAN_KINDS:
+        raise ConfigError(f"unknown mean {kind!r}; {suggest_nearest(kind, list(MEAN_KINDS))}")
     if not 0 <= trim < 0.5:
         raise ConfigError(
             f"trim is {trim}, expected a share of at least 0 and below .5: it is cut off at either end"
         )
 
 
-def mean_of(
-    kind: str, terms: Terms, *, trim: float = 0.1, faults: int = 1, keep: int = 1, clip_norm: float = 0.0
+def average_deltas(
+    kind: str,
+    terms: WeightedDeltas,
+    *,
+    trim: float = 0.1,
+    faults: int = 1,
+    keep: int = 1,
+    clip_norm: float = 0.0,
 ) -> Weights | None:
     """Return the mean of this kind over (delta, number of samples), each delta clipped first.
 
@@ -115,7 +121,7 @@ def mean_of(
     So it is for Krum in a round of fewer updates than it needs, or than it is to keep: no delta of such a
     round can be trusted.
     """
-    clipped = ((clip(delta, clip_norm), count) for delta, count in terms)
+    clipped = ((clip_delta(delta, clip_norm), count) for delta, count in terms)
     if kind == "weighted":
         return weighted_mean(clipped)
     deltas = [delta for delta, _ in clipped]
@@ -125,14 +131,14 @@ def mean_of(
         return trimmed_mean(deltas, trim)
     if kind == "median":
         return median(deltas)
-    if len(deltas) < max(least_for_krum(faults), keep + faults + 2):
+    if len(deltas) < max(count_krum_updates(faults), keep + faults + 2):
         return None
     return krum(deltas, faults, keep)
 
 
-def _by_name(deltas: Sequence[Weights], middle: Callable[[np.ndarray], np.ndarray]) -> Weights:
-    found: dict[str, Array] = {}
+def _combine_by_name(deltas: Sequence[Weights], combine: Callable[[np.ndarray], np.ndarray]) -> Weights:
+    combined: dict[str, Array] = {}
     for name in deltas[0]:
         stack = np.stack([delta[name] for delta in deltas]).astype(np.float64)
-        found[name] = np.asarray(middle(stack), np.float32)
-    return found
+        combined[name] = np.asarray(combine(stack), np.float32)
+    return combined

@@ -20,14 +20,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from edgefl.config import nearest
+from edgefl.config import suggest_nearest
 from edgefl.errors import ConfigError
 from edgefl.types import Array, Weights
 
 OPTIMIZERS = ("none", "momentum", "adam", "yogi")
-DEFAULTS: Mapping[str, float] = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+DEFAULT_HYPER: Mapping[str, float] = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 """Kingma and Ba's; Reddi et al. take beta2 .99 and epsilon 1e-3."""
-RATES: Mapping[str, float] = {"none": 1.0, "momentum": 1.0, "adam": 0.001, "yogi": 0.001}
+DEFAULT_RATES: Mapping[str, float] = {"none": 1.0, "momentum": 1.0, "adam": 0.001, "yogi": 0.001}
 STATISTICS = ("moving_mean", "moving_variance")
 """Last parts of the names of batch-norm statistics: they are averaged whatever the optimizer is, for a
 variance has to stay positive.
@@ -42,12 +42,15 @@ def check_optimizer(name: str, hyper: Mapping[str, float]) -> dict[str, float]:
     Raises ConfigError for an unknown name or key, a beta outside [0, 1), an epsilon that is not above 0.
     """
     if name not in OPTIMIZERS:
-        raise ConfigError(f"unknown server_optimizer {name!r}; {nearest(name, list(OPTIMIZERS))}")
-    known = {"learning_rate": RATES[name], **DEFAULTS}
+        raise ConfigError(f"unknown server_optimizer {name!r}; {suggest_nearest(name, list(OPTIMIZERS))}")
+    defaults = {"learning_rate": DEFAULT_RATES[name], **DEFAULT_HYPER}
     for key in hyper:
-        if key not in known:
-            raise ConfigError(f"a server optimizer has no {key!r}; {nearest(key, list(known))}")
-    full = {**known, **{key: float(value) for key, value in hyper.items() if key != "learning_rate" or value}}
+        if key not in defaults:
+            raise ConfigError(f"a server optimizer has no {key!r}; {suggest_nearest(key, list(defaults))}")
+    full = {
+        **defaults,
+        **{key: float(value) for key, value in hyper.items() if key != "learning_rate" or value},
+    }
     for key in ("beta1", "beta2"):
         if not 0 <= full[key] < 1:
             raise ConfigError(f"server_{key} is {full[key]}, expected at least 0 and below 1")
@@ -57,7 +60,7 @@ def check_optimizer(name: str, hyper: Mapping[str, float]) -> dict[str, float]:
     return full
 
 
-def rate_for_rounds(name: str, distance: float, rounds: int) -> float:
+def choose_server_rate(name: str, distance: float, rounds: int) -> float:
     """Return the learning rate with which an optimizer gets a weight as far as `distance` in `rounds` steps.
 
     Adam and Yogi move a weight by at most about the rate in each step. At the default rate of .001 a
@@ -70,12 +73,16 @@ def rate_for_rounds(name: str, distance: float, rounds: int) -> float:
 
     Returns:
         The rate, at least the optimizer's default and at most 1: the server skips a round in which a model of
-        zeros moves further than 1 a weight, see `edgefl.server.plausible`.
+        zeros moves further than 1 a weight, see `edgefl.server.plausibility`.
     """
-    return min(max(RATES[name], distance / rounds), 1.0) if name in ("adam", "yogi") else RATES[name]
+    return (
+        min(max(DEFAULT_RATES[name], distance / rounds), 1.0)
+        if name in ("adam", "yogi")
+        else DEFAULT_RATES[name]
+    )
 
 
-def step(
+def step_optimizer(
     name: str, hyper: Mapping[str, float], weights: Weights, mean_delta: Weights, slots: Weights
 ) -> tuple[Weights, Weights]:
     """Return (weights, slots) after one step.
@@ -89,35 +96,39 @@ def step(
     full = check_optimizer(name, hyper)
     rate = full["learning_rate"]
     count = float(slots.get("step", np.zeros((), np.float32))) + 1
-    new: dict[str, Array] = {}
-    kept: dict[str, Array] = {}
+    new_weights: dict[str, Array] = {}
+    new_slots: dict[str, Array] = {}
     for key, weight in weights.items():
-        plain = name == "none" or key.endswith(STATISTICS)
-        if plain:
-            new[key] = weight + mean_delta[key] * np.float32(1.0 if key.endswith(STATISTICS) else rate)
+        is_plain = name == "none" or key.endswith(STATISTICS)
+        if is_plain:
+            new_weights[key] = weight + mean_delta[key] * np.float32(
+                1.0 if key.endswith(STATISTICS) else rate
+            )
             continue
         delta = mean_delta[key].astype(np.float64)
-        momentum = _slot(slots, f"momentum/{key}", delta) * full["beta1"] + delta * (
+        momentum = _read_slot(slots, f"momentum/{key}", delta) * full["beta1"] + delta * (
             1 if name == "momentum" else 1 - full["beta1"]
         )
-        kept[f"momentum/{key}"] = np.asarray(momentum, np.float32)
+        new_slots[f"momentum/{key}"] = np.asarray(momentum, np.float32)
         move = momentum
         if name != "momentum":
-            velocity = _velocity(name, full["beta2"], _slot(slots, f"velocity/{key}", delta), delta * delta)
-            kept[f"velocity/{key}"] = np.asarray(velocity, np.float32)
+            velocity = _update_velocity(
+                name, full["beta2"], _read_slot(slots, f"velocity/{key}", delta), delta * delta
+            )
+            new_slots[f"velocity/{key}"] = np.asarray(velocity, np.float32)
             root = np.sqrt(velocity / (1 - full["beta2"] ** count))
             move = momentum / (1 - full["beta1"] ** count) / (root + full["epsilon"])
-        new[key] = np.asarray(weight + rate * move, np.float32)
+        new_weights[key] = np.asarray(weight + rate * move, np.float32)
     if name in ("adam", "yogi"):
-        kept["step"] = np.asarray(count, np.float32)
-    return new, kept
+        new_slots["step"] = np.asarray(count, np.float32)
+    return new_weights, new_slots
 
 
-def _slot(slots: Weights, key: str, like: np.ndarray) -> np.ndarray:
+def _read_slot(slots: Weights, key: str, like: np.ndarray) -> np.ndarray:
     return slots[key].astype(np.float64) if key in slots else np.zeros_like(like)
 
 
-def _velocity(name: str, beta2: float, velocity: np.ndarray, square: np.ndarray) -> np.ndarray:
+def _update_velocity(name: str, beta2: float, velocity: np.ndarray, square: np.ndarray) -> np.ndarray:
     if name == "yogi":
         return np.asarray(velocity - (1 - beta2) * square * np.sign(velocity - square))
     return np.asarray(velocity * beta2 + square * (1 - beta2))

@@ -18,27 +18,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgefl.algorithms.robust import clip
+from edgefl.algorithms.robust import clip_delta
 from edgefl.algorithms.server_optimizer import STATISTICS
-from edgefl.config import nearest
+from edgefl.config import suggest_nearest
 from edgefl.errors import ConfigError
 from edgefl.types import Array, Weights
 
 
-def ends_with(name: str, suffixes: Iterable[str]) -> bool:
+def has_suffix(name: str, suffixes: Iterable[str]) -> bool:
     """Whether the last parts of a weight's name are one of these: `fc3/bias` ends with `bias` and with
     `fc3/bias`, not with `as`.
     """
     return any(name == suffix or name.endswith(f"/{suffix}") for suffix in suffixes)
 
 
-def listed(text: str) -> tuple[str, ...]:
+def split_comma_list(text: str) -> tuple[str, ...]:
     """Return the entries of a comma list, blanks around them dropped."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 @dataclass(frozen=True)
-class Defence:
+class UpdateSanitizer:
     """clip_update: largest L2 norm, 0 for any; noise_multiplier: standard deviation of the noise in units of
     it; withhold: suffixes.
 
@@ -59,9 +59,10 @@ class Defence:
     def check(self, names: Collection[str]) -> None:
         """Raise ConfigError when something to be withheld is no weight of the model."""
         for suffix in self.withhold:
-            if not any(ends_with(name, (suffix,)) for name in names):
+            if not any(has_suffix(name, (suffix,)) for name in names):
                 raise ConfigError(
-                    f"withhold has {suffix!r}, which ends no weight's name; {nearest(suffix, list(names))}"
+                    f"withhold has {suffix!r}, which ends no weight's name; "
+                    f"{suggest_nearest(suffix, list(names))}"
                 )
 
     def apply(self, delta: Weights, trained: Collection[str], rng: np.random.Generator) -> Weights:
@@ -72,15 +73,15 @@ class Defence:
         statistics are withheld, for a noisy variance may be negative.
         """
         withheld = (*self.withhold, *(STATISTICS if self.noise_multiplier else ()))
-        kept: dict[str, Array] = {
-            name: np.zeros_like(array) if ends_with(name, withheld) else array
+        unclipped: dict[str, Array] = {
+            name: np.zeros_like(array) if has_suffix(name, withheld) else array
             for name, array in delta.items()
         }
-        sent = dict(clip(kept, self.clip_update))
+        sent = dict(clip_delta(unclipped, self.clip_update))
         if self.noise_multiplier:
             sigma = self.noise_multiplier * self.clip_update
             for name in sorted(sent):
-                if name in trained and not ends_with(name, withheld):
+                if name in trained and not has_suffix(name, withheld):
                     noise = rng.standard_normal(sent[name].shape, dtype=np.float32) * np.float32(sigma)
                     sent[name] = np.asarray(sent[name] + noise, np.float32)
         return sent

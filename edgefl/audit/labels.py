@@ -32,33 +32,33 @@ class Reading:
     source: str
 
 
-def true_shares(labels: Labels, num_classes: int) -> Vector:
+def count_shares(labels: Labels, num_classes: int) -> Vector:
     """Return p(y|s), float64[num_classes]."""
     return np.bincount(labels, minlength=num_classes) / max(1, len(labels))
 
 
-def shares_from_step(delta: ArrayLike, learning_rate: float) -> Vector:
+def infer_shares_from_step(delta: ArrayLike, learning_rate: float) -> Vector:
     """Return the shares after one step on all samples: 1/C + d / eta, negative ones cut off; delta:
     float[classes].
     """
     d = np.asarray(delta, np.float64)
-    found = np.maximum(1 / len(d) + d / learning_rate, 0)
-    return _normal(found)
+    shares = np.maximum(1 / len(d) + d / learning_rate, 0)
+    return _normalize(shares)
 
 
-def shares_from_direction(delta: ArrayLike) -> Vector:
+def infer_shares_from_direction(delta: ArrayLike) -> Vector:
     """Return the shares after several steps, or any other change of scale: d - min d, made to sum to one.
 
     That is 1/C + a d with the largest a that leaves no share negative: right where the client lacks a class.
     Uniform for d = 0.
     """
     d = np.asarray(delta, np.float64)
-    return _normal(d - d.min())
+    return _normalize(d - d.min())
 
 
-def _normal(found: Vector) -> Vector:
-    total = found.sum()
-    return found / total if total > 0 else np.full(len(found), 1 / len(found))
+def _normalize(shares: Vector) -> Vector:
+    total = shares.sum()
+    return shares / total if total > 0 else np.full(len(shares), 1 / len(shares))
 
 
 @dataclass(frozen=True)
@@ -83,15 +83,16 @@ def read_labels(delta: Mapping[str, Array], layer: OutputLayer, step: float = 0.
     bias = layer.bias
     if bias in delta and delta[bias].any():
         return Reading(
-            shares_from_step(delta[bias], step) if step else shares_from_direction(delta[bias]), "bias"
+            infer_shares_from_step(delta[bias], step) if step else infer_shares_from_direction(delta[bias]),
+            "bias",
         )
     if kernel in delta and delta[kernel].any():
-        return Reading(shares_from_direction(delta[kernel].sum(axis=0, dtype=np.float64)), "kernel")
+        return Reading(infer_shares_from_direction(delta[kernel].sum(axis=0, dtype=np.float64)), "kernel")
     if layer.hidden in delta and delta[layer.hidden].any():
         solved = np.linalg.lstsq(
             layer.sent.astype(np.float64), delta[layer.hidden].astype(np.float64), rcond=None
         )[0]
-        return Reading(shares_from_direction(solved), "hidden")
+        return Reading(infer_shares_from_direction(solved), "hidden")
     classes = layer.sent.shape[1]
     return Reading(np.full(classes, 1 / classes), "nothing")
 

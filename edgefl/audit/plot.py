@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.audit.scenarios import Finding
-from edgefl.report.drawing import PALETTE, drawn, save, shortened
+from edgefl.audit.scenarios import AuditFinding
+from edgefl.report.drawing import PALETTE, draw_figure, save_figure, shorten_name
 
-MOST_CLIENTS = 8
+MAX_PLOTTED_CLIENTS = 8
 
 
-def plot_labels(findings: Sequence[Finding], path: Path) -> None:
+def plot_labels(findings: Sequence[AuditFinding], path: Path) -> None:
     """Draw the first eight clients into a picture; the number over each is the distance.
 
     Raises ModuleNotFoundError when matplotlib is not installed.
     """
-    clients = sorted(findings[0].clients)[:MOST_CLIENTS]
+    clients = sorted(findings[0].clients)[:MAX_PLOTTED_CLIENTS]
 
     def draw(figure: Any) -> None:
         grid = figure.subplots(len(findings), len(clients), squeeze=False, sharex=True, sharey=True)
@@ -34,7 +34,7 @@ def plot_labels(findings: Sequence[Finding], path: Path) -> None:
                 axes.set_xticks(classes if len(classes) <= 10 else [0, len(classes) - 1])
             row[0].set_title(finding.scenario.name, loc="left", fontsize="small", pad=2)
         for axes, client_id in zip(grid[-1], clients, strict=True):
-            axes.set_xlabel(shortened(client_id), fontsize="x-small")
+            axes.set_xlabel(shorten_name(client_id), fontsize="x-small")
         grid[0][-1].legend(loc="upper left", fontsize="xx-small", frameon=False)
 
-    save(drawn(draw, 1.7 * len(clients) + 0.6, 1.25 * len(findings) + 0.7), path)
+    save_figure(draw_figure(draw, 1.7 * len(clients) + 0.6, 1.25 * len(findings) + 0.7), path)

@@ -14,9 +14,9 @@ from statistics import median
 from typing import Any
 
 from edgefl.errors import PlanError
-from edgefl.system.host import machine
+from edgefl.system.host import describe_machine
 
-MODELS: dict[str, tuple[str, tuple[int, int, int], int, int]] = {
+BENCH_MODELS: dict[str, tuple[str, tuple[int, int, int], int, int]] = {
     "lenet5-b10": ("lenet5", (28, 28, 1), 10, 100),
     "lenet5-b64": ("lenet5", (28, 28, 1), 64, 30),
     "aem-cnn-b10": ("aem-cnn", (32, 32, 3), 10, 30),
@@ -25,9 +25,9 @@ MODELS: dict[str, tuple[str, tuple[int, int, int], int, int]] = {
 """Name -> (model, input shape, batch size, steps timed)."""
 
 
-def config_text(name: str) -> str:
+def render_config(name: str) -> str:
     """Return the federation.toml of a benchmark's model."""
-    model, shape, batch, _ = MODELS[name]
+    model, shape, batch, _ = BENCH_MODELS[name]
     return (
         f'[model]\nname = "{model}"\ninput_shape = {list(shape)}\nnum_classes = 10\n'
         f'[algorithm]\nname = "fedavg"\nbatch_size = {batch}\nlearning_rate = 0.001\nmomentum = 0.0\n'
@@ -52,7 +52,9 @@ def _run(arguments: list[str]) -> Any:
 _ENV = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
 
 
-def run_device_bench(models: tuple[str, ...], repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
+def run_device_bench(
+    models: tuple[str, ...], repeats: int, progress: Callable[[str], None]
+) -> dict[str, Any]:
     """Measure each model `repeats` times, the two learners in turn, and return the medians and the median of
     the pairs' ratios.
     """
@@ -60,17 +62,17 @@ def run_device_bench(models: tuple[str, ...], repeats: int, say: Callable[[str],
     with tempfile.TemporaryDirectory() as directory:
         for name in models:
             config = Path(directory) / f"{name}.toml"
-            config.write_text(config_text(name))
+            config.write_text(render_config(name))
             plan = Path(directory) / name
-            say(f"{name}: compiling the plan")
+            progress(f"{name}: compiling the plan")
             _run(["build", str(config), str(plan)])
             pairs = []
             for repeat in range(repeats):
                 pair = {
-                    learner: _run([learner, str(config), str(plan), str(MODELS[name][3])])
+                    learner: _run([learner, str(config), str(plan), str(BENCH_MODELS[name][3])])
                     for learner in ("litert", "keras")
                 }
-                say(
+                progress(
                     f"{name}: {repeat + 1}/{repeats} LiteRT {pair['litert']['ms']:.2f} ms, Keras "
                     f"{pair['keras']['ms']:.2f} ms"
                 )
@@ -78,7 +80,7 @@ def run_device_bench(models: tuple[str, ...], repeats: int, say: Callable[[str],
             rows.append(
                 {
                     "model": name,
-                    "batch_size": MODELS[name][2],
+                    "batch_size": BENCH_MODELS[name][2],
                     **{
                         f"{k}_{unit}": median(p[k][unit] for p in pairs)
                         for k in ("litert", "keras")
@@ -89,14 +91,14 @@ def run_device_bench(models: tuple[str, ...], repeats: int, say: Callable[[str],
             )
     names = ("ai-edge-litert", "tensorflow", "keras", "numpy")
     return {
-        "machine": machine(),
+        "machine": describe_machine(),
         "versions": {n: version(n) for n in names},
         "command": "edgefl bench device",
         "rows": rows,
     }
 
 
-def render(result: dict[str, Any]) -> str:
+def render_device_bench(result: dict[str, Any]) -> str:
     """Return the result as lines."""
     rows = [
         f"{row['model']:14} {row['batch_size']:5d} {row['litert_ms']:10.2f} {row['keras_ms']:9.2f} "

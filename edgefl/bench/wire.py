@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfig, PartitionConfig
-from edgefl.reproduce.stage import Stage, Stages
-from edgefl.system.host import machine, versions
-from edgefl.system.progress import Telling
+from edgefl.reproduce.stage import ExperimentStage, StageRunner
+from edgefl.system.host import describe_machine, read_versions
+from edgefl.system.progress import Progress
 
-CODECS = ("fp32", "fp16", "int8", "top-10", "top-1", "fp32+deflate", "int8+deflate", "top-10+deflate")
-CLIENTS = 50
-COHORT = 10
-SAMPLES = 15_000
+BENCH_CODECS = ("fp32", "fp16", "int8", "top-10", "top-1", "fp32+deflate", "int8+deflate", "top-10+deflate")
+BENCH_CLIENTS = 50
+BENCH_COHORT_SIZE = 10
+BENCH_TRAIN_SAMPLES = 15_000
 
 
 def run_wire_bench(
-    codecs: Sequence[str], rounds: int, seeds: int, out: Path, processes: int, data: str, say: Telling
+    codecs: Sequence[str], rounds: int, seeds: int, out: Path, processes: int, data: str, progress: Progress
 ) -> dict[str, Any]:
     """Federate LeNet-5 by Dirichlet(.5) with each codec, and return one row a codec: bytes of an update,
     accuracies in per cent.
@@ -29,23 +29,24 @@ def run_wire_bench(
     base = FederationConfig(
         name="wire",
         rounds=rounds,
-        clients_per_round=COHORT,
+        clients_per_round=BENCH_COHORT_SIZE,
         algorithm="fedavg",
         options={"epochs": 2, "learning_rate": 0.01, "momentum": 0.5, "batch_size": 10},
         model=ModelConfig("lenet5", (28, 28, 1), 10),
-        data=DataConfig(data, num_train=SAMPLES if data == "fashion-mnist" else 0),
-        partition=PartitionConfig("dirichlet", CLIENTS, {"alpha": 0.5}),
+        data=DataConfig(data, num_train=BENCH_TRAIN_SAMPLES if data == "fashion-mnist" else 0),
+        partition=PartitionConfig("dirichlet", BENCH_CLIENTS, {"alpha": 0.5}),
         personalization=MIXTURE_ONLY,
     )
     rows = []
-    with Stages(out, "edgefl bench wire", processes, say) as stages:
+    with StageRunner(out, "edgefl bench wire", processes, progress) as stages:
         for codec in ("fp32", *(codec for codec in codecs if codec != "fp32")):
             results = []
             for seed in range(1, seeds + 1):
                 config = replace(base, seed=seed, codec=codec)
                 results.append(
                     stages.play(
-                        Stage(f"wire-{codec}", config, on_test=True), f"{codec}, seed {seed} of {seeds}"
+                        ExperimentStage(f"wire-{codec}", config, measure_test=True),
+                        f"{codec}, seed {seed} of {seeds}",
                     )
                 )
             accuracies = [100 * float(result["figures"]["global_federated"]["mean"]) for result in results]
@@ -61,20 +62,21 @@ def run_wire_bench(
                     "accuracy": sum(accuracies) / seeds,
                 }
             )
-            say(
+            progress(
                 f"{codec}: {rows[-1]['bytes_an_update'] / 1e3:.1f} kB an update, {rows[-1]['accuracy']:.2f} %"
             )
     for row in rows:
         row["bytes_of_fp32"] = row["bytes_an_update"] / rows[0]["bytes_an_update"]
         row["points_from_fp32"] = row["accuracy"] - rows[0]["accuracy"]
     set_up = (
-        f"LeNet-5, {data}, {CLIENTS} clients by Dirichlet(.5), {COHORT} a round, {rounds} rounds, {seeds} "
+        f"LeNet-5, {data}, {BENCH_CLIENTS} clients by Dirichlet(.5), {BENCH_COHORT_SIZE} a round, "
+        f"{rounds} rounds, {seeds} "
         "seeds"
     )
-    return {"set_up": set_up, "machine": machine(), "versions": versions(), "rows": rows}
+    return {"set_up": set_up, "machine": describe_machine(), "versions": read_versions(), "rows": rows}
 
 
-def render(result: dict[str, Any]) -> str:
+def render_wire_bench(result: dict[str, Any]) -> str:
     """Return the result as text for a terminal."""
     lines = [result["set_up"], result["machine"], ""]
     lines.append(f"{'codec':14} {'kB an update':>12} {'of fp32':>8} {'accuracy':>9} {'points from fp32':>17}")

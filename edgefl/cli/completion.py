@@ -8,10 +8,10 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 SHELLS = ("bash", "zsh", "fish")
-VARIABLE = "_EDGEFL_COMPLETE"
+COMPLETION_VARIABLE = "_EDGEFL_COMPLETE"
 
 
-def known(
+def complete_names(
     names: Callable[[], Iterable[str]], *, or_file: bool = False
 ) -> Callable[..., list[CompletionItem]]:
     """Return the `shell_complete` of an option whose value is one of these names, or a file.
@@ -21,35 +21,35 @@ def known(
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         with contextlib.suppress(Exception):  # a half-typed line is no place for an error
-            found = [CompletionItem(name) for name in names() if name.startswith(incomplete)]
-            return found or ([CompletionItem(incomplete, type="file")] if or_file else [])
+            items = [CompletionItem(name) for name in names() if name.startswith(incomplete)]
+            return items or ([CompletionItem(incomplete, type="file")] if or_file else [])
         return []
 
     return complete
 
 
-def algorithm_names() -> Iterable[str]:
+def list_algorithm_names() -> Iterable[str]:
     """Return the names of `edgefl algorithms`."""
     from edgefl.algorithms.registry import REGISTRY
 
     return REGISTRY
 
 
-def dataset_names() -> Iterable[str]:
+def list_dataset_names() -> Iterable[str]:
     """Return the names of `edgefl datasets`; of one's own the part before the path."""
-    from edgefl.data.datasets.catalog import OWN, SOURCES
+    from edgefl.data.datasets.catalog import DATASETS, NPZ_PREFIX
 
-    return [OWN if name.startswith(OWN) else name for name in SOURCES]
+    return [NPZ_PREFIX if name.startswith(NPZ_PREFIX) else name for name in DATASETS]
 
 
-def model_names() -> Iterable[str]:
+def list_model_names() -> Iterable[str]:
     """Return the names of `edgefl models`."""
     from edgefl.models import list_models
 
     return list_models()
 
 
-def partition_names() -> Iterable[str]:
+def list_partition_names() -> Iterable[str]:
     """Return the names of `edgefl partitions`."""
     from edgefl.data.partitions.registry import PARTITIONS
 
@@ -70,4 +70,4 @@ def completion(ctx: click.Context, shell: str) -> None:
       edgefl completion zsh > ~/.edgefl.zsh      # .zshrc: source ~/.edgefl.zsh
     """
     script: Any = get_completion_class(shell)
-    click.echo(script(ctx.find_root().command, {}, "edgefl", VARIABLE).source())
+    click.echo(script(ctx.find_root().command, {}, "edgefl", COMPLETION_VARIABLE).source())

@@ -15,12 +15,12 @@ import click
 from click.shell_completion import CompletionItem
 
 from edgefl import __version__
-from edgefl.config import nearest
+from edgefl.config import suggest_nearest
 from edgefl.errors import ConfigError, EdgeflError
-from edgefl.system.logs import is_journal, journal_line
+from edgefl.system.logs import format_journal_line, is_journal
 
-GROUP = "edgefl.commands"
-CORE = {
+ENTRY_POINT_GROUP = "edgefl.commands"
+CORE_COMMANDS = {
     "algorithms": "edgefl.cli.commands.algorithms:algorithms",
     "audit": "edgefl.cli.commands.audit:audit",
     "bench": "edgefl.cli.commands.bench:bench",
@@ -28,13 +28,13 @@ CORE = {
     "compare": "edgefl.cli.commands.runs:compare",
     "data": "edgefl.cli.commands.samples:data",
     "dashboard": "edgefl.cli.commands.dashboard:dashboard",
-    "datasets": "edgefl.cli.commands.data:datasets",
+    "datasets": "edgefl.cli.commands.datasets:datasets",
     "demo": "edgefl.cli.commands.demo:demo",
     "doctor": "edgefl.cli.commands.doctor:doctor",
     "init": "edgefl.cli.commands.init:init",
     "models": "edgefl.cli.commands.models:models",
     "monitor": "edgefl.cli.commands.monitor:monitor",
-    "partitions": "edgefl.cli.commands.data:partitions",
+    "partitions": "edgefl.cli.commands.datasets:partitions",
     "plan": "edgefl.cli.commands.plan:plan",
     "privacy": "edgefl.cli.commands.privacy:privacy",
     "report": "edgefl.cli.commands.report:report",
@@ -43,7 +43,7 @@ CORE = {
     "tune": "edgefl.cli.commands.tune:tune",
     "watch": "edgefl.cli.commands.monitor:watch",
 }
-EXTRAS = {
+MODULE_EXTRAS = {
     "tensorflow": "aggregator",
     "keras": "aggregator",
     "scipy": "aggregator",
@@ -61,7 +61,7 @@ EXTRAS = {
     "textual": "monitor",
     "rich": "monitor",
 }
-REMEDIES = {
+OS_ERROR_REMEDIES = {
     errno.ENOSPC: "free some space, or write to another disk",
     errno.EDQUOT: "free some of your space, or write to another disk",
     errno.ENOENT: "is the path right?",
@@ -74,7 +74,7 @@ REMEDIES = {
     errno.EMFILE: "allow more open files: ulimit -n",
     errno.ECONNREFUSED: "is it running, and is the address right?",
 }
-START = """edgefl federates small networks over boards; each ends with an int8 model.
+WELCOME_TEXT = """edgefl federates small networks over boards; each ends with an int8 model.
 
   edgefl demo                                     a whole federation, here
   edgefl init                                     four questions, one file
@@ -85,33 +85,36 @@ START = """edgefl federates small networks over boards; each ends with an int8 m
 All commands: edgefl --help. One command: edgefl COMMAND --help."""
 
 
-def sources() -> dict[str, str]:
+def find_commands() -> dict[str, str]:
     """Return where each command lives, `module:attribute` by name.
 
     An entry point cannot replace a command of the core.
     """
-    return {point.name: point.value for point in entry_points(group=GROUP)} | CORE
+    return {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)} | CORE_COMMANDS
 
 
-class Commands(click.Group):
+class LazyCommandGroup(click.Group):
     """A group that imports a command when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, sorted."""
-        return sorted(sources())
+        return sorted(find_commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command; ConfigError for a name that no package registers."""
-        known = sources()
-        if cmd_name not in known and ctx.resilient_parsing:  # a shell completes a line that is not finished
+        commands = find_commands()
+        if (
+            cmd_name not in commands and ctx.resilient_parsing
+        ):  # a shell completes a line that is not finished
             return None
-        if cmd_name not in known:
-            raise ConfigError(f"no command {cmd_name!r}; {nearest(cmd_name, sorted(known))}")
-        module, _, attribute = known[cmd_name].partition(":")
+        if cmd_name not in commands:
+            raise ConfigError(f"no command {cmd_name!r}; {suggest_nearest(cmd_name, sorted(commands))}")
+        module, _, attribute = commands[cmd_name].partition(":")
         command = getattr(import_module(module), attribute)
         if not isinstance(command, click.Command):
             raise ConfigError(
-                f"{known[cmd_name]} is a {type(command).__name__}, expected a click command; fix the package "
+                f"{commands[cmd_name]} is a {type(command).__name__}, expected a click command; fix the "
+                f"package "
                 "it is from"
             )
         return command
@@ -136,7 +139,9 @@ class Commands(click.Group):
 
 
 @click.group(
-    cls=Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=LazyCommandGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="edgefl")
 @click.pass_context
@@ -146,34 +151,36 @@ def cli(ctx: click.Context) -> None:
     Example: edgefl demo --clients 4 --out demo-out
     """
     if ctx.invoked_subcommand is None:
-        click.echo(START)
+        click.echo(WELCOME_TEXT)
 
 
-def lacking(error: ModuleNotFoundError) -> str:
+def explain_missing_module(error: ModuleNotFoundError) -> str:
     """Return what to install for a module that is not there."""
     top = (error.name or "").partition(".")[0]
-    if top in EXTRAS:
+    if top in MODULE_EXTRAS:
         return (
             f"this command needs {top}, which this environment lacks; install the extra: pip install -e "
-            f"'.[{EXTRAS[top]}]'"
+            f"'.[{MODULE_EXTRAS[top]}]'"
         )
     return f"{error}; install edgefl again, or the package that registers this command"
 
 
-def refused(error: OSError) -> str:
+def explain_os_error(error: OSError) -> str:
     """Return what the system refused, of which file, and what may be done."""
-    told = error.strerror or str(error)
-    where = f": {error.filename!r}" if error.filename else ""
-    return told + where + (f"; {remedy}" if (remedy := REMEDIES.get(error.errno or 0)) else "")
+    reason = error.strerror or str(error)
+    filename = f": {error.filename!r}" if error.filename else ""
+    return reason + filename + (f"; {remedy}" if (remedy := OS_ERROR_REMEDIES.get(error.errno or 0)) else "")
 
 
-def run(args: Sequence[str] | None = None) -> int:
+def run_command(args: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; an error on purpose becomes one message on stderr."""
     try:
         # NO_COLOR is that of no-color.org; None leaves it to click, which writes colours to a terminal only
-        plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
-        words = None if args is None else list(args)
-        result = cli.main(words, prog_name="edgefl", standalone_mode=False, color=False if plain else None)
+        no_color = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+        arguments = None if args is None else list(args)
+        result = cli.main(
+            arguments, prog_name="edgefl", standalone_mode=False, color=False if no_color else None
+        )
         return result if isinstance(result, int) and not isinstance(result, bool) else 0
     except click.ClickException as error:
         error.show()
@@ -184,17 +191,17 @@ def run(args: Sequence[str] | None = None) -> int:
         if os.environ.get("EDGEFL_DEBUG"):
             raise
         text = (
-            lacking(error)
+            explain_missing_module(error)
             if isinstance(error, ModuleNotFoundError)
-            else refused(error)
+            else explain_os_error(error)
             if isinstance(error, OSError)
             else str(error)
         )
         line = f"edgefl: {text}"
-        click.echo(journal_line(logging.ERROR, line) if is_journal() else line, err=True)
+        click.echo(format_journal_line(logging.ERROR, line) if is_journal() else line, err=True)
         return 1
 
 
 def main() -> None:
     """Console entry point."""
-    sys.exit(run())
+    sys.exit(run_command())

@@ -19,27 +19,27 @@ from edgefl.algorithms.names import LOCAL_START
 from edgefl.algorithms.server_optimizer import STATISTICS
 from edgefl.errors import DivergedError
 from edgefl.learner.base import Learner
-from edgefl.plan.spec import MIXTURE, SINGLE, TRAIN_SINGLE, PlanSpec, Signature
-from edgefl.rng import rng_for
+from edgefl.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE, TRAIN_SINGLE, PlanSpec, SignatureSpec
+from edgefl.rng import derive_rng
 from edgefl.types import Array, Broadcast, ClientState, Labels, Mixture, Peer, Shard, Weights
 
 MEAN, VARIANCE = STATISTICS
-TRAIN = "train"
+TRAIN_SIGNATURE = "train"
 """The signature that trains the whole network in most plans without `TRAIN_SINGLE`."""
-FEW_SAMPLES = 64
+MAX_ROUND_SAMPLES = 64
 """Number of samples whose statistics a model gets that is measured in a round."""
-MAX_SAMPLES = 256
+MAX_STATISTICS_SAMPLES = 256
 """Number of samples whose statistics a model gets. More than 32 do not help a ResNet-8 on CIFAR-10."""
 
 
-def reestimate(
+def reestimate_statistics(
     learner: Learner,
     signature: str,
     weights: Weights,
     x: Array,
     y: Labels,
     rng: np.random.Generator,
-    max_samples: int = MAX_SAMPLES,
+    max_samples: int = MAX_STATISTICS_SAMPLES,
 ) -> Weights:
     """Return the weights with the moving statistics that these samples have.
 
@@ -63,14 +63,14 @@ def reestimate(
         DataError: The samples do not fit the plan.
         DivergedError: The loss of the samples is not a finite number.
     """
-    spec = learner.spec.signature(signature)
-    layers = normalized_layers(spec)
+    spec = learner.spec.find_signature(signature)
+    layers = list_normalized_layers(spec)
     if not layers or not len(y):
         return weights
     names = [f"{layer}/{part}" for layer in layers for part in STATISTICS]
     hyper = dict.fromkeys(spec.hyper, 0.0)
 
-    def after_step(start: Weights, rows: Labels, seed: int) -> dict[str, Array]:
+    def run_step(start: Weights, rows: Labels, seed: int) -> dict[str, Array]:
         trained, _ = learner.fit(
             signature,
             {**weights, **start},
@@ -83,17 +83,17 @@ def reestimate(
         return {name: trained[name] for name in names}
 
     zeros = {name: np.zeros_like(weights[name]) for name in names}
-    batches = batches_of(len(y), spec.batch_size, max_samples, rng)
+    batches = draw_batches(len(y), spec.batch_size, max_samples, rng)
     seeds = [int(seed) for seed in rng.integers(2**63, size=len(batches))]
-    moved = [after_step(zeros, rows, seed) for rows, seed in zip(batches, seeds, strict=True)]
-    again = after_step(moved[0], batches[0], seeds[0])
+    batch_statistics = [run_step(zeros, rows, seed) for rows, seed in zip(batches, seeds, strict=True)]
+    again = run_step(batch_statistics[0], batches[0], seeds[0])
     new: dict[str, Array] = {}
     for layer in layers:
         mean, variance = f"{layer}/{MEAN}", f"{layer}/{VARIANCE}"
-        share = moved_share(moved[0][variance], again[variance])
+        share = estimate_step_share(batch_statistics[0][variance], again[variance])
         if share > 0:
-            new[mean], new[variance] = pooled(
-                [(batch[mean] / share, batch[variance] / share) for batch in moved]
+            new[mean], new[variance] = pool_statistics(
+                [(batch[mean] / share, batch[variance] / share) for batch in batch_statistics]
             )
     return {**weights, **new}
 
@@ -105,46 +105,48 @@ def with_statistics(algorithm: Algorithm, learner: Learner) -> Algorithm:
     returns gets the statistics that it has on them. `current` returns such a model too, of fewer samples. A
     plan without moving statistics leaves the algorithm as it is.
     """
-    signature = training_signature(learner.spec)
+    signature = find_training_signature(learner.spec)
     if signature is None:
         return algorithm
 
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
     ) -> tuple[Mixture, ClientState]:
-        draws = rng_for(int(rng.integers(2**31)), broadcast.round, "statistics")
-        renew = renewing(learner, signature, shard, draws, MAX_SAMPLES)
+        draws = derive_rng(int(rng.integers(2**31)), broadcast.round, "statistics")
+        renew = make_renewer(learner, signature, shard, draws, MAX_STATISTICS_SAMPLES)
         models = {
             name: weights if name == LOCAL_START else renew(weights)
             for name, weights in broadcast.models.items()
         }
         mixture, after = algorithm.personalize(replace(broadcast, models=models), state, shard, rng)
         peers = {
-            name: replace(peer, weights=renew(peer.weights)) if peer.signature in (SINGLE, MIXTURE) else peer
+            name: replace(peer, weights=renew(peer.weights))
+            if peer.signature in (PREDICT_SINGLE, PREDICT_MIXTURE)
+            else peer
             for name, peer in mixture.peers.items()
         }
         return replace(mixture, weights=renew(mixture.weights), peers=peers), after
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
         peer = algorithm.current(broadcast, state, shard)
-        if peer is None or peer.signature not in (SINGLE, MIXTURE):
+        if peer is None or peer.signature not in (PREDICT_SINGLE, PREDICT_MIXTURE):
             return peer
-        draws = rng_for(0, broadcast.round, "statistics")
+        draws = derive_rng(0, broadcast.round, "statistics")
         with suppress(DivergedError):  # the model is measured as it is
-            weights = renewing(learner, signature, shard, draws, FEW_SAMPLES)(peer.weights)
+            weights = make_renewer(learner, signature, shard, draws, MAX_ROUND_SAMPLES)(peer.weights)
             return replace(peer, weights=weights)
         return peer
 
     return replace(algorithm, personalize=personalize, current=current)
 
 
-def training_signature(spec: PlanSpec) -> str | None:
+def find_training_signature(spec: PlanSpec) -> str | None:
     """Return the name of a signature that trains the plan's whole network; None without moving statistics."""
-    names = [each.name for each in spec.signatures if normalized_layers(each)]
-    return next((name for name in (TRAIN_SINGLE, TRAIN) if name in names), None)
+    names = [signature.name for signature in spec.signatures if list_normalized_layers(signature)]
+    return next((name for name in (TRAIN_SINGLE, TRAIN_SIGNATURE) if name in names), None)
 
 
-def renewing(
+def make_renewer(
     learner: Learner, signature: str, shard: Shard, rng: np.random.Generator, max_samples: int
 ) -> Callable[[Weights], Weights]:
     """Return a function from a model or a mixture to the same with statistics of a shard's training samples.
@@ -153,9 +155,9 @@ def renewing(
     such as `local/`. Those of a single model have none. An incomplete network, such as a trunk below several
     heads, keeps its statistics. A network that the function has already re-estimated is not changed again.
     """
-    spec = learner.spec.signature(signature)
+    spec = learner.spec.find_signature(signature)
     shapes = {tensor.name: tensor.shape for tensor in (*spec.trained, *spec.frozen)}
-    first = f"{normalized_layers(spec)[0]}/{MEAN}"
+    first = f"{list_normalized_layers(spec)[0]}/{MEAN}"
     renewed: dict[tuple[int, ...], Weights] = {}
     """Networks by the identities of their arrays, old and new."""
     alive: list[Weights] = []
@@ -163,7 +165,9 @@ def renewing(
     def renew_network(network: Weights) -> Weights:
         key = tuple(map(id, network.values()))
         if key not in renewed:
-            new = reestimate(learner, signature, network, shard.x_train, shard.y_train, rng, max_samples)
+            new = reestimate_statistics(
+                learner, signature, network, shard.x_train, shard.y_train, rng, max_samples
+            )
             alive.extend((network, new))
             renewed[key] = renewed[tuple(map(id, new.values()))] = new
         return renewed[key]
@@ -179,7 +183,7 @@ def renewing(
     return renew
 
 
-def normalized_layers(signature: Signature) -> list[str]:
+def list_normalized_layers(signature: SignatureSpec) -> list[str]:
     """Return the layers whose moving mean and variance a training signature assigns, in the plan's order."""
     names = {spec.name for spec in signature.trained}
     layers = [
@@ -188,7 +192,7 @@ def normalized_layers(signature: Signature) -> list[str]:
     return [layer for layer in layers if f"{layer}/{VARIANCE}" in names]
 
 
-def batches_of(count: int, batch_size: int, max_rows: int, rng: np.random.Generator) -> list[Labels]:
+def draw_batches(count: int, batch_size: int, max_rows: int, rng: np.random.Generator) -> list[Labels]:
     """Return full batches, int64[batch_size] each, of the row numbers 0..count-1, or of `max_rows` of them.
 
     The last batch is filled with rows of the first.
@@ -198,7 +202,7 @@ def batches_of(count: int, batch_size: int, max_rows: int, rng: np.random.Genera
     return list(np.resize(order, (batches, batch_size)))
 
 
-def moved_share(first: Array, second: Array) -> float:
+def estimate_step_share(first: Array, second: Array) -> float:
     """Return s = 1 - momentum from the statistics s b after one step from zero, and (2 - s) s b after the
     same step from s b.
 
@@ -209,7 +213,7 @@ def moved_share(first: Array, second: Array) -> float:
     return 2.0 - float(before @ second.astype(np.float64).ravel()) / square if square else 0.0
 
 
-def pooled(batches: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+def pool_statistics(batches: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
     """Return the mean and the variance of the union of batches of one size: float32[channels] each.
 
     batches: mean and variance of each batch.

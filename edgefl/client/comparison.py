@@ -9,40 +9,42 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgefl.algorithms.names import RANK
-from edgefl.client.selection import MODELS, PREFERENCE, SCORE_UNIT, Scores
+from edgefl.algorithms.names import RANK_SCALAR_PREFIX
+from edgefl.client.selection import COMPARED_MODELS, PREFERRED_ORDER, SCORE_UNIT, Scores
 from edgefl.types import ClientState, Scalars
 
-OWN = "score/"
+SCORE_STATE_PREFIX = "score/"
 """Prefix of a client's own scores in its state."""
 
 
 def with_scores(state: ClientState, scores: Mapping[str, Scores]) -> ClientState:
     """Return the state of a client with the scores of its validation samples."""
-    own = {OWN + name: each.astype(np.float32) for name, each in scores.items()}
-    return replace(state, arrays={**state.arrays, **own})
+    arrays_by_name = {SCORE_STATE_PREFIX + name: values.astype(np.float32) for name, values in scores.items()}
+    return replace(state, arrays={**state.arrays, **arrays_by_name})
 
 
 def split_scores(state: ClientState) -> tuple[ClientState, dict[str, Scores]]:
     """Return the state of a client without the scores, and the scores."""
-    others = {name: array for name, array in state.arrays.items() if not name.startswith(OWN)}
-    own = {
-        name.removeprefix(OWN): array.astype(np.int64)
+    others = {name: array for name, array in state.arrays.items() if not name.startswith(SCORE_STATE_PREFIX)}
+    scores = {
+        name.removeprefix(SCORE_STATE_PREFIX): array.astype(np.int64)
         for name, array in state.arrays.items()
-        if name.startswith(OWN)
+        if name.startswith(SCORE_STATE_PREFIX)
     }
-    return replace(state, arrays=others), own
+    return replace(state, arrays=others), scores
 
 
-def mean_scores(scores: Mapping[str, Scores]) -> dict[str, float]:
+def average_scores(scores: Mapping[str, Scores]) -> dict[str, float]:
     """Return the mean score of each model, from 0 to 1, by model."""
-    return {name: float(each.mean()) / SCORE_UNIT for name, each in scores.items()}
+    return {name: float(values.mean()) / SCORE_UNIT for name, values in scores.items()}
 
 
-def shared_order(scalars: Scalars) -> tuple[str, ...]:
+def rank_models(scalars: Scalars) -> tuple[str, ...]:
     """Return the models in the order that the scores of all clients give, the best first.
 
     Args:
         scalars: those of the last broadcast. Models without a rank come last, in the order of `PREFERENCE`.
     """
-    return tuple(sorted(PREFERENCE, key=lambda name: scalars.get(RANK + name, len(MODELS))))
+    return tuple(
+        sorted(PREFERRED_ORDER, key=lambda name: scalars.get(RANK_SCALAR_PREFIX + name, len(COMPARED_MODELS)))
+    )

@@ -1,6 +1,6 @@
 """The client's side of the stack around an algorithm: compression with error feedback.
 
-`edgefl.server.stack` is the server's side.
+`edgefl.server.server_algorithm` is the server's side.
 """
 
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ import numpy as np
 
 from edgefl.algorithms.base import Algorithm
 from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, Shard, Update
-from edgefl.wire.codecs import rounded, rounding
+from edgefl.wire.codecs import apply_codec, strip_suffixes
 
-RESIDUAL = "owed:"
+RESIDUAL_PREFIX = "owed:"
 """Prefix, in a client's state, of what the codec has rounded away from the client's updates so far."""
 
 
-def compressed(algorithm: Algorithm, codec: str) -> Algorithm:
+def with_compression(algorithm: Algorithm, codec: str) -> Algorithm:
     """Return the algorithm with updates as the server decodes them.
 
     A codec that rounds loses a part of each update, the residual. The client adds the residual to its next
@@ -26,24 +26,28 @@ def compressed(algorithm: Algorithm, codec: str) -> Algorithm:
         algorithm: the algorithm without compression.
         codec: see `edgefl.wire.codecs`; fp32 returns the algorithm itself.
     """
-    codec = rounding(codec)
+    codec = strip_suffixes(codec)
     if codec == "fp32":
         return algorithm
 
-    def split(state: ClientState) -> tuple[ClientState, dict[str, Array]]:
+    def split_residual(state: ClientState) -> tuple[ClientState, dict[str, Array]]:
         arrays = state.arrays.items()
-        residual = {name.removeprefix(RESIDUAL): array for name, array in arrays if name.startswith(RESIDUAL)}
-        others = {name: array for name, array in arrays if not name.startswith(RESIDUAL)}
+        residual = {
+            name.removeprefix(RESIDUAL_PREFIX): array
+            for name, array in arrays
+            if name.startswith(RESIDUAL_PREFIX)
+        }
+        others = {name: array for name, array in arrays if not name.startswith(RESIDUAL_PREFIX)}
         return replace(state, arrays=others), residual
 
-    def join(state: ClientState, residual: Mapping[str, Array]) -> ClientState:
-        prefixed = {RESIDUAL + name: array for name, array in residual.items()}
+    def join_residual(state: ClientState, residual: Mapping[str, Array]) -> ClientState:
+        prefixed = {RESIDUAL_PREFIX + name: array for name, array in residual.items()}
         return replace(state, arrays={**state.arrays, **prefixed})
 
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
-        before, residual = split(state)
+        before, residual = split_residual(state)
         update, after = algorithm.local_update(broadcast, before, shard, client_id, rng)
         sent: dict[str, dict[str, Array]] = {}
         for model, weights in update.deltas.items():
@@ -51,16 +55,16 @@ def compressed(algorithm: Algorithm, codec: str) -> Algorithm:
                 name: array + residual.get(f"{model}/{name}", np.float32(0))
                 for name, array in weights.items()
             }
-            sent[model] = rounded(codec, exact)
+            sent[model] = apply_codec(codec, exact)
             residual |= {f"{model}/{name}": exact[name] - sent[model][name] for name in exact}
-        return replace(update, deltas=sent), join(after, residual)
+        return replace(update, deltas=sent), join_residual(after, residual)
 
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
     ) -> tuple[Mixture, ClientState]:
-        return algorithm.personalize(broadcast, split(state)[0], shard, rng)
+        return algorithm.personalize(broadcast, split_residual(state)[0], shard, rng)
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
-        return algorithm.current(broadcast, split(state)[0], shard)
+        return algorithm.current(broadcast, split_residual(state)[0], shard)
 
     return replace(algorithm, local_update=local_update, personalize=personalize, current=current)

@@ -4,20 +4,20 @@ import math
 from collections.abc import Mapping
 
 from edgefl.algorithms.base import Algorithm
-from edgefl.client.validation import Split
+from edgefl.client.validation import ValidationSplit
 from edgefl.learner.base import Learner, evaluate
 from edgefl.types import Broadcast, ClientState
 
-ACCURACY = "accuracy"
+ACCURACY_METRIC = "accuracy"
 """The metric of an update that holds the client's accuracy before it trains."""
 
 
-def validation_metrics(
+def evaluate_current_model(
     algorithm: Algorithm,
     learner: Learner,
     broadcast: Broadcast,
     state: ClientState,
-    samples: Split,
+    samples: ValidationSplit,
 ) -> Mapping[str, float]:
     """Return the accuracy of the client's current model on its validation samples, as metrics of an update.
 
@@ -50,4 +50,4 @@ def validation_metrics(
     if not needed or not needed <= current.weights.keys():
         return {}
     measured = evaluate(learner, current.signature, current.weights, samples.x, samples.y)
-    return {ACCURACY: measured.accuracy} if math.isfinite(measured.loss) else {}
+    return {ACCURACY_METRIC: measured.accuracy} if math.isfinite(measured.loss) else {}

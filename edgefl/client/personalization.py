@@ -15,23 +15,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.names import FEDERATED, FINE_TUNED, LOCAL, LOCAL_EPOCHS, LOCAL_START, MIXED
-from edgefl.algorithms.options import epochs_with_steps
-from edgefl.client.batch_norm import reestimate
-from edgefl.client.comparison import mean_scores, shared_order
-from edgefl.client.selection import MODELS, SCORE_UNIT, Scores, choose, is_worse
-from edgefl.client.validation import Split
+from edgefl.algorithms.names import (
+    FEDERATED_MODEL,
+    FINE_TUNED_MODEL,
+    LOCAL_EPOCHS,
+    LOCAL_MODEL,
+    LOCAL_START,
+    MIXTURE_MODEL,
+)
+from edgefl.algorithms.options import extend_epochs
+from edgefl.client.batch_norm import reestimate_statistics
+from edgefl.client.comparison import average_scores, rank_models
+from edgefl.client.selection import COMPARED_MODELS, SCORE_UNIT, Scores, choose_model, is_worse
+from edgefl.client.validation import ValidationSplit
 from edgefl.config import PersonalizationConfig
 from edgefl.errors import DivergedError
-from edgefl.learner.base import Learner, label_log_p
-from edgefl.plan.spec import MIXTURE, SINGLE, TRAIN_SINGLE
+from edgefl.learner.base import Learner, predict_label_log_p
+from edgefl.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE, TRAIN_SINGLE
 from edgefl.types import Array, Broadcast, ClientState, Labels, Mixture, Peer, Scalars, Shard, Weights
 
-RngFor = Callable[[str], np.random.Generator]
+RngFactory = Callable[[str], np.random.Generator]
 """Returns a generator for a purpose; the empty purpose is the algorithm's."""
 Correct = NDArray[np.bool_]
 T = TypeVar("T")
-WITHOUT_SELECTION = (MIXED, FEDERATED, LOCAL, FINE_TUNED)
+ORDER_WITHOUT_SELECTION = (MIXTURE_MODEL, FEDERATED_MODEL, LOCAL_MODEL, FINE_TUNED_MODEL)
 """What a client ships without selection: the mixture, or else the first model that could be made."""
 LOGGER = logging.getLogger(__name__)
 
@@ -53,17 +60,17 @@ class Candidates:
     failures: Mapping[str, str]
 
 
-def personalize(
+def choose_personal_model(
     algorithm: Algorithm,
     learner: Learner,
     broadcast: Broadcast,
     state: ClientState,
     shard: Shard,
-    split: Split,
+    split: ValidationSplit,
     settings: PersonalizationConfig,
     client_id: str,
-    rng_of: RngFor,
-    known: Mapping[str, Scores] | None = None,
+    make_rng: RngFactory,
+    earlier_scores: Mapping[str, Scores] | None = None,
 ) -> tuple[Mixture, ClientState, Scalars]:
     """Make the models of a client, choose one, and measure all of them on the client's test samples.
 
@@ -88,42 +95,44 @@ def personalize(
         accuracy without test samples is NaN.
     """
 
-    scores = dict(known or {})
+    scores = dict(earlier_scores or {})
     if settings.select and len(split.y) and not scores:
-        scores = compare_models(algorithm, learner, broadcast, state, split, settings, rng_of)
+        scores = compare_models(algorithm, learner, broadcast, state, split, settings, make_rng)
     elif settings.select and not scores:
         LOGGER.warning("%s: no sample to compare models on; a second recording would give some", client_id)
-    made = make_candidates(algorithm, learner, broadcast, state, shard, settings, rng_of)
-    for name, reason in made.failures.items():
+    candidates = make_candidates(algorithm, learner, broadcast, state, shard, settings, make_rng)
+    for name, reason in candidates.failures.items():
         LOGGER.warning("%s: the model %s is left out: %s", client_id, name, reason)
-    order = shared_order(broadcast.scalars) if settings.select else WITHOUT_SELECTION
-    chosen = choose_made(learner, made.models, scores, split, order, client_id)
-    shipped = made.models[chosen]
-    peers = {**made.mixture.peers, **made.models}
-    right = {name: is_correct(learner, peer, shard.x_test, shard.y_test) for name, peer in peers.items()}
+    order = rank_models(broadcast.scalars) if settings.select else ORDER_WITHOUT_SELECTION
+    chosen = choose_shipped_model(learner, candidates.models, scores, split, order, client_id)
+    shipped = candidates.models[chosen]
+    peers = {**candidates.mixture.peers, **candidates.models}
+    correct_by_model = {
+        name: is_correct(learner, peer, shard.x_test, shard.y_test) for name, peer in peers.items()
+    }
     metrics = {
         "n_train": float(len(split.train.y_train)),
         "n_validation": float(len(split.y)),
         "n_test": float(len(shard.y_test)),
-        **{f"accuracy_{name}": _mean(each) for name, each in right.items()},
-        "accuracy_shipped": _mean(right[chosen]),
-        "shipped": float(MODELS.index(chosen)),
+        **{f"accuracy_{name}": _average_correct(correct) for name, correct in correct_by_model.items()},
+        "accuracy_shipped": _average_correct(correct_by_model[chosen]),
+        "shipped": float(COMPARED_MODELS.index(chosen)),
     }
-    if LOCAL in right:
-        metrics["test_gained"] = float((right[chosen] & ~right[LOCAL]).sum())
-        metrics["test_lost"] = float((right[LOCAL] & ~right[chosen]).sum())
-    validation = {f"validation/{name}": mean for name, mean in mean_scores(scores).items()}
+    if LOCAL_MODEL in correct_by_model:
+        metrics["test_gained"] = float((correct_by_model[chosen] & ~correct_by_model[LOCAL_MODEL]).sum())
+        metrics["test_lost"] = float((correct_by_model[LOCAL_MODEL] & ~correct_by_model[chosen]).sum())
+    validation = {f"validation/{name}": mean for name, mean in average_scores(scores).items()}
     mixture = Mixture(
-        shipped.weights, peers, {**made.mixture.diagnostics, **validation}, signature=shipped.signature
+        shipped.weights, peers, {**candidates.mixture.diagnostics, **validation}, signature=shipped.signature
     )
-    return mixture, made.state, metrics
+    return mixture, candidates.state, metrics
 
 
-def choose_made(
+def choose_shipped_model(
     learner: Learner,
     models: Mapping[str, Peer],
     scores: Mapping[str, Scores],
-    split: Split,
+    split: ValidationSplit,
     order: Sequence[str],
     client_id: str,
 ) -> str:
@@ -141,12 +150,12 @@ def choose_made(
         order: names, the preferred one first.
         client_id: the client, for warnings.
     """
-    left = {name: each for name, each in scores.items() if name in models}
-    while left:
-        chosen = choose(left, order, split.group)
-        before = left.pop(chosen)
+    remaining = {name: values for name, values in scores.items() if name in models}
+    while remaining:
+        chosen = choose_model(remaining, order, split.group)
+        before = remaining.pop(chosen)
         peer = models[chosen]
-        if not left or not is_worse(score(learner, peer, split.x, split.y), before, split.group):
+        if not remaining or not is_worse(score_samples(learner, peer, split.x, split.y), before, split.group):
             return chosen
         LOGGER.warning(
             "%s: the model %s was better before its last training, so another one is shipped",
@@ -161,9 +170,9 @@ def compare_models(
     learner: Learner,
     broadcast: Broadcast,
     state: ClientState,
-    split: Split,
+    split: ValidationSplit,
     settings: PersonalizationConfig,
-    rng_of: RngFor,
+    make_rng: RngFactory,
 ) -> dict[str, Scores]:
     """Make the models of a client without its validation samples, and score them on these.
 
@@ -172,8 +181,8 @@ def compare_models(
     Raises:
         DivergedError: no model could be made.
     """
-    made = make_candidates(algorithm, learner, broadcast, state, split.train, settings, rng_of)
-    return {name: score(learner, peer, split.x, split.y) for name, peer in made.models.items()}
+    candidates = make_candidates(algorithm, learner, broadcast, state, split.train, settings, make_rng)
+    return {name: score_samples(learner, peer, split.x, split.y) for name, peer in candidates.models.items()}
 
 
 def make_candidates(
@@ -183,7 +192,7 @@ def make_candidates(
     state: ClientState,
     shard: Shard,
     settings: PersonalizationConfig,
-    rng_of: RngFor,
+    make_rng: RngFactory,
 ) -> Candidates:
     """Make the models of a client on the training samples of a shard; see `personalize`.
 
@@ -194,51 +203,57 @@ def make_candidates(
         DivergedError: no model could be made.
         DataError: the samples do not fit the plan.
     """
-    own_epochs = epochs_with_steps(
+    local_epochs = extend_epochs(
         settings.epochs, settings.least_steps, len(shard.y_train), settings.batch_size
     )
     failures: dict[str, str] = {}
     models: dict[str, Peer] = {}
 
-    def attempt(name: str, make: Callable[[], T]) -> T | None:
+    def try_make(name: str, make: Callable[[], T]) -> T | None:
         try:
             return make()
         except DivergedError as error:
             failures[name] = str(error)
             return None
 
-    def trained(name: str, start: Weights, epochs: int) -> None:
+    def train_candidate(name: str, start: Weights, epochs: int) -> None:
         rate = settings.learning_rate
-        weights = attempt(name, lambda: train_single(learner, start, shard, epochs, rate, rng_of(name)))
+        weights = try_make(name, lambda: train_single(learner, start, shard, epochs, rate, make_rng(name)))
         if weights is not None:
-            models[name] = Peer(SINGLE, weights)
+            models[name] = Peer(PREDICT_SINGLE, weights)
 
-    mixture, after = attempt(MIXED, lambda: algorithm.personalize(broadcast, state, shard, rng_of(""))) or (
+    mixture, after = try_make(
+        MIXTURE_MODEL, lambda: algorithm.personalize(broadcast, state, shard, make_rng(""))
+    ) or (
         Mixture({}),
         state,
     )
     if LOCAL_START in broadcast.models:
-        trained(LOCAL, broadcast.models[LOCAL_START], int(broadcast.scalars[LOCAL_EPOCHS]) + own_epochs)
-    federated = mixture.peers.get(FEDERATED)
+        train_candidate(
+            LOCAL_MODEL, broadcast.models[LOCAL_START], int(broadcast.scalars[LOCAL_EPOCHS]) + local_epochs
+        )
+    federated = mixture.peers.get(FEDERATED_MODEL)
     untrained: Peer | None = None
-    if MIXED in failures:
-        current = attempt(FEDERATED, lambda: algorithm.current(broadcast, state, shard))
-        if current is not None and current.signature == SINGLE:
+    if MIXTURE_MODEL in failures:
+        current = try_make(FEDERATED_MODEL, lambda: algorithm.current(broadcast, state, shard))
+        if current is not None and current.signature == PREDICT_SINGLE:
             federated = current
         else:
             untrained = current
     if federated is not None:
-        models[FEDERATED] = federated
-    shared = [peer for peer in (federated, *mixture.peers.values()) if peer and peer.signature == SINGLE]
+        models[FEDERATED_MODEL] = federated
+    shared = [
+        peer for peer in (federated, *mixture.peers.values()) if peer and peer.signature == PREDICT_SINGLE
+    ]
     if settings.select and shared:
-        trained(FINE_TUNED, shared[0].weights, own_epochs)
-    if MIXED not in failures:
-        models[MIXED] = Peer(MIXTURE, mixture.weights)
+        train_candidate(FINE_TUNED_MODEL, shared[0].weights, local_epochs)
+    if MIXTURE_MODEL not in failures:
+        models[MIXTURE_MODEL] = Peer(PREDICT_MIXTURE, mixture.weights)
     if not models and untrained is not None:
-        models[MIXED] = untrained
-        failures[MIXED] += "; the client uses the mixture of the last round instead"
+        models[MIXTURE_MODEL] = untrained
+        failures[MIXTURE_MODEL] += "; the client uses the mixture of the last round instead"
     if not models:
-        raise DivergedError(failures[MIXED])
+        raise DivergedError(failures[MIXTURE_MODEL])
     return Candidates(models, mixture, after, failures)
 
 
@@ -260,16 +275,18 @@ def train_single(
         rng=rng,
         hyper={"learning_rate": learning_rate},
     )
-    return reestimate(learner, TRAIN_SINGLE, {**start, **trained}, shard.x_train, shard.y_train, rng)
+    return reestimate_statistics(
+        learner, TRAIN_SINGLE, {**start, **trained}, shard.x_train, shard.y_train, rng
+    )
 
 
-def score(learner: Learner, peer: Peer, x: Array, y: Labels) -> Scores:
+def score_samples(learner: Learner, peer: Peer, x: Array, y: Labels) -> Scores:
     """Return the probability that a model gives the label of each sample, in thousandths, int64[n].
 
     Fewer samples show a difference in probability than a difference in right answers. A probability that is
     not a number counts as 0.
     """
-    log_p = label_log_p(learner, peer.signature, peer.weights, x, y)
+    log_p = predict_label_log_p(learner, peer.signature, peer.weights, x, y)
     return np.asarray(np.rint(SCORE_UNIT * np.nan_to_num(np.exp(log_p), nan=0.0)), np.int64)
 
 
@@ -281,5 +298,5 @@ def is_correct(learner: Learner, peer: Peer, x: Array, y: Labels) -> Correct:
     return np.asarray((scores.argmax(axis=1) == y) & np.isfinite(scores).all(axis=1))
 
 
-def _mean(correct: Correct) -> float:
+def _average_correct(correct: Correct) -> float:
     return float(correct.mean()) if len(correct) else float("nan")

@@ -6,21 +6,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edgefl.algorithms import full_options, make_algorithm
+from edgefl.algorithms import complete_algorithm_options, make_algorithm
 from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.names import COMPARE, SCORE
+from edgefl.algorithms.names import COMPARE_SCALAR, SCORE_METRIC_PREFIX
 from edgefl.client.batch_norm import with_statistics
-from edgefl.client.comparison import mean_scores, split_scores, with_scores
-from edgefl.client.compression import compressed
-from edgefl.client.evaluation import validation_metrics
-from edgefl.client.personalization import RngFor, compare_models, personalize
+from edgefl.client.comparison import average_scores, split_scores, with_scores
+from edgefl.client.compression import with_compression
+from edgefl.client.evaluation import evaluate_current_model
+from edgefl.client.local_training import derive_client_rng
+from edgefl.client.personalization import RngFactory, choose_personal_model, compare_models
 from edgefl.client.selection import Scores
-from edgefl.client.update import client_rng
-from edgefl.client.validation import Split, personalization_of, split_validation
+from edgefl.client.validation import ValidationSplit, hold_out_validation, read_personalization
 from edgefl.errors import DataError, DivergedError
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import Plan
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import Broadcast, ClientState, Mixture, Scalars, Shard, Update
 
 
@@ -61,21 +61,21 @@ class ClientRunner:
         self.shards = shards
         self.seed = seed
         self._algorithm = make_algorithm(plan.spec.algorithm, learner, plan.spec.options)
-        self._settings = personalization_of(plan.spec)
+        self._settings = read_personalization(plan.spec)
 
-    def algorithm(self, item: WorkItem) -> Algorithm:
+    def configure_algorithm(self, item: WorkItem) -> Algorithm:
         """Return the algorithm with the epochs and the compression of a work item; see `with_statistics`."""
         algorithm = self._algorithm
         if item.epochs is not None:
             spec = self.plan.spec
-            options = full_options(spec.algorithm, spec.options)
+            options = complete_algorithm_options(spec.algorithm, spec.options)
             algorithm = make_algorithm(spec.algorithm, self.learner, {**options, "epochs": item.epochs})
-        return with_statistics(compressed(algorithm, item.codec), self.learner)
+        return with_statistics(with_compression(algorithm, item.codec), self.learner)
 
-    def split(self, client_id: str) -> Split:
+    def split(self, client_id: str) -> ValidationSplit:
         """Return the samples of a client, with the validation samples held out."""
         share = self._settings.validation_share
-        return split_validation(self.shards[client_id], share, self.seed, client_id)
+        return hold_out_validation(self.shards[client_id], share, self.seed, client_id)
 
     def update(self, item: WorkItem) -> tuple[Update, ClientState]:
         """Train on the client's samples without the validation samples; see `Algorithm.local_update`.
@@ -86,58 +86,59 @@ class ClientRunner:
         Raises:
             DataError: the shard cannot be trained on, or the loss is not finite. Names client and round.
         """
-        rng = client_rng(self.seed, item.broadcast, item.client_id)
+        rng = derive_client_rng(self.seed, item.broadcast, item.client_id)
         samples = self.split(item.client_id)
-        algorithm = self.algorithm(item)
+        algorithm = self.configure_algorithm(item)
         further: dict[str, float] = {}
         before, _ = split_scores(item.state)
-        with errors_that_name(item, f"round {item.broadcast.round}"):
+        with prefix_errors(item, f"round {item.broadcast.round}"):
             if item.evaluate:
-                further |= validation_metrics(algorithm, self.learner, item.broadcast, before, samples)
+                further |= evaluate_current_model(algorithm, self.learner, item.broadcast, before, samples)
             update, state = algorithm.local_update(item.broadcast, before, samples.train, item.client_id, rng)
-            if COMPARE in item.broadcast.scalars:
+            if COMPARE_SCALAR in item.broadcast.scalars:
                 scores = self._compare(item, state, samples)
-                further |= {SCORE + name: mean for name, mean in mean_scores(scores).items()}
+                further |= {SCORE_METRIC_PREFIX + name: mean for name, mean in average_scores(scores).items()}
                 state = with_scores(state, scores)
         if item.epochs is not None:
             further["epochs"] = float(item.epochs)
         return replace(update, metrics={**update.metrics, **further}), state
 
-    def _compare(self, item: WorkItem, state: ClientState, samples: Split) -> dict[str, Scores]:
+    def _compare(self, item: WorkItem, state: ClientState, samples: ValidationSplit) -> dict[str, Scores]:
         """Return the scores of the client's models, none when they cannot be compared."""
         if not (self._settings.select and len(samples.y)):
             return {}
         try:
             return compare_models(
-                self.algorithm(item),
+                self.configure_algorithm(item),
                 self.learner,
                 item.broadcast,
                 state,
                 samples,
                 self._settings,
-                self._rng_of(item, "compare"),
+                self._make_rng_factory(item, "compare"),
             )
         except DivergedError:
             return {}
 
-    def _rng_of(self, item: WorkItem, use: str = "") -> RngFor:
-        def rng_of(purpose: str) -> np.random.Generator:
+    def _make_rng_factory(self, item: WorkItem, use: str = "") -> RngFactory:
+        def make_rng(purpose: str) -> np.random.Generator:
             name = ":".join(filter(None, (item.client_id, use, purpose)))
-            return rng_for(self.seed, item.broadcast.round, name)
+            return derive_rng(self.seed, item.broadcast.round, name)
 
-        return rng_of
+        return make_rng
 
     def personalize(self, item: WorkItem) -> tuple[Mixture, ClientState, Scalars]:
-        """Make the client's personal model and measure it; see `edgefl.client.personalization.personalize`.
+        """Make the client's personal model and measure it; see
+        `edgefl.client.personalization.choose_personal_model`.
 
         Raises:
             DataError: as in `update`.
         """
 
         state, scores = split_scores(item.state)
-        with errors_that_name(item, "personalization"):
-            return personalize(
-                self.algorithm(item),
+        with prefix_errors(item, "personalization"):
+            return choose_personal_model(
+                self.configure_algorithm(item),
                 self.learner,
                 item.broadcast,
                 state,
@@ -145,13 +146,13 @@ class ClientRunner:
                 self.split(item.client_id),
                 self._settings,
                 item.client_id,
-                self._rng_of(item),
+                self._make_rng_factory(item),
                 scores,
             )
 
 
 @contextmanager
-def errors_that_name(item: WorkItem, step: str) -> Iterator[None]:
+def prefix_errors(item: WorkItem, step: str) -> Iterator[None]:
     """Begin the message of each DataError with the client of a work item and the step."""
     try:
         yield

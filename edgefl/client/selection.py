@@ -17,20 +17,20 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.algorithms.names import FEDERATED, FINE_TUNED, LOCAL, MIXED
+from edgefl.algorithms.names import FEDERATED_MODEL, FINE_TUNED_MODEL, LOCAL_MODEL, MIXTURE_MODEL
 from edgefl.types import Labels
 
-MODELS = (LOCAL, FEDERATED, FINE_TUNED, MIXED)
+COMPARED_MODELS = (LOCAL_MODEL, FEDERATED_MODEL, FINE_TUNED_MODEL, MIXTURE_MODEL)
 """The models that a client compares; the metric `shipped` is an index into them."""
-PREFERENCE = (LOCAL, FINE_TUNED, FEDERATED, MIXED)
+PREFERRED_ORDER = (LOCAL_MODEL, FINE_TUNED_MODEL, FEDERATED_MODEL, MIXTURE_MODEL)
 """The same, those that a client prefers within the noise first when it knows no scores of other clients."""
 Scores = NDArray[np.int64]
 SCORE_UNIT = 1000
 """A score is a probability in thousandths."""
 
 
-def choose(
-    scores: Mapping[str, Scores], order: Sequence[str] = PREFERENCE, group: Labels | None = None
+def choose_model(
+    scores: Mapping[str, Scores], order: Sequence[str] = PREFERRED_ORDER, group: Labels | None = None
 ) -> str:
     """Return the name of the first model in `order` that is not worse than the best beyond the noise.
 
@@ -52,7 +52,7 @@ def choose(
     if not names:
         raise ValueError(f"no model of {', '.join(order)} among {', '.join(scores) or 'none'}")
     best = max(names, key=lambda name: int(scores[name].sum()))
-    return next(name for name in names if _within_noise(scores[best] - scores[name], group))
+    return next(name for name in names if _is_within_noise(scores[best] - scores[name], group))
 
 
 def is_worse(scores: Scores, others: Scores, group: Labels | None = None) -> bool:
@@ -63,10 +63,10 @@ def is_worse(scores: Scores, others: Scores, group: Labels | None = None) -> boo
         others: those of the other model.
         group: see `choose`.
     """
-    return int(scores.sum()) < int(others.sum()) and not _within_noise(others - scores, group)
+    return int(scores.sum()) < int(others.sum()) and not _is_within_noise(others - scores, group)
 
 
-def _within_noise(differences: Scores, group: Labels | None) -> bool:
+def _is_within_noise(differences: Scores, group: Labels | None) -> bool:
     if group is not None:
         members = np.unique(group, return_inverse=True)[1].reshape(-1)
         sums = np.zeros(len(differences), np.int64)

@@ -8,16 +8,16 @@ from edgefl.config import MIXTURE_ONLY, PersonalizationConfig
 from edgefl.data.holdout import hold_out
 from edgefl.errors import ConfigError, PlanError
 from edgefl.plan.spec import PlanSpec
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import Array, Labels, Shard
 
-FEW_SAMPLES = 100
+SMALL_SHARD_SAMPLES = 100
 """Below this number of samples, a client holds back at least `SHARE_OF_FEW` of them."""
-SHARE_OF_FEW = 1 / 3
+SMALL_SHARD_SHARE = 1 / 3
 
 
 @dataclass(frozen=True)
-class Split:
+class ValidationSplit:
     """A client's samples, with some of them held back.
 
     Attributes:
@@ -33,7 +33,7 @@ class Split:
     group: Labels | None = None
 
 
-def personalization_of(spec: PlanSpec) -> PersonalizationConfig:
+def read_personalization(spec: PlanSpec) -> PersonalizationConfig:
     """Return the settings of the personalization in a plan; without any, a client ships its mixture.
 
     Raises:
@@ -48,31 +48,31 @@ def personalization_of(spec: PlanSpec) -> PersonalizationConfig:
         ) from error
 
 
-def split_validation(shard: Shard, share: float, seed: int, client_id: str) -> Split:
+def hold_out_validation(shard: Shard, share: float, seed: int, client_id: str) -> ValidationSplit:
     """Hold back a share of a client's training samples: the same ones in each round and after a restart.
 
     No round trains on them. Folds, in which every sample would be held back once, are no way around few
     samples: a model of the federation has seen the others in the rounds.
     """
     if not share:
-        return Split(shard, shard.x_train[:0], shard.y_train[:0])
-    rng = rng_for(seed, 0, f"{client_id}:validation")
-    if len(shard.y_train) < FEW_SAMPLES:
-        share = max(share, SHARE_OF_FEW)
-    return _split(shard, hold_out(shard.y_train, shard.group_train, share, rng)[1])
+        return ValidationSplit(shard, shard.x_train[:0], shard.y_train[:0])
+    rng = derive_rng(seed, 0, f"{client_id}:validation")
+    if len(shard.y_train) < SMALL_SHARD_SAMPLES:
+        share = max(share, SMALL_SHARD_SHARE)
+    return _split_shard(shard, hold_out(shard.y_train, shard.group_train, share, rng)[1])
 
 
-def _split(shard: Shard, held: Labels) -> Split:
-    kept = np.setdiff1d(np.arange(len(shard.y_train)), held)
+def _split_shard(shard: Shard, held_out: Labels) -> ValidationSplit:
+    train_rows = np.setdiff1d(np.arange(len(shard.y_train)), held_out)
     side, group = (
-        None if values is None else values[kept] for values in (shard.side_train, shard.group_train)
+        None if values is None else values[train_rows] for values in (shard.side_train, shard.group_train)
     )
     train = replace(
         shard,
-        x_train=shard.x_train[kept],
-        y_train=shard.y_train[kept],
+        x_train=shard.x_train[train_rows],
+        y_train=shard.y_train[train_rows],
         side_train=side,
         group_train=group,
     )
-    held_group = None if shard.group_train is None else shard.group_train[held]
-    return Split(train, shard.x_train[held], shard.y_train[held], held_group)
+    held_out_group = None if shard.group_train is None else shard.group_train[held_out]
+    return ValidationSplit(train, shard.x_train[held_out], shard.y_train[held_out], held_out_group)

@@ -10,21 +10,21 @@ from typing import Any
 import keras
 
 from edgefl.compiler.compile import compile_program
-from edgefl.compiler.further_draws import further_weights
 from edgefl.compiler.network import Network, check_exportable
 from edgefl.compiler.objective import Objective
 from edgefl.compiler.template import build_template
+from edgefl.compiler.weight_draws import draw_weights
 from edgefl.config import FederationConfig, ModelConfig
 from edgefl.errors import PlanError
 from edgefl.models import build_model
-from edgefl.plan.spec import MIXTURE, SINGLE, Binding, Plan, PlanSpec, TensorSpec
+from edgefl.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE, Binding, Plan, PlanSpec, TensorSpec
 from edgefl.types import Array, Weights
 
 
 def compile_plan(
     config: FederationConfig,
     options: Mapping[str, Any],
-    objectives_of: Callable[[Network], Sequence[Objective]],
+    make_objectives: Callable[[Network], Sequence[Objective]],
     num_draws: int = 0,
 ) -> tuple[Plan, Weights, Mapping[int, Mapping[str, Array]]]:
     """Compile the model of a configuration for one algorithm.
@@ -43,17 +43,17 @@ def compile_plan(
         PlanError: A layer cannot be compiled.
     """
     network = make_network(config)
-    objectives = objectives_of(network)
-    initial = network.initial_weights()
+    objectives = make_objectives(network)
+    initial = network.read_weights()
     for objective in objectives:
         initial = initial | dict(objective.initial)
-    own = {spec.name for spec in network.specs}
+    network_names = {spec.name for spec in network.specs}
     weights = (
         *network.specs,
-        *(TensorSpec(name, value.shape) for name, value in initial.items() if name not in own),
+        *(TensorSpec(name, value.shape) for name, value in initial.items() if name not in network_names),
     )
     program, signatures = compile_program(objectives)
-    template, bindings, single, single_bindings = _templates(network, objectives)
+    template, bindings, single, single_bindings = _build_templates(network, objectives)
     spec = PlanSpec(
         config.model.name,
         config.algorithm,
@@ -67,8 +67,8 @@ def compile_plan(
         single_bindings,
         asdict(config.personalization),
     )
-    draws = further_weights(
-        {name: initial[name] for name in own},
+    draws = draw_weights(
+        {name: initial[name] for name in network_names},
         num_draws,
         config.seed,
         lambda seed: make_network(replace(config, seed=seed)),
@@ -76,24 +76,24 @@ def compile_plan(
     return Plan(spec, program, template, single), initial, draws
 
 
-def _templates(
+def _build_templates(
     network: Network, objectives: Sequence[Objective]
 ) -> tuple[bytes, tuple[Binding, ...], bytes, tuple[Binding, ...]]:
     """Return the templates of the mixture and of one model, each with its bindings.
 
     The second is empty where the mixture is one model too, and where the algorithm has no mixture.
     """
-    named = {each.name: each for each in objectives}
-    if MIXTURE not in named:
+    named = {objective.name: objective for objective in objectives}
+    if PREDICT_MIXTURE not in named:
         return b"", (), b"", ()
     check_exportable(network)
-    mixture = named[MIXTURE]
+    mixture = named[PREDICT_MIXTURE]
     template, bindings = build_template(
-        replace(mixture, out=mixture.exported or mixture.out), network.epsilons
+        replace(mixture, out=mixture.export_out or mixture.out), network.epsilons
     )
-    if SINGLE not in named or named[SINGLE].frozen == mixture.frozen:
+    if PREDICT_SINGLE not in named or named[PREDICT_SINGLE].frozen == mixture.frozen:
         return template, bindings, b"", ()
-    return template, bindings, *build_template(named[SINGLE], network.epsilons)
+    return template, bindings, *build_template(named[PREDICT_SINGLE], network.epsilons)
 
 
 def make_network(config: FederationConfig) -> Network:

@@ -9,19 +9,19 @@ from typing import Any
 
 import tensorflow as tf
 
-from edgefl.compiler.gradients import builtin_gradients
-from edgefl.compiler.objective import Objective, arguments, signature_of, step
+from edgefl.compiler.gradients import use_builtin_gradients
+from edgefl.compiler.objective import Objective, list_arguments, make_signature, run_signature
 from edgefl.errors import PlanError
-from edgefl.plan.spec import Signature
+from edgefl.plan.spec import SignatureSpec
 
 
-def compile_program(objectives: Sequence[Objective]) -> tuple[bytes, tuple[Signature, ...]]:
+def compile_program(objectives: Sequence[Objective]) -> tuple[bytes, tuple[SignatureSpec, ...]]:
     """Return the program and its signatures, in the objectives' order.
 
     Batches are static, ops are TFLite builtins only. Raises PlanError that names layer, op and remedy when
     something cannot compile.
     """
-    signatures = tuple(signature_of(objective) for objective in objectives)
+    signatures = tuple(make_signature(objective) for objective in objectives)
     names = [signature.name for signature in signatures]
     if len(set(names)) < len(names) or not names:
         raise PlanError(
@@ -29,7 +29,7 @@ def compile_program(objectives: Sequence[Objective]) -> tuple[bytes, tuple[Signa
             "name of its own"
         )
     traced = {o.name: _trace(o, s) for o, s in zip(objectives, signatures, strict=True)}
-    with tempfile.TemporaryDirectory(prefix="edgefl-plan-") as directory, _quiet():
+    with tempfile.TemporaryDirectory(prefix="edgefl-plan-") as directory, _hide_gradient_warnings():
         options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
         module = tf.Module()
         tf.saved_model.save(module, directory, signatures=traced, options=options)
@@ -43,26 +43,28 @@ def compile_program(objectives: Sequence[Objective]) -> tuple[bytes, tuple[Signa
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _hide_gradient_warnings() -> Iterator[None]:
     """TensorFlow warns of gradients that are not saved; they have done their work by then."""
 
-    def wanted(record: logging.LogRecord) -> bool:
+    def is_relevant(record: logging.LogRecord) -> bool:
         return "unsaved custom gradients" not in record.getMessage()
 
     logger = logging.getLogger("absl")
-    logger.addFilter(wanted)
+    logger.addFilter(is_relevant)
     try:
         yield
     finally:
-        logger.removeFilter(wanted)
+        logger.removeFilter(is_relevant)
 
 
-def _trace(objective: Objective, signature: Signature) -> Any:
+def _trace(objective: Objective, signature: SignatureSpec) -> Any:
     def run(**args: Any) -> dict[str, Any]:
-        with builtin_gradients():
-            return step(objective, signature, args)
+        with use_builtin_gradients():
+            return run_signature(objective, signature, args)
 
-    specs = {name: tf.TensorSpec(spec.shape, spec.dtype, name) for name, spec in arguments(signature).items()}
+    specs = {
+        name: tf.TensorSpec(spec.shape, spec.dtype, name) for name, spec in list_arguments(signature).items()
+    }
     return tf.function(run, autograph=False).get_concrete_function(**specs)
 
 
@@ -71,14 +73,14 @@ def _explain(message: str) -> str:
 
     Each is on a line with its place in the graph.
     """
-    found = []
+    problems = []
     for line in message.splitlines():
         refused = re.search(r"'tf\.(\w+)' op is neither", line)
-        places = [name for name in re.findall(r'"([^"@]+)@', line) if "/" in name]
-        if refused and places:
-            layer = places[-1].removeprefix("gradients/").split("/")[0].removesuffix("_grad")
-            found.append(f"layer {layer} needs {refused[1]}")
-    if not found:
+        op_names = [name for name in re.findall(r'"([^"@]+)@', line) if "/" in name]
+        if refused and op_names:
+            layer = op_names[-1].removeprefix("gradients/").split("/")[0].removesuffix("_grad")
+            problems.append(f"layer {layer} needs {refused[1]}")
+    if not problems:
         return f"the program cannot be converted to TFLite: {message.strip()[:500]}"
     remedy = "replace the layer by one that `edgefl plan build --help` lists"
-    return f"{'; '.join(dict.fromkeys(found))}: TFLite has no builtin op for it; {remedy}"
+    return f"{'; '.join(dict.fromkeys(problems))}: TFLite has no builtin op for it; {remedy}"

@@ -32,38 +32,38 @@ import tensorflow as tf
 
 from edgefl.compiler.windows import (
     Geometry,
+    add_tensors,
     concat,
-    geometry_of,
-    inside,
-    pad,
+    gather_tap,
+    gather_taps,
+    has_samples,
     pad_axis,
-    place,
-    sum_of,
-    tap,
-    taps,
-    untap,
+    pad_image,
+    read_geometry,
+    scatter_tap,
+    scatter_taps,
 )
 from edgefl.errors import PlanError
 
 Tensor = Any
 
-BUILTIN: ContextVar[bool] = ContextVar("BUILTIN", default=False)
+TRACING_PROGRAM: ContextVar[bool] = ContextVar("BUILTIN", default=False)
 """Whether what is traced is for a program: `convolve` stands in for TensorFlow's convolution then."""
 
-PATCHES_LIMIT = 16 << 20
+MAX_PATCHES_BYTES = 16 << 20
 """Bytes of what is gathered or shifted above which a convolution stays CONV_2D: a device has little
 memory.
 """
 
 
-def turn(image: Tensor) -> Tensor:
+def swap_batch_channels(image: Tensor) -> Tensor:
     """Swap batch and channels, the first and the last axis; what was turned before is taken as it was."""
     order = [len(image.shape) - 1, *range(1, len(image.shape) - 1), 0]
-    before = turned(image)
+    before = find_swap_input(image)
     return tf.transpose(image, order) if before is None else before
 
 
-def turned(image: Tensor) -> Tensor | None:
+def find_swap_input(image: Tensor) -> Tensor | None:
     """Return what this image was turned from; None when it was not."""
     op = getattr(image, "op", None)
     if op is None or op.type != "Transpose":
@@ -78,50 +78,56 @@ def convolve(image: Tensor, kernel: Tensor, geometry: Geometry) -> Tensor:
 
     kernel: float32[rows, columns, c_in, c_out].
     """
-    by_patches = _by_patches(kernel, geometry)
+    by_patches = _should_use_patches(kernel, geometry)
     shape = kernel.shape.as_list()
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def run(image: Tensor, kernel: Tensor) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor]]]:
-        seen = _wide(image, geometry)
+        seen = _gather_columns(image, geometry)
         if by_patches:
-            seen = concat(taps(pad_axis(seen, geometry.rows), geometry.rows), 0)
-            out = tf.matmul(tf.reshape(kernel, (1, -1, shape[3])), _flat(seen), transpose_a=True)
+            seen = concat(gather_taps(pad_axis(seen, geometry.rows), geometry.rows), 0)
+            out = tf.matmul(tf.reshape(kernel, (1, -1, shape[3])), _flatten_image(seen), transpose_a=True)
             out = tf.reshape(out, (shape[3], geometry.rows.out, geometry.columns.out, image.shape[3]))
         else:
-            lines = tf.matmul(_matrix(kernel), _flat(seen), transpose_a=True)
+            lines = tf.matmul(_flatten_kernel(kernel), _flatten_image(seen), transpose_a=True)
             lines = tf.reshape(lines, (shape[0] * shape[3], *seen.shape[1:]))
-            out = sum_of(
+            out = add_tensors(
                 [
-                    tap(lines, geometry.rows, k, k * shape[3], shape[3])
+                    gather_tap(lines, geometry.rows, k, k * shape[3], shape[3])
                     for k in range(shape[0])
-                    if inside(geometry.rows, k)
+                    if has_samples(geometry.rows, k)
                 ]
             )
 
-        def gradients(gradient: Tensor) -> tuple[Tensor, Tensor]:
+        def backpropagate(gradient: Tensor) -> tuple[Tensor, Tensor]:
             stack = _stack(gradient, geometry)
             if by_patches:
-                by_kernel = tf.reshape(tf.matmul(_flat(seen), _flat(gradient), transpose_b=True), shape)
+                by_kernel = tf.reshape(
+                    tf.matmul(_flatten_image(seen), _flatten_image(gradient), transpose_b=True), shape
+                )
             else:
-                by_kernel = _kernel_gradient(seen, stack, shape)
-            return _image_gradient(stack, kernel, geometry), by_kernel
+                by_kernel = _differentiate_kernel(seen, stack, shape)
+            return _differentiate_image(stack, kernel, geometry), by_kernel
 
-        return out, gradients
+        return out, backpropagate
 
     return run(image, kernel)
 
 
-def fits(batch: int, kernel: Tensor, geometry: Geometry) -> bool:
+def is_within_limit(batch: int, kernel: Tensor, geometry: Geometry) -> bool:
     """Whether what a convolution gathers or shifts stays under the limit."""
     rows, columns, c_in, c_out = kernel.shape.as_list()
     over_patches = rows * columns * c_in * geometry.rows.out
     over_shifts = max(columns * c_in, rows * c_out) * geometry.rows.size
-    values = batch * geometry.columns.out * (over_patches if _by_patches(kernel, geometry) else over_shifts)
-    return bool(4 * values <= PATCHES_LIMIT)
+    values = (
+        batch
+        * geometry.columns.out
+        * (over_patches if _should_use_patches(kernel, geometry) else over_shifts)
+    )
+    return bool(4 * values <= MAX_PATCHES_BYTES)
 
 
-def conv2d_gradients(op: Any, gradient: Tensor) -> list[Tensor]:
+def differentiate_conv2d(op: Any, gradient: Tensor) -> list[Tensor]:
     """Return the gradients of Conv2D by its image and by its filter float32[rows, columns, c_in, c_out]."""
     image, kernel = op.inputs
     _check_layout(op)
@@ -129,74 +135,76 @@ def conv2d_gradients(op: Any, gradient: Tensor) -> list[Tensor]:
         raise PlanError(
             f"{op.name}: a grouped convolution has no builtin gradient; use DepthwiseConv2D or groups=1"
         )
-    geometry = geometry_of(op, kernel.shape.as_list()[:2])
-    stack = _stack(turn(gradient), geometry)
-    by_kernel = _kernel_gradient(_wide(turn(image), geometry), stack, kernel.shape.as_list())
-    return [turn(_image_gradient(stack, kernel, geometry)), by_kernel]
+    geometry = read_geometry(op, kernel.shape.as_list()[:2])
+    stack = _stack(swap_batch_channels(gradient), geometry)
+    by_kernel = _differentiate_kernel(
+        _gather_columns(swap_batch_channels(image), geometry), stack, kernel.shape.as_list()
+    )
+    return [swap_batch_channels(_differentiate_image(stack, kernel, geometry)), by_kernel]
 
 
-def _by_patches(kernel: Tensor, geometry: Geometry) -> bool:
+def _should_use_patches(kernel: Tensor, geometry: Geometry) -> bool:
     rows, columns, c_in, c_out = kernel.shape.as_list()
-    seen = any(inside(geometry.rows, k) for k in range(rows))
+    seen = any(has_samples(geometry.rows, k) for k in range(rows))
     return bool(rows == 1 or geometry.rows.stride > 1 or columns * c_in < c_out or not seen)
 
 
-def _wide(image: Tensor, geometry: Geometry) -> Tensor:
-    return concat(taps(pad_axis(image, geometry.columns), geometry.columns), 0)
+def _gather_columns(image: Tensor, geometry: Geometry) -> Tensor:
+    return concat(gather_taps(pad_axis(image, geometry.columns), geometry.columns), 0)
 
 
 def _stack(gradient: Tensor, geometry: Geometry) -> Tensor:
     """Put the gradient where each row of the filter saw it: float32[window rows * c_out, rows, out_columns,
     batch].
     """
-    return concat([place(gradient, geometry.rows, k) for k in range(geometry.rows.window)], 0)
+    return concat([scatter_tap(gradient, geometry.rows, k) for k in range(geometry.rows.window)], 0)
 
 
-def _image_gradient(stack: Tensor, kernel: Tensor, geometry: Geometry) -> Tensor:
+def _differentiate_image(stack: Tensor, kernel: Tensor, geometry: Geometry) -> Tensor:
     _, columns, channels, _ = kernel.shape.as_list()
-    wide = tf.reshape(_matrix(kernel) @ _flat(stack), (columns * channels, *stack.shape[1:]))
+    wide = tf.reshape(_flatten_kernel(kernel) @ _flatten_image(stack), (columns * channels, *stack.shape[1:]))
     parts = [wide[k * channels : (k + 1) * channels] for k in range(columns)] if columns > 1 else [wide]
-    return untap(parts, geometry.columns)
+    return scatter_taps(parts, geometry.columns)
 
 
-def _kernel_gradient(wide: Tensor, stack: Tensor, shape: list[int]) -> Tensor:
+def _differentiate_kernel(wide: Tensor, stack: Tensor, shape: list[int]) -> Tensor:
     rows, columns, c_in, c_out = shape
-    by_matrix = tf.matmul(_flat(wide), _flat(stack), transpose_b=True)
+    by_matrix = tf.matmul(_flatten_image(wide), _flatten_image(stack), transpose_b=True)
     return tf.transpose(tf.reshape(by_matrix, (columns, c_in, rows, c_out)), (2, 0, 1, 3))
 
 
-def _matrix(kernel: Tensor) -> Tensor:
+def _flatten_kernel(kernel: Tensor) -> Tensor:
     """The filter as float32[1, columns * c_in, rows * c_out]."""
     rows, columns, c_in, c_out = kernel.shape.as_list()
     ordered = tf.transpose(kernel, (1, 2, 0, 3)) if rows > 1 else kernel
     return tf.reshape(ordered, (1, columns * c_in, rows * c_out))
 
 
-def depthwise_gradients(op: Any, gradient: Tensor) -> list[Tensor]:
+def differentiate_depthwise(op: Any, gradient: Tensor) -> list[Tensor]:
     """Return the gradients of DepthwiseConv2dNative by its image and by its filter float32[rows, columns,
     channels, multiplier].
     """
     image, kernel = op.inputs
     _check_layout(op)
     window_rows, window_columns, channels, multiplier = kernel.shape.as_list()
-    geometry = geometry_of(op, (window_rows, window_columns))
+    geometry = read_geometry(op, (window_rows, window_columns))
     batch, rows, columns, _ = gradient.shape.as_list()
     weights = tf.reshape(kernel, (-1, channels, multiplier))
     by_channel = tf.reshape(gradient, (batch * rows * columns, channels, multiplier))
     lines = []
     sums = []
-    for i, row in enumerate(taps(pad(image, geometry), geometry.rows)):
+    for i, row in enumerate(gather_taps(pad_image(image, geometry), geometry.rows)):
         values = []
-        for j, seen in enumerate(taps(row, geometry.columns)):
-            place = i * window_columns + j
-            weighted = by_channel * weights[place : place + 1]
+        for j, seen in enumerate(gather_taps(row, geometry.columns)):
+            index = i * window_columns + j
+            weighted = by_channel * weights[index : index + 1]
             part = tf.reduce_sum(weighted, 2) if multiplier > 1 else weighted
             values.append(tf.reshape(part, (batch, rows, columns, channels)))
             sums.append(
                 tf.reduce_sum(tf.reshape(seen, (batch * rows * columns, channels, 1)) * by_channel, 0)
             )
-        lines.append(untap(values, geometry.columns))
-    return [untap(lines, geometry.rows), tf.reshape(tf.stack(sums), kernel.shape)]
+        lines.append(scatter_taps(values, geometry.columns))
+    return [scatter_taps(lines, geometry.rows), tf.reshape(tf.stack(sums), kernel.shape)]
 
 
 def _check_layout(op: Any) -> None:
@@ -207,5 +215,5 @@ def _check_layout(op: Any) -> None:
         )
 
 
-def _flat(image: Tensor) -> Tensor:
+def _flatten_image(image: Tensor) -> Tensor:
     return tf.reshape(image, (1, image.shape[0], -1))

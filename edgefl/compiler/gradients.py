@@ -10,54 +10,54 @@ from typing import Any
 
 import tensorflow as tf
 
-from edgefl.compiler.convolution import BUILTIN, conv2d_gradients, depthwise_gradients
-from edgefl.compiler.pooling import average_pool_gradient, max_pool_gradient
+from edgefl.compiler.convolution import TRACING_PROGRAM, differentiate_conv2d, differentiate_depthwise
+from edgefl.compiler.pooling import differentiate_average_pool, differentiate_max_pool
 
 Tensor = Any
 
 
-def _relu(op: Any, gradient: Tensor) -> Tensor:
+def _differentiate_relu(op: Any, gradient: Tensor) -> Tensor:
     return gradient * tf.sign(op.outputs[0])
 
 
-def _relu6(op: Any, gradient: Tensor) -> Tensor:
+def _differentiate_relu6(op: Any, gradient: Tensor) -> Tensor:
     return gradient * (tf.sign(op.outputs[0]) * tf.sign(6.0 - op.outputs[0]))
 
 
-def _sigmoid(op: Any, gradient: Tensor) -> Tensor:
+def _differentiate_sigmoid(op: Any, gradient: Tensor) -> Tensor:
     y = op.outputs[0]
     return gradient * (y * (1.0 - y))
 
 
-def _tanh(op: Any, gradient: Tensor) -> Tensor:
+def _differentiate_tanh(op: Any, gradient: Tensor) -> Tensor:
     y = op.outputs[0]
     return gradient * (1.0 - y * y)
 
 
-def _sqrt(op: Any, gradient: Tensor) -> Tensor:
+def _differentiate_sqrt(op: Any, gradient: Tensor) -> Tensor:
     return gradient * 0.5 / op.outputs[0]
 
 
-def _rsqrt(op: Any, gradient: Tensor) -> Tensor:
+def _differentiate_rsqrt(op: Any, gradient: Tensor) -> Tensor:
     y = op.outputs[0]
     return gradient * (-0.5 * y * y * y)
 
 
-def _leaky_relu(op: Any, gradient: Tensor) -> Tensor:
+def _differentiate_leaky_relu(op: Any, gradient: Tensor) -> Tensor:
     slope = op.get_attr("alpha")
     positive = tf.sign(tf.nn.relu(op.inputs[0]))
     return gradient * (positive * (1.0 - slope) + slope)
 
 
-def _elu(op: Any, gradient: Tensor) -> Tensor:
+def _differentiate_elu(op: Any, gradient: Tensor) -> Tensor:
     return gradient * (tf.minimum(op.outputs[0], 0.0) + 1.0)
 
 
-def _softplus(op: Any, gradient: Tensor) -> Tensor:
+def _differentiate_softplus(op: Any, gradient: Tensor) -> Tensor:
     return gradient * tf.sigmoid(op.inputs[0])
 
 
-def _matmul(op: Any, gradient: Tensor) -> list[Tensor]:
+def _differentiate_matmul(op: Any, gradient: Tensor) -> list[Tensor]:
     """As in `convolution`: with three axes, so that the converter makes BATCH_MATMUL of it."""
     first, second = (tf.expand_dims(tensor, 0) for tensor in op.inputs)
     upstream = tf.expand_dims(gradient, 0)
@@ -71,26 +71,26 @@ def _matmul(op: Any, gradient: Tensor) -> list[Tensor]:
     return [tf.reshape(by, tensor.shape) for by, tensor in zip((by_first, by_second), op.inputs, strict=True)]
 
 
-def _softsign(op: Any, gradient: Tensor) -> Tensor:
+def _differentiate_softsign(op: Any, gradient: Tensor) -> Tensor:
     reach = 1.0 + tf.abs(op.inputs[0])
     return gradient / (reach * reach)
 
 
-def _strided_slice(op: Any, gradient: Tensor) -> list[Tensor | None]:
+def _differentiate_strided_slice(op: Any, gradient: Tensor) -> list[Tensor | None]:
     """Zeros around what was cut out.
 
     Slices in steps, with new axes or of sizes known late keep TensorFlow's gradient.
     """
     first, last, steps = (tf.get_static_value(tensor) for tensor in op.inputs[1:])
     sizes = op.inputs[0].shape.as_list()
-    known = (
+    is_static = (
         None not in sizes
         and first is not None
         and last is not None
         and steps is not None
         and (steps == 1).all()
     )
-    if not known or op.get_attr("new_axis_mask") or op.get_attr("ellipsis_mask"):
+    if not is_static or op.get_attr("new_axis_mask") or op.get_attr("ellipsis_mask"):
         masks = {
             name: op.get_attr(name)
             for name in (f"{part}_mask" for part in ("begin", "end", "ellipsis", "new_axis", "shrink_axis"))
@@ -108,16 +108,16 @@ def _strided_slice(op: Any, gradient: Tensor) -> list[Tensor | None]:
     for axis, (start, stop) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
         if op.get_attr("shrink_axis_mask") >> axis & 1:
             stop = start % sizes[axis] + 1
-        kept = slice(
+        span = slice(
             None if op.get_attr("begin_mask") >> axis & 1 else start,
             None if op.get_attr("end_mask") >> axis & 1 else stop,
         ).indices(sizes[axis])
-        margins[axis] = (kept[0], sizes[axis] - kept[1])
-        shape[axis] = kept[1] - kept[0]
+        margins[axis] = (span[0], sizes[axis] - span[1])
+        shape[axis] = span[1] - span[0]
     return [tf.pad(tf.reshape(gradient, shape), margins), None, None, None]
 
 
-def _tile(op: Any, gradient: Tensor) -> list[Tensor | None]:
+def _differentiate_tile(op: Any, gradient: Tensor) -> list[Tensor | None]:
     """The sum over the copies, one axis after the other on three axes: XNNPACK refuses a sum over more."""
     sizes = op.inputs[0].shape.as_list()
     shape = op.outputs[0].shape.as_list()
@@ -135,23 +135,23 @@ def _tile(op: Any, gradient: Tensor) -> list[Tensor | None]:
 
 
 GRADIENTS: dict[str, Callable[[Any, Tensor], Any]] = {
-    "Relu": _relu,
-    "Relu6": _relu6,
-    "LeakyRelu": _leaky_relu,
-    "Elu": _elu,
-    "Softplus": _softplus,
-    "Softsign": _softsign,
-    "Sigmoid": _sigmoid,
-    "Tanh": _tanh,
-    "Sqrt": _sqrt,
-    "Rsqrt": _rsqrt,
-    "MatMul": _matmul,
-    "StridedSlice": _strided_slice,
-    "Tile": _tile,
-    "MaxPool": max_pool_gradient,
-    "AvgPool": average_pool_gradient,
-    "Conv2D": conv2d_gradients,
-    "DepthwiseConv2dNative": depthwise_gradients,
+    "Relu": _differentiate_relu,
+    "Relu6": _differentiate_relu6,
+    "LeakyRelu": _differentiate_leaky_relu,
+    "Elu": _differentiate_elu,
+    "Softplus": _differentiate_softplus,
+    "Softsign": _differentiate_softsign,
+    "Sigmoid": _differentiate_sigmoid,
+    "Tanh": _differentiate_tanh,
+    "Sqrt": _differentiate_sqrt,
+    "Rsqrt": _differentiate_rsqrt,
+    "MatMul": _differentiate_matmul,
+    "StridedSlice": _differentiate_strided_slice,
+    "Tile": _differentiate_tile,
+    "MaxPool": differentiate_max_pool,
+    "AvgPool": differentiate_average_pool,
+    "Conv2D": differentiate_conv2d,
+    "DepthwiseConv2dNative": differentiate_depthwise,
 }
 
 for _type, _gradient in GRADIENTS.items():
@@ -159,14 +159,14 @@ for _type, _gradient in GRADIENTS.items():
 
 
 @contextlib.contextmanager
-def builtin_gradients() -> Iterator[None]:
+def use_builtin_gradients() -> Iterator[None]:
     """Within, what is traced into the current graph has gradients of builtin ops, and convolutions are matrix
     products.
     """
     graph = tf.compat.v1.get_default_graph()
-    token = BUILTIN.set(True)
+    token = TRACING_PROGRAM.set(True)
     try:
         with graph.gradient_override_map({op: f"EdgeflBuiltin{op}" for op in GRADIENTS}):
             yield
     finally:
-        BUILTIN.reset(token)
+        TRACING_PROGRAM.reset(token)

@@ -9,7 +9,7 @@ from typing import Any
 from edgefl.errors import PlanError
 
 
-def producer_of(functional: Any, tensor: Any) -> tuple[Any, Any]:
+def find_producer(functional: Any, tensor: Any) -> tuple[Any, Any]:
     """Return the layer that made a symbolic tensor, and the symbolic tensor that went into it.
 
     Args:
@@ -23,10 +23,10 @@ def producer_of(functional: Any, tensor: Any) -> tuple[Any, Any]:
         layer, node_index, _ = tensor._keras_history
         inputs = layer._inbound_nodes[node_index].input_tensors
         return layer, inputs[0] if inputs else tensor
-    return public_producer_of(functional, tensor)
+    return find_producer_by_output(functional, tensor)
 
 
-def public_producer_of(functional: Any, tensor: Any) -> tuple[Any, Any]:
+def find_producer_by_output(functional: Any, tensor: Any) -> tuple[Any, Any]:
     """Do the same by public names alone."""
     for layer in functional.layers:
         if layer.output is tensor:

@@ -10,21 +10,32 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from edgefl.compiler.convolution import BUILTIN, convolve, fits, turn, turned
-from edgefl.compiler.norms import batch_norm, group_norm, group_norm_by_parts, layer_norm_by_parts
+from edgefl.compiler.convolution import (
+    TRACING_PROGRAM,
+    convolve,
+    find_swap_input,
+    is_within_limit,
+    swap_batch_channels,
+)
+from edgefl.compiler.norms import (
+    apply_batch_norm,
+    apply_group_norm,
+    apply_group_norm_for_export,
+    apply_layer_norm_for_export,
+)
 from edgefl.compiler.windows import make_geometry
 
 Tensor = Any
-Read = Callable[[Any], Tensor]
+ReadVariable = Callable[[Any], Tensor]
 """A layer's variable -> its value in this application."""
-Called = tuple[Tensor, Sequence[tuple[Any, Tensor]]]
+LayerResult = tuple[Tensor, Sequence[tuple[Any, Tensor]]]
 """A layer's output, and the new values of the variables that it assigns."""
 
-EXPORTED: ContextVar[bool] = ContextVar("EXPORTED", default=False)
+TRACING_EXPORT: ContextVar[bool] = ContextVar("EXPORTED", default=False)
 """Whether what is traced is the graph that devices quantize."""
 
 
-CONSTANT = (keras.layers.Normalization,)
+CONSTANT_LAYERS = (keras.layers.Normalization,)
 """Layers whose variables are constants of the plan: they are adapted before the federation and never
 trained.
 """
@@ -43,7 +54,7 @@ def normalize(layer: Any, x: Tensor) -> Tensor:
     factor, offset = (spread, mean) if layer.invert else (1 / spread, -mean / spread)
     channels = x.shape[-1]
     if (
-        not EXPORTED.get()
+        not TRACING_EXPORT.get()
         or channels == 1
         or {factor.size, offset.size} != {channels}
         or factor.shape[-1] != channels
@@ -58,12 +69,12 @@ def normalize(layer: Any, x: Tensor) -> Tensor:
     )
 
 
-def call_layer(layer: Any, read: Read, x: Tensor, training: bool) -> Called | None:
+def call_layer(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> LayerResult | None:
     """Apply the layer to x: float32[batch, ...].
 
     None for a layer that has no form of its own here, which Keras calls then.
     """
-    forms = PROGRAM if BUILTIN.get() else EXPORT if EXPORTED.get() else {}
+    forms = PROGRAM_FORMS if TRACING_PROGRAM.get() else EXPORT_FORMS if TRACING_EXPORT.get() else {}
     form = forms.get(type(layer))
     if form is None or getattr(layer, "data_format", "channels_last") != "channels_last":
         return None
@@ -75,88 +86,90 @@ def call_layer(layer: Any, read: Read, x: Tensor, training: bool) -> Called | No
     )
 
 
-def _convolution(layer: Any, read: Read, x: Tensor, training: bool) -> Called | None:
+def _call_convolution(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> LayerResult | None:
     """A convolution as matrix products; None when it is grouped or too large for that."""
     del training
     if layer.groups > 1 or layer.padding == "causal":
         return None
     kernel = read(layer.kernel)
-    one = type(layer) is keras.layers.Conv1D
-    filters = tf.expand_dims(kernel, 0) if one else kernel
+    is_1d = type(layer) is keras.layers.Conv1D
+    filters = tf.expand_dims(kernel, 0) if is_1d else kernel
     size, strides, dilations = (
-        (1,) * one + tuple(each) for each in (x.shape[1:-1], layer.strides, layer.dilation_rate)
+        (1,) * is_1d + tuple(values) for values in (x.shape[1:-1], layer.strides, layer.dilation_rate)
     )
     geometry = make_geometry(size, filters.shape[:2], strides, dilations, layer.padding.upper())
-    if not fits(x.shape[0], filters, geometry):
+    if not is_within_limit(x.shape[0], filters, geometry):
         return None
     # A product already, turning gains nothing
-    if turned(x) is None and filters.shape[:2] == (1, 1) and set(strides) == {1}:
+    if find_swap_input(x) is None and filters.shape[:2] == (1, 1) and set(strides) == {1}:
         out = tf.reshape(x, (1, -1, x.shape[-1])) @ tf.reshape(kernel, (1, *filters.shape[2:]))
         out = tf.reshape(out, (*x.shape[:-1], filters.shape[3]))
         return layer.activation(out + read(layer.bias) if layer.use_bias else out), ()
-    image = tf.expand_dims(turn(x), 1) if one else turn(x)
+    image = tf.expand_dims(swap_batch_channels(x), 1) if is_1d else swap_batch_channels(x)
     out = convolve(image, filters, geometry)
-    out = tf.squeeze(out, 1) if one else out
+    out = tf.squeeze(out, 1) if is_1d else out
     if layer.use_bias:
         out += tf.reshape(read(layer.bias), (-1, *(1 for _ in out.shape[1:])))
-    return turn(layer.activation(out)) if layer.activation in ELEMENTWISE else layer.activation(turn(out)), ()
+    return swap_batch_channels(
+        layer.activation(out)
+    ) if layer.activation in ELEMENTWISE_ACTIVATIONS else layer.activation(swap_batch_channels(out)), ()
 
 
-def _alike(layer: Any, read: Read, x: Tensor, training: bool) -> Called | None:
+def _call_layout_free(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> LayerResult | None:
     """A layer to which batch and channels are alike, on turned images; None when they are not turned."""
     del read, training
-    given = x if isinstance(x, list) else [x]
-    images = [image for image in map(turned, given) if image is not None]
-    if len(images) < len(given) or len({len(image.shape) for image in images}) > 1:
+    inputs = x if isinstance(x, list) else [x]
+    images = [image for image in map(find_swap_input, inputs) if image is not None]
+    if len(images) < len(inputs) or len({len(image.shape) for image in images}) > 1:
         return None
-    if getattr(layer, "activation", keras.activations.linear) not in ELEMENTWISE:
+    if getattr(layer, "activation", keras.activations.linear) not in ELEMENTWISE_ACTIVATIONS:
         return None
-    return turn(layer.call(images if isinstance(x, list) else images[0])), ()
+    return swap_batch_channels(layer.call(images if isinstance(x, list) else images[0])), ()
 
 
-def _batch_norm(layer: Any, read: Read, x: Tensor, training: bool) -> Called | None:
+def _call_batch_norm(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> LayerResult | None:
     """A batch norm by the batch's statistics; with the moving ones it is Keras's."""
     if not training or not layer.trainable or layer.renorm or layer.synchronized:
         return None
-    out, mean, variance = batch_norm(x, *_affine(layer, read, x), layer.epsilon)
-    keep = layer.momentum
+    out, mean, variance = apply_batch_norm(x, *_read_affine(layer, read, x), layer.epsilon)
+    momentum = layer.momentum
     pairs = ((layer.moving_mean, mean), (layer.moving_variance, variance))
-    return out, [(variable, read(variable) * keep + new * (1.0 - keep)) for variable, new in pairs]
+    return out, [(variable, read(variable) * momentum + new * (1.0 - momentum)) for variable, new in pairs]
 
 
-def _group_norm(layer: Any, read: Read, x: Tensor, training: bool) -> Called:
+def _call_group_norm(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> LayerResult:
     del training
-    return group_norm(x, *_affine(layer, read, x), layer.epsilon, layer.groups), ()
+    return apply_group_norm(x, *_read_affine(layer, read, x), layer.epsilon, layer.groups), ()
 
 
-def _group_norm_exported(layer: Any, read: Read, x: Tensor, training: bool) -> Called:
+def _export_group_norm(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> LayerResult:
     del training
-    return group_norm_by_parts(x, *_affine(layer, read, x), layer.epsilon, layer.groups), ()
+    return apply_group_norm_for_export(x, *_read_affine(layer, read, x), layer.epsilon, layer.groups), ()
 
 
-def _layer_norm_exported(layer: Any, read: Read, x: Tensor, training: bool) -> Called | None:
+def _export_layer_norm(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> LayerResult | None:
     del training
     if getattr(layer, "rms_scaling", False):
         return None
-    return layer_norm_by_parts(x, *_affine(layer, read, x), layer.epsilon), ()
+    return apply_layer_norm_for_export(x, *_read_affine(layer, read, x), layer.epsilon), ()
 
 
-def _affine(layer: Any, read: Read, x: Tensor) -> tuple[Tensor, Tensor]:
+def _read_affine(layer: Any, read: ReadVariable, x: Tensor) -> tuple[Tensor, Tensor]:
     channels = x.shape[-1]
     return read(layer.gamma) if layer.scale else tf.ones(channels), read(
         layer.beta
     ) if layer.center else tf.zeros(channels)
 
 
-Forms = dict[type, Callable[[Any, Read, Tensor, bool], Called | None]]
+Forms = dict[type, Callable[[Any, ReadVariable, Tensor, bool], LayerResult | None]]
 
-ELEMENTWISE = tuple(
+ELEMENTWISE_ACTIVATIONS = tuple(
     getattr(keras.activations, name)
     for name in ("linear", "relu", "relu6", "leaky_relu", "elu", "sigmoid", "tanh", "softplus", "silu")
 )
 """Activations that take each value by itself."""
 
-_ALIKE = tuple(
+_LAYOUT_FREE_LAYERS = tuple(
     getattr(keras.layers, name)
     for name in (
         "MaxPooling1D",
@@ -173,14 +186,14 @@ _ALIKE = tuple(
     )
 )
 
-PROGRAM: Forms = {
-    keras.layers.Conv1D: _convolution,
-    keras.layers.Conv2D: _convolution,
-    keras.layers.BatchNormalization: _batch_norm,
-    keras.layers.GroupNormalization: _group_norm,
-} | dict.fromkeys(_ALIKE, _alike)
+PROGRAM_FORMS: Forms = {
+    keras.layers.Conv1D: _call_convolution,
+    keras.layers.Conv2D: _call_convolution,
+    keras.layers.BatchNormalization: _call_batch_norm,
+    keras.layers.GroupNormalization: _call_group_norm,
+} | dict.fromkeys(_LAYOUT_FREE_LAYERS, _call_layout_free)
 
-EXPORT: Forms = {
-    keras.layers.GroupNormalization: _group_norm_exported,
-    keras.layers.LayerNormalization: _layer_norm_exported,
+EXPORT_FORMS: Forms = {
+    keras.layers.GroupNormalization: _export_group_norm,
+    keras.layers.LayerNormalization: _export_layer_norm,
 }

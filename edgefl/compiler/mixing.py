@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 Tensor = Any
-FLOOR = 1e-7  # keeps the logarithm of a probability that is zero in float32
+MIN_PROBABILITY = 1e-7  # keeps the logarithm of a probability that is zero in float32
 
 
 def weighted_sum(shares: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
@@ -22,21 +22,21 @@ def weighted_sum(shares: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
     return reduce(add, [share * value for share, value in zip(shares, values, strict=True)])
 
 
-def mixed(shares: Sequence[Tensor], logits: Sequence[Tensor]) -> Tensor:
+def mix_probabilities(shares: Sequence[Tensor], logits: Sequence[Tensor]) -> Tensor:
     """Return sum_k shares_k softmax(logits_k): float32[batch, classes].
 
     shares: for each expert float32[batch, 1], float32[1] or a number; logits: for each float32[batch,
     classes].
     """
-    return weighted_sum(shares, [tf.nn.softmax(each) for each in logits])
+    return weighted_sum(shares, [tf.nn.softmax(expert_logits) for expert_logits in logits])
 
 
-def log_mixed(shares: Sequence[Tensor], logits: Sequence[Tensor]) -> Tensor:
+def mix_log_probabilities(shares: Sequence[Tensor], logits: Sequence[Tensor]) -> Tensor:
     """Return log(mixed + 1e-7): float32[batch, classes], what softmax turns into the mixed probabilities."""
-    return tf.math.log(mixed(shares, logits) + FLOOR)
+    return tf.math.log(mix_probabilities(shares, logits) + MIN_PROBABILITY)
 
 
-def columns(values: Tensor) -> list[Tensor]:
+def split_columns(values: Tensor) -> list[Tensor]:
     """Return the columns float32[batch, 1] of float32[batch, k], by a split: of a slice, TFLite knows no
     gradient.
     """

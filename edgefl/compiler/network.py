@@ -15,8 +15,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from edgefl.compiler.keras_graph import producer_of
-from edgefl.compiler.layers import CONSTANT, call_layer, normalize
+from edgefl.compiler.keras_graph import find_producer
+from edgefl.compiler.layers import CONSTANT_LAYERS, call_layer, normalize
 from edgefl.errors import PlanError
 from edgefl.plan.spec import TensorSpec
 from edgefl.types import Array
@@ -32,7 +32,7 @@ _HEAD_LAYERS = (
     keras.layers.Softmax,
 )
 _NORMS = keras.layers.BatchNormalization
-_LINEAR = ("linear", "softmax")
+_LINEAR_ACTIVATIONS = ("linear", "softmax")
 _CONVOLUTIONAL_RNNS = (keras.layers.ConvLSTM1D, keras.layers.ConvLSTM2D, keras.layers.ConvLSTM3D)
 _TRACING_ERRORS = (
     RuntimeError,
@@ -52,7 +52,7 @@ class _Run:
     noise: Tensors | None
     training: bool
     updates: dict[str, Tensor] = field(default_factory=dict)
-    asked: dict[str, TensorSpec] = field(default_factory=dict)
+    noise_specs: dict[str, TensorSpec] = field(default_factory=dict)
     hidden: Tensor = None
 
 
@@ -82,7 +82,7 @@ class Network:
         functional = keras.Model(model.inputs[0], model.outputs[0], name=model.name)
         self.input_shape = tuple(int(size) for size in model.inputs[0].shape[1:])
         self.num_classes = int(model.outputs[0].shape[1])
-        for layer in _flat(functional.layers):
+        for layer in _flatten_layers(functional.layers):
             _check_recurrent(layer)
         self._names: dict[int, str] = {}
         self._name_weights(functional.layers, "")
@@ -100,19 +100,21 @@ class Network:
         head = {self._names[id(v)] for layer in self._head for v in layer.weights}
         self.head_names = tuple(spec.name for spec in self.specs if spec.name in head)
         self.trunk_names = tuple(spec.name for spec in self.specs if spec.name not in head)
-        trial = self._trial(1)
-        self.statistics = tuple(trial.updates)
-        self.hidden_width = int(trial.hidden.shape[-1])
+        trace = self._trace_training(1)
+        self.statistics = tuple(trace.updates)
+        self.hidden_width = int(trace.hidden.shape[-1])
         self.recurrent = tuple(
-            (layer.name, part) for layer in _flat(functional.layers) for part in _recurrent_parts(layer)
+            (layer.name, part)
+            for layer in _flatten_layers(functional.layers)
+            for part in _list_recurrent(layer)
         )
         self.epsilons = {
             layer.name: float(layer.epsilon)
-            for layer in _flat(functional.layers)
+            for layer in _flatten_layers(functional.layers)
             if isinstance(layer, _NORMS)
         }
 
-    def initial_weights(self) -> dict[str, Any]:
+    def read_weights(self) -> dict[str, Any]:
         """Return the model's present weights: float32 arrays by name."""
         return {name: variable.numpy().astype("float32") for name, variable in self._variables.items()}
 
@@ -120,29 +122,29 @@ class Network:
         """Return new first weights of the head, kernels and biases, from its layers' initializers: float32
         arrays by name.
         """
-        found = {}
+        weights = {}
         for layer in self._head:
             for part in ("kernel", "bias"):
                 variable = getattr(layer, part, None)
                 initializer = getattr(layer, f"{part}_initializer", None)
                 if variable is not None and initializer is not None:
-                    found[self._names[id(variable)]] = _draw_again(
+                    weights[self._names[id(variable)]] = _draw_again(
                         initializer, tuple(variable.shape), int(rng.integers(1 << 31))
                     )
-        return found
+        return weights
 
     def select(self, names: Sequence[str]) -> tuple[TensorSpec, ...]:
         """Return the specs of these weights, in the network's order."""
         return tuple(spec for spec in self.specs if spec.name in names)
 
-    def noise(self, batch_size: int) -> tuple[TensorSpec, ...]:
+    def list_noise(self, batch_size: int) -> tuple[TensorSpec, ...]:
         """Return the uniform [0, 1) tensors that a training pass takes: one for each dropout."""
-        return tuple(self._trial(batch_size).asked.values())
+        return tuple(self._trace_training(batch_size).noise_specs.values())
 
-    def head_noise(self, batch_size: int) -> tuple[TensorSpec, ...]:
+    def list_head_noise(self, batch_size: int) -> tuple[TensorSpec, ...]:
         """Return the noise that the head alone takes."""
         head = {layer.name for layer in self._head}
-        return tuple(spec for spec in self.noise(batch_size) if spec.name in head)
+        return tuple(spec for spec in self.list_noise(batch_size) if spec.name in head)
 
     def apply(
         self, weights: Tensors, x: Tensor, *, training: bool = False, noise: Tensors | None = None
@@ -163,11 +165,11 @@ class Network:
         logits = self._run_head(self._run_trunk(x, run), run)
         return logits, run.hidden, run.updates
 
-    def trunk(self, weights: Tensors, x: Tensor) -> Tensor:
+    def apply_trunk(self, weights: Tensors, x: Tensor) -> Tensor:
         """Return the features float32[batch, *features_shape] of x, as at inference."""
         return self._run_trunk(x, _Run(weights, None, False))
 
-    def head(
+    def apply_head(
         self, weights: Tensors, features: Tensor, *, training: bool = False, noise: Tensors | None = None
     ) -> Tensor:
         """Return the logits float32[batch, classes] of features."""
@@ -178,7 +180,7 @@ class Network:
             if isinstance(layer, keras.Model) and layer.layers:
                 self._name_weights(layer.layers, f"{prefix}{layer.name}/")
                 continue
-            for variable in () if isinstance(layer, CONSTANT) else layer.weights:
+            for variable in () if isinstance(layer, CONSTANT_LAYERS) else layer.weights:
                 name = f"{prefix}{layer.name}/{variable.path.split(f'{layer.name}/', 1)[-1]}"
                 if name in self._names.values() and self._names.get(id(variable)) != name:
                     raise PlanError(
@@ -186,7 +188,7 @@ class Network:
                     )
                 self._names[id(variable)] = name
 
-    def _trial(self, batch_size: int) -> _Run:
+    def _trace_training(self, batch_size: int) -> _Run:
         """Trace a training pass on placeholders: it tells the noise's shapes and which weights it assigns."""
         with tf.Graph().as_default():
             run = _Run(
@@ -212,10 +214,10 @@ class Network:
             model if hasattr(model, "_run_through_graph") else keras.Model(model.inputs[0], model.outputs[0])
         )
 
-        def operation(layer: Any) -> Callable[..., Tensor]:
+        def make_operation(layer: Any) -> Callable[..., Tensor]:
             return lambda *args, **kwargs: self._call(layer, run, *args, **kwargs)
 
-        return functional._run_through_graph(x, operation_fn=operation)
+        return functional._run_through_graph(x, operation_fn=make_operation)
 
     def _call(self, layer: Any, run: _Run, *args: Any, **kwargs: Any) -> Tensor:
         try:
@@ -234,8 +236,8 @@ class Network:
             if isinstance(layer, keras.Model) and layer.layers:
                 return self._run_graph(layer, args[0], run)
             if type(layer) is keras.layers.Dropout:
-                return _dropout(layer, run, args[0])
-            if isinstance(layer, CONSTANT):
+                return _apply_dropout(layer, run, args[0])
+            if isinstance(layer, CONSTANT_LAYERS):
                 return normalize(layer, args[0])
             called = call_layer(layer, lambda v: self._read(v, run), args[0], run.training)
             if called is None:
@@ -257,11 +259,11 @@ class Network:
             )
         values = {id(v): self._read(v, run) for v in layer.weights}
         trained = [values[id(v)] for v in layer.trainable_variables]
-        kept = [values.get(id(v), v.value) for v in layer.non_trainable_variables]
+        untrained = [values.get(id(v), v.value) for v in layer.non_trainable_variables]
         if "training" in inspect.signature(layer.call).parameters:
             kwargs["training"] = run.training
-        out, new = layer.stateless_call(trained, kept, *args, **kwargs)
-        for variable, before, after in zip(layer.non_trainable_variables, kept, new, strict=True):
+        out, new = layer.stateless_call(trained, untrained, *args, **kwargs)
+        for variable, before, after in zip(layer.non_trainable_variables, untrained, new, strict=True):
             if after is not before and id(variable) in values:
                 run.updates[self._names[id(variable)]] = after
         return out
@@ -283,15 +285,15 @@ def _draw_again(initializer: Any, shape: tuple[int, ...], seed: int) -> Array:
     return np.asarray(initializer(shape, dtype="float32"), np.float32)
 
 
-def _flat(layers: Sequence[Any]) -> list[Any]:
+def _flatten_layers(layers: Sequence[Any]) -> list[Any]:
     return [
         part
         for layer in layers
-        for part in (_flat(layer.layers) if isinstance(layer, keras.Model) else [layer])
+        for part in (_flatten_layers(layer.layers) if isinstance(layer, keras.Model) else [layer])
     ]
 
 
-def _recurrent_parts(layer: Any) -> tuple[Any, ...]:
+def _list_recurrent(layer: Any) -> tuple[Any, ...]:
     """Return the recurrent layers in a layer: itself, or both directions of a Bidirectional."""
     if isinstance(layer, keras.layers.Bidirectional):
         return (layer.forward_layer, layer.backward_layer)
@@ -299,7 +301,7 @@ def _recurrent_parts(layer: Any) -> tuple[Any, ...]:
 
 
 def _check_recurrent(layer: Any) -> None:
-    for part in _recurrent_parts(layer):
+    for part in _list_recurrent(layer):
         kind = type(part).__name__
         if isinstance(part, _CONVOLUTIONAL_RNNS):
             raise PlanError(
@@ -331,13 +333,15 @@ def check_exportable(network: Network) -> None:
             )
 
 
-def _dropout(layer: Any, run: _Run, x: Tensor) -> Tensor:
+def _apply_dropout(layer: Any, run: _Run, x: Tensor) -> Tensor:
     if not run.training or layer.rate == 0:
         return x
-    kept = layer.noise_shape or (None,) * len(x.shape)
-    shape = tuple(int(full if size is None else size) for size, full in zip(kept, x.shape, strict=True))
-    name = layer.name if layer.name not in run.asked else f"{layer.name}_{len(run.asked)}"
-    run.asked[name] = TensorSpec(name, shape)
+    noise_shape = layer.noise_shape or (None,) * len(x.shape)
+    shape = tuple(
+        int(full if size is None else size) for size, full in zip(noise_shape, x.shape, strict=True)
+    )
+    name = layer.name if layer.name not in run.noise_specs else f"{layer.name}_{len(run.noise_specs)}"
+    run.noise_specs[name] = TensorSpec(name, shape)
     noise = tf.compat.v1.placeholder(tf.float32, shape) if run.noise is None else run.noise[name]
     keep = 1.0 - layer.rate
     return x * (tf.floor(noise + keep) * (1.0 / keep))
@@ -351,7 +355,7 @@ def _split(functional: Any) -> tuple[list[Any], Any]:
     chain: list[Any] = []
     inputs: list[Any] = []
     while True:
-        layer, before = producer_of(functional, tensor)
+        layer, before = find_producer(functional, tensor)
         if not isinstance(layer, _HEAD_LAYERS):
             break
         tensor = before
@@ -370,7 +374,7 @@ def _split(functional: Any) -> tuple[list[Any], Any]:
         head.pop()
     last = head[-1]
     activation = getattr(last, "activation", keras.activations.linear)
-    if isinstance(last, keras.layers.Dense) and activation.__name__ not in _LINEAR:
+    if isinstance(last, keras.layers.Dense) and activation.__name__ not in _LINEAR_ACTIVATIONS:
         raise PlanError(
             f"layer {last.name} ends the model with {activation.__name__}; logits are expected, use "
             "activation=None or softmax"

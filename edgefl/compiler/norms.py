@@ -14,10 +14,10 @@ from typing import Any
 import tensorflow as tf
 
 Tensor = Any
-Three = tuple[Tensor, Tensor, Tensor]
+TensorTriple = tuple[Tensor, Tensor, Tensor]
 
 
-def batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Three:
+def apply_batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> TensorTriple:
     """Return y, like x float32[..., channels], and the batch's mean and variance float32[channels].
 
     Gamma, beta: float32[channels].
@@ -26,7 +26,7 @@ def batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Three:
     return tf.reshape(y, x.shape), tf.reshape(mean, (-1,)), tf.reshape(variance, (-1,))
 
 
-def group_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: int) -> Tensor:
+def apply_group_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: int) -> Tensor:
     """Return y, like x float32[batch, ..., channels]: each sample is normalized over its places and the
     channels of a group.
     """
@@ -35,24 +35,36 @@ def group_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: i
     )
 
 
-def group_norm_by_parts(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: int) -> Tensor:
+def apply_group_norm_for_export(
+    x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: int
+) -> Tensor:
     """Return what `group_norm` does, in ops that have an int8 form on four axes: no SUM, no
     SQUARED_DIFFERENCE, no NEG.
     """
-    each = (1, 1, groups, x.shape[-1] // groups)
-    return _by_parts(tf.reshape(x, (x.shape[0], -1, *each[2:])), (1, 3), each, gamma, beta, epsilon, x.shape)
+    affine_shape = (1, 1, groups, x.shape[-1] // groups)
+    return _normalize_for_export(
+        tf.reshape(x, (x.shape[0], -1, *affine_shape[2:])),
+        (1, 3),
+        affine_shape,
+        gamma,
+        beta,
+        epsilon,
+        x.shape,
+    )
 
 
-def layer_norm_by_parts(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
+def apply_layer_norm_for_export(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
     """Normalize each place over its channels (Ba et al., arXiv:1607.06450), in the same ops."""
-    each = (1, 1, 1, x.shape[-1])
-    return _by_parts(tf.reshape(x, (1, -1, 1, x.shape[-1])), (3,), each, gamma, beta, epsilon, x.shape)
+    affine_shape = (1, 1, 1, x.shape[-1])
+    return _normalize_for_export(
+        tf.reshape(x, (1, -1, 1, x.shape[-1])), (3,), affine_shape, gamma, beta, epsilon, x.shape
+    )
 
 
-def _by_parts(
+def _normalize_for_export(
     x: Tensor,
     axes: tuple[int, ...],
-    each: tuple[int, ...],
+    affine_shape: tuple[int, ...],
     gamma: Tensor,
     beta: Tensor,
     epsilon: float,
@@ -60,18 +72,20 @@ def _by_parts(
 ) -> Tensor:
     centred = x - tf.reduce_mean(x, axes, keepdims=True)
     inverse = tf.math.rsqrt(tf.reduce_mean(centred * centred, axes, keepdims=True) + epsilon)
-    return tf.reshape(centred * (inverse * tf.reshape(gamma, each)) + tf.reshape(beta, each), shape)
+    return tf.reshape(
+        centred * (inverse * tf.reshape(gamma, affine_shape)) + tf.reshape(beta, affine_shape), shape
+    )
 
 
-def _normalize(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: int) -> Three:
+def _normalize(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: int) -> TensorTriple:
     """x: float32[n, places, channels].
 
     Mean and variance come back as float32[n, 1, channels], equal within a group.
     """
-    count, places, channels = x.shape
-    share = groups / (places * channels)
+    count, positions, channels = x.shape
+    share = groups / (positions * channels)
 
-    def mean_of(sums: Tensor) -> Tensor:
+    def average_sums(sums: Tensor) -> Tensor:
         """Sums over places float32[n, 1, channels] -> means over places and a group's channels."""
         if groups == channels:
             return sums * share
@@ -81,20 +95,20 @@ def _normalize(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: i
         return tf.reshape(tf.tile(grouped, (1, 1, channels // groups)), (count, 1, channels))
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def run(x: Tensor, gamma: Tensor, beta: Tensor) -> tuple[Three, Callable[..., Three]]:
-        mean = mean_of(_sum(x, 1))
+    def run(x: Tensor, gamma: Tensor, beta: Tensor) -> tuple[TensorTriple, Callable[..., TensorTriple]]:
+        mean = average_sums(_sum(x, 1))
         centred = x - mean
-        variance = mean_of(_sum(centred * centred, 1))
+        variance = average_sums(_sum(centred * centred, 1))
         inverse = tf.math.rsqrt(variance + epsilon)
 
-        def gradients(upstream: Tensor, *_: Tensor) -> Three:
-            plain = _sum(upstream, 1)
+        def backpropagate(upstream: Tensor, *_: Tensor) -> TensorTriple:
+            by_shift = _sum(upstream, 1)
             by_z = _sum(upstream * centred, 1) * inverse
-            slope = mean_of(by_z * gamma) * (inverse * inverse)
-            by_x = upstream * (inverse * gamma) - centred * slope - mean_of(plain * gamma) * inverse
-            return by_x, _sum(by_z, 0), _sum(plain, 0)
+            slope = average_sums(by_z * gamma) * (inverse * inverse)
+            by_x = upstream * (inverse * gamma) - centred * slope - average_sums(by_shift * gamma) * inverse
+            return by_x, _sum(by_z, 0), _sum(by_shift, 0)
 
-        return (centred * (inverse * gamma) + beta, mean, variance), gradients
+        return (centred * (inverse * gamma) + beta, mean, variance), backpropagate
 
     return run(x, tf.reshape(gamma, (1, 1, channels)), tf.reshape(beta, (1, 1, channels)))  # type: ignore[no-any-return]
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from edgefl.compiler.network import Network
 from edgefl.compiler.optimizer import Optimizer
 from edgefl.errors import PlanError
-from edgefl.plan.spec import Signature, TensorSpec
+from edgefl.plan.spec import SignatureSpec, TensorSpec
 
 Tensor = Any
 Tensors = Mapping[str, Tensor]
@@ -22,11 +22,11 @@ GATE_BATCH = 64
 LossPerSample = Callable[[Tensors, Tensors, Tensors], tuple[Tensor, dict[str, Tensor]]]
 
 
-def _no_loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
+def _raise_no_loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
     raise PlanError("this objective trains but has no loss_per_sample; give it one")
 
 
-def _no_out(weights: Tensors, data: Tensors) -> Tensor:
+def _raise_no_out(weights: Tensors, data: Tensors) -> Tensor:
     raise PlanError("this objective predicts but has no out; give it one")
 
 
@@ -54,75 +54,82 @@ class Objective:
     assigned: tuple[str, ...] = ()
     initial: Mapping[str, Any] = field(default_factory=dict)
     optimizer: Optimizer | None = None
-    loss_per_sample: LossPerSample = _no_loss
-    out: Callable[[Tensors, Tensors], Tensor] = _no_out
-    exported: Callable[[Tensors, Tensors], Tensor] | None = None
+    loss_per_sample: LossPerSample = _raise_no_loss
+    out: Callable[[Tensors, Tensors], Tensor] = _raise_no_out
+    export_out: Callable[[Tensors, Tensors], Tensor] | None = None
 
     @property
-    def moved(self) -> tuple[TensorSpec, ...]:
+    def optimized(self) -> tuple[TensorSpec, ...]:
         """The trained weights that the gradient moves."""
         return tuple(spec for spec in self.trained if spec.name not in self.assigned)
 
 
-def signature_of(objective: Objective) -> Signature:
+def make_signature(objective: Objective) -> SignatureSpec:
     """Return what a plan says of this objective."""
     o = objective
     if o.kind == "predict":
         shape = tuple(int(size) for size in _trace_out(o).shape)
-        return Signature(o.name, o.kind, o.batch_size, o.data, frozen=o.frozen, out=TensorSpec("out", shape))
-    optimizer = _optimizer(o)
-    return Signature(
+        return SignatureSpec(
+            o.name, o.kind, o.batch_size, o.data, frozen=o.frozen, out=TensorSpec("out", shape)
+        )
+    optimizer = _require_optimizer(o)
+    return SignatureSpec(
         o.name,
         o.kind,
         o.batch_size,
         o.data,
         o.trained,
         o.frozen,
-        optimizer.slots(o.moved),
+        optimizer.make_slots(o.optimized),
         o.noise,
         dict(optimizer.hyper),
     )
 
 
-def step(objective: Objective, signature: Signature, args: Tensors) -> dict[str, Tensor]:
+def run_signature(objective: Objective, signature: SignatureSpec, args: Tensors) -> dict[str, Tensor]:
     """Run the signature on tensors named as in `Signature`: one training step, or one prediction.
 
     To be traced in a graph.
     """
     data = {spec.name: args[f"d_{spec.name}"] for spec in signature.data}
-    weights = _named("f", signature.frozen, args) | _named("t", signature.trained, args)
+    weights = _name_tensors("f", signature.frozen, args) | _name_tensors("t", signature.trained, args)
     if objective.kind == "predict":
         return {"out": objective.out(weights, data)}
     losses, assigned = objective.loss_per_sample(
-        weights, data | {"y": args["d_y"]}, _named("n", signature.noise, args)
+        weights, data | {"y": args["d_y"]}, _name_tensors("n", signature.noise, args)
     )
     share = args["d_sample_weight"]
     loss = tf.reduce_sum(losses * share) / tf.maximum(tf.reduce_sum(share), 1e-7)
-    moved = {spec.name: weights[spec.name] for spec in objective.moved}
-    gradients = tf.gradients(loss, list(moved.values()), unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    optimized = {spec.name: weights[spec.name] for spec in objective.optimized}
+    gradients = tf.gradients(
+        loss, list(optimized.values()), unconnected_gradients=tf.UnconnectedGradients.ZERO
+    )
     hyper = {name: args[f"h_{name}"] for name in signature.hyper}
-    new, slots = _optimizer(objective).update(
-        moved, dict(zip(moved, gradients, strict=True)), _named("s", signature.slots, args), hyper
+    new, slots = _require_optimizer(objective).update(
+        optimized,
+        dict(zip(optimized, gradients, strict=True)),
+        _name_tensors("s", signature.slots, args),
+        hyper,
     )
     new |= {name: assigned.get(name, weights[name]) for name in objective.assigned}
     results = {f"t_{i}": new[spec.name] for i, spec in enumerate(signature.trained)}
     return results | {f"s_{i}": slots[spec.name] for i, spec in enumerate(signature.slots)} | {"loss": loss}
 
 
-def arguments(signature: Signature) -> dict[str, TensorSpec]:
+def list_arguments(signature: SignatureSpec) -> dict[str, TensorSpec]:
     """Return the arguments of a signature: name in the program -> spec."""
-    found = {f"d_{spec.name}": spec for spec in signature.data}
+    specs_by_name = {f"d_{spec.name}": spec for spec in signature.data}
     if signature.kind == "train":
-        found["d_y"] = TensorSpec("y", (signature.batch_size,), "int32")
-        found["d_sample_weight"] = TensorSpec("sample_weight", (signature.batch_size,))
+        specs_by_name["d_y"] = TensorSpec("y", (signature.batch_size,), "int32")
+        specs_by_name["d_sample_weight"] = TensorSpec("sample_weight", (signature.batch_size,))
     for letter, specs in (
         ("t", signature.trained),
         ("f", signature.frozen),
         ("s", signature.slots),
         ("n", signature.noise),
     ):
-        found |= {f"{letter}_{i}": spec for i, spec in enumerate(specs)}
-    return found | {f"h_{name}": TensorSpec(name, ()) for name in signature.hyper}
+        specs_by_name |= {f"{letter}_{i}": spec for i, spec in enumerate(specs)}
+    return specs_by_name | {f"h_{name}": TensorSpec(name, ()) for name in signature.hyper}
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
@@ -130,12 +137,12 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     return -tf.reduce_sum(tf.one_hot(y, int(logits.shape[-1])) * tf.nn.log_softmax(logits), axis=-1)
 
 
-def samples(network: Network, batch_size: int) -> TensorSpec:
+def make_input_spec(network: Network, batch_size: int) -> TensorSpec:
     """Return the spec of the data tensor `x`: a batch of the model's input."""
     return TensorSpec("x", (batch_size, *network.input_shape))
 
 
-def features_spec(network: Network, batch_size: int) -> TensorSpec:
+def make_features_spec(network: Network, batch_size: int) -> TensorSpec:
     """Return the spec of the data tensor `features`: a batch of what the trunk gives."""
     return TensorSpec("features", (batch_size, *network.features_shape))
 
@@ -143,7 +150,7 @@ def features_spec(network: Network, batch_size: int) -> TensorSpec:
 def classify(network: Network, batch_size: int, optimizer: Optimizer, name: str = "train") -> Objective:
     """Train the whole model on cross-entropy."""
 
-    def loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
+    def measure_loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
         logits, updates = network.apply(weights, data["x"], training=True, noise=noise)
         return cross_entropy(logits, data["y"]), updates
 
@@ -153,37 +160,37 @@ def classify(network: Network, batch_size: int, optimizer: Optimizer, name: str 
         name,
         "train",
         batch_size,
-        (samples(network, batch_size),),
+        (make_input_spec(network, batch_size),),
         trained,
         frozen,
-        network.noise(batch_size),
+        network.list_noise(batch_size),
         network.statistics,
         optimizer=optimizer,
-        loss_per_sample=loss,
+        loss_per_sample=measure_loss,
     )
 
 
-def predict(network: Network, batch_size: int, name: str = "predict") -> Objective:
+def predict_logits(network: Network, batch_size: int, name: str = "predict") -> Objective:
     """Give the logits of the whole model: float32[batch, classes]."""
     return Objective(
         name,
         "predict",
         batch_size,
-        (samples(network, batch_size),),
+        (make_input_spec(network, batch_size),),
         frozen=network.specs,
         out=lambda weights, data: network.apply(weights, data["x"])[0],
     )
 
 
-def features(network: Network, batch_size: int, name: str = "features") -> Objective:
+def extract_features(network: Network, batch_size: int, name: str = "features") -> Objective:
     """Give the trunk's features: float32[batch, *features_shape]."""
     return Objective(
         name,
         "predict",
         batch_size,
-        (samples(network, batch_size),),
+        (make_input_spec(network, batch_size),),
         frozen=network.select(network.trunk_names),
-        out=lambda weights, data: network.trunk(weights, data["x"]),
+        out=lambda weights, data: network.apply_trunk(weights, data["x"]),
     )
 
 
@@ -192,9 +199,9 @@ def train_head(
 ) -> Objective:
     """Train the head alone on features that were computed once."""
 
-    def loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
+    def measure_loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
         return cross_entropy(
-            network.head(weights, data["features"], training=True, noise=noise), data["y"]
+            network.apply_head(weights, data["features"], training=True, noise=noise), data["y"]
         ), {}
 
     head = network.select(network.head_names)
@@ -204,12 +211,12 @@ def train_head(
         name,
         "train",
         batch_size,
-        (features_spec(network, batch_size),),
+        (make_features_spec(network, batch_size),),
         trained,
         frozen,
-        network.head_noise(batch_size),
+        network.list_head_noise(batch_size),
         optimizer=optimizer,
-        loss_per_sample=loss,
+        loss_per_sample=measure_loss,
     )
 
 
@@ -219,19 +226,19 @@ def predict_head(network: Network, batch_size: int, name: str = "predict_head") 
         name,
         "predict",
         batch_size,
-        (features_spec(network, batch_size),),
+        (make_features_spec(network, batch_size),),
         frozen=network.select(network.head_names),
-        out=lambda weights, data: network.head(weights, data["features"]),
+        out=lambda weights, data: network.apply_head(weights, data["features"]),
     )
 
 
-def _optimizer(objective: Objective) -> Optimizer:
+def _require_optimizer(objective: Objective) -> Optimizer:
     if objective.optimizer is None:
         raise PlanError(f"objective {objective.name} trains but has no optimizer; give it one such as sgd()")
     return objective.optimizer
 
 
-def _named(letter: str, specs: tuple[TensorSpec, ...], args: Tensors) -> dict[str, Tensor]:
+def _name_tensors(letter: str, specs: tuple[TensorSpec, ...], args: Tensors) -> dict[str, Tensor]:
     return {spec.name: args[f"{letter}_{i}"] for i, spec in enumerate(specs)}
 
 

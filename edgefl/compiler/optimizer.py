@@ -13,7 +13,7 @@ from edgefl.plan.spec import TensorSpec
 
 Tensor = Any
 Tensors = Mapping[str, Tensor]
-Update = Callable[[Tensors, Tensors, Tensors, Tensors], tuple[dict[str, Tensor], dict[str, Tensor]]]
+UpdateFunction = Callable[[Tensors, Tensors, Tensors, Tensors], tuple[dict[str, Tensor], dict[str, Tensor]]]
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Optimizer:
 
     name: str
     hyper: Mapping[str, float]
-    slots: Callable[[Sequence[TensorSpec]], tuple[TensorSpec, ...]]
-    update: Update
+    make_slots: Callable[[Sequence[TensorSpec]], tuple[TensorSpec, ...]]
+    update: UpdateFunction
 
 
 def sgd(
@@ -35,28 +35,28 @@ def sgd(
     """Return keras.optimizers.SGD: `m <- momentum m - lr g; w <- w + m`; nesterov: `w <- w + momentum m - lr
     g`. No slots at momentum 0.
     """
-    hyper = {"learning_rate": learning_rate} | _present(momentum=momentum, weight_decay=weight_decay)
+    hyper = {"learning_rate": learning_rate} | _drop_zeros(momentum=momentum, weight_decay=weight_decay)
 
-    def slots(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        return _like("momentum", specs) if momentum else ()
+    def make_slots(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        return _make_slots("momentum", specs) if momentum else ()
 
     def update(
         weights: Tensors, gradients: Tensors, slots: Tensors, hyper: Tensors
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        weights = _decay(weights, hyper)
+        weights = _apply_decay(weights, hyper)
         new = {}
-        kept = {}
+        new_slots = {}
         for name, weight in weights.items():
             step = gradients[name] * hyper["learning_rate"]
             if not momentum:
                 new[name] = weight - step
                 continue
             velocity = slots[f"momentum/{name}"] * hyper["momentum"] - step
-            kept[f"momentum/{name}"] = velocity
+            new_slots[f"momentum/{name}"] = velocity
             new[name] = weight + (velocity * hyper["momentum"] - step if nesterov else velocity)
-        return new, kept
+        return new, new_slots
 
-    return Optimizer("sgd", hyper, slots, update)
+    return Optimizer("sgd", hyper, make_slots, update)
 
 
 def adam(
@@ -68,21 +68,21 @@ def adam(
     weight_decay: float = 0.0,
 ) -> Optimizer:
     """Return keras.optimizers.Adam (Kingma and Ba, arXiv:1412.6980). The step count is a slot."""
-    hyper = {"learning_rate": learning_rate} | _present(weight_decay=weight_decay)
+    hyper = {"learning_rate": learning_rate} | _drop_zeros(weight_decay=weight_decay)
 
-    def slots(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        return (*_like("momentum", specs), *_like("velocity", specs), TensorSpec("step", ()))
+    def make_slots(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        return (*_make_slots("momentum", specs), *_make_slots("velocity", specs), TensorSpec("step", ()))
 
     def update(
         weights: Tensors, gradients: Tensors, slots: Tensors, hyper: Tensors
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         import tensorflow as tf
 
-        weights = _decay(weights, hyper)
+        weights = _apply_decay(weights, hyper)
         step = slots["step"] + 1.0
         rate = hyper["learning_rate"] * tf.sqrt(1.0 - tf.pow(beta_2, step)) / (1.0 - tf.pow(beta_1, step))
         new = {}
-        kept = {"step": step}
+        new_slots = {"step": step}
         for name, weight in weights.items():
             gradient = gradients[name]
             mean = slots[f"momentum/{name}"]
@@ -90,11 +90,11 @@ def adam(
             mean = mean + (gradient - mean) * (1.0 - beta_1)
             variance = variance + (gradient * gradient - variance) * (1.0 - beta_2)
             new[name] = weight - mean * rate / (tf.sqrt(variance) + epsilon)
-            kept[f"momentum/{name}"] = mean
-            kept[f"velocity/{name}"] = variance
-        return new, kept
+            new_slots[f"momentum/{name}"] = mean
+            new_slots[f"velocity/{name}"] = variance
+        return new, new_slots
 
-    return Optimizer("adam", hyper, slots, update)
+    return Optimizer("adam", hyper, make_slots, update)
 
 
 def adamw(
@@ -107,18 +107,18 @@ def adamw(
 ) -> Optimizer:
     """Return keras.optimizers.AdamW (Loshchilov and Hutter, arXiv:1711.05101)."""
     base = adam(learning_rate, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, weight_decay=weight_decay)
-    return Optimizer("adamw", base.hyper, base.slots, base.update)
+    return Optimizer("adamw", base.hyper, base.make_slots, base.update)
 
 
-def _present(**hyper: float) -> dict[str, float]:
+def _drop_zeros(**hyper: float) -> dict[str, float]:
     return {name: value for name, value in hyper.items() if value}
 
 
-def _like(slot: str, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+def _make_slots(slot: str, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec(f"{slot}/{spec.name}", spec.shape) for spec in specs)
 
 
-def _decay(weights: Tensors, hyper: Tensors) -> Tensors:
+def _apply_decay(weights: Tensors, hyper: Tensors) -> Tensors:
     if "weight_decay" not in hyper:
         return weights
     rest = 1.0 - hyper["weight_decay"] * hyper["learning_rate"]

@@ -7,24 +7,24 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from edgefl.compiler.windows import geometry_of, pad, taps, untap
+from edgefl.compiler.windows import gather_taps, pad_image, read_geometry, scatter_taps
 
 Tensor = Any
 
 _LOWEST = float(np.finfo(np.float32).min)
 
 
-def max_pool_gradient(op: Any, gradient: Tensor) -> Tensor:
+def differentiate_max_pool(op: Any, gradient: Tensor) -> Tensor:
     """Return the gradient of MaxPool by its input.
 
     `sign(y - x)` is 0 where x is the maximum: cheaper in TFLite than EQUAL with CAST or WHERE. What no
     element before took goes to the last one.
     """
-    geometry = geometry_of(op, op.get_attr("ksize")[1:3])
-    image = pad(op.inputs[0], geometry, _LOWEST)
+    geometry = read_geometry(op, op.get_attr("ksize")[1:3])
+    image = pad_image(op.inputs[0], geometry, _LOWEST)
     top = op.outputs[0]
     left = gradient
-    seen = [taps(row, geometry.columns) for row in taps(image, geometry.rows)]
+    seen = [gather_taps(row, geometry.columns) for row in gather_taps(image, geometry.rows)]
     lines = []
     for row in seen:
         values = []
@@ -35,21 +35,21 @@ def max_pool_gradient(op: Any, gradient: Tensor) -> Tensor:
             rest = left * tf.sign(top - element)
             values.append(left - rest)
             left = rest
-        lines.append(untap(values, geometry.columns))
-    return untap(lines, geometry.rows)
+        lines.append(scatter_taps(values, geometry.columns))
+    return scatter_taps(lines, geometry.rows)
 
 
-def average_pool_gradient(op: Any, gradient: Tensor) -> Tensor:
+def differentiate_average_pool(op: Any, gradient: Tensor) -> Tensor:
     """Return the gradient of AvgPool by its input; padded samples do not count in the mean."""
-    geometry = geometry_of(op, op.get_attr("ksize")[1:3])
+    geometry = read_geometry(op, op.get_attr("ksize")[1:3])
     counts = np.ones((1, 1, 1, 1), np.float32)
     for axis in (geometry.rows, geometry.columns):
         starts = np.arange(axis.out) * axis.stride - axis.before
         inside = np.minimum(starts + axis.window, axis.size) - np.maximum(starts, 0)
-        counts = counts * inside.reshape([-1 if place == axis.place else 1 for place in range(4)]).astype(
+        counts = counts * inside.reshape([-1 if index == axis.index else 1 for index in range(4)]).astype(
             np.float32
         )
     share = 1.0 / counts
     even = gradient * (float(share.flat[0]) if (share == share.flat[0]).all() else share)
-    line = untap([even] * geometry.columns.window, geometry.columns)
-    return untap([line] * geometry.rows.window, geometry.rows)
+    line = scatter_taps([even] * geometry.columns.window, geometry.columns)
+    return scatter_taps([line] * geometry.rows.window, geometry.rows)

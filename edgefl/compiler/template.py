@@ -12,12 +12,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from edgefl.errors import PlanError
-from edgefl.plan.fill import BIAS, KERNEL, fill_template
+from edgefl.plan.fill import BIAS_RULE, KERNEL_RULE, fill_template
 from edgefl.plan.spec import Binding, TensorSpec
-from edgefl.plan.tflite import float_constants, read_subgraph
+from edgefl.plan.tflite import read_float_constants, read_subgraph
 from edgefl.types import Array, Weights
 
-FIRST = 0x53800001  # the bits of a float32 near 2^40: no model holds such constants of its own
+FIRST_PLACEHOLDER_BITS = (
+    0x53800001  # the bits of a float32 near 2^40: no model holds such constants of its own
+)
 TOLERANCE = 1e-5
 
 
@@ -32,7 +34,7 @@ class Inference(Protocol):
     def out(self) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Any] | None: ...
 
 
-def _placeholders(specs: Sequence[TensorSpec]) -> tuple[dict[str, Array], dict[str, int]]:
+def _make_placeholders(specs: Sequence[TensorSpec]) -> tuple[dict[str, Array], dict[str, int]]:
     """Return for each weight its placeholder float32[shape], and the first of its serial numbers."""
     values = {}
     starts = {}
@@ -40,7 +42,7 @@ def _placeholders(specs: Sequence[TensorSpec]) -> tuple[dict[str, Array], dict[s
     for spec in specs:
         count = int(np.prod(spec.shape, dtype=int))
         values[spec.name] = (
-            np.arange(FIRST + start, FIRST + start + count, dtype=np.uint32)
+            np.arange(FIRST_PLACEHOLDER_BITS + start, FIRST_PLACEHOLDER_BITS + start + count, dtype=np.uint32)
             .view(np.float32)
             .reshape(spec.shape)
         )
@@ -49,9 +51,9 @@ def _placeholders(specs: Sequence[TensorSpec]) -> tuple[dict[str, Array], dict[s
     return values, starts
 
 
-def _identity_norms(values: dict[str, Array], epsilons: Mapping[str, float]) -> None:
+def _set_identity_norms(values: dict[str, Array], epsilons: Mapping[str, float]) -> None:
     for norm, epsilon in epsilons.items():
-        values[f"{norm}/moving_variance"] = _unit_variance(
+        values[f"{norm}/moving_variance"] = _find_unit_variance(
             norm, epsilon, len(values[f"{norm}/moving_variance"])
         )
         if f"{norm}/gamma" in values:
@@ -60,7 +62,7 @@ def _identity_norms(values: dict[str, Array], epsilons: Mapping[str, float]) -> 
         values[f"{norm}/moving_mean"] = np.zeros_like(mean) if f"{norm}/beta" in values else -mean
 
 
-def _unit_variance(norm: str, epsilon: float, count: int) -> Array:
+def _find_unit_variance(norm: str, epsilon: float, count: int) -> Array:
     """Return variances float32[count] by which TensorFlow on this processor divides nothing: its 1 / sqrt(v +
     epsilon) is 1 exactly.
 
@@ -70,41 +72,41 @@ def _unit_variance(norm: str, epsilon: float, count: int) -> Array:
 
     near = np.float32(1) - np.float32(epsilon)
     step = np.float32(2**-24)
-    found = np.full(count, np.nan, np.float32)
+    variances = np.full(count, np.nan, np.float32)
     for steps in (0, -1, -2, 1, 2, -3, 3):
         tried = np.full(count, near + np.float32(steps) * step, np.float32)
         scale = tf.math.rsqrt(tf.constant(tried) + tf.constant(epsilon, tf.float32)).numpy()
-        found = np.where(np.isnan(found) & (scale == 1), tried, found)
-    if np.isnan(found).any():
+        variances = np.where(np.isnan(variances) & (scale == 1), tried, variances)
+    if np.isnan(variances).any():
         raise PlanError(
             f"layer {norm}: no variance makes 1 / sqrt(variance + {epsilon}) equal 1; use an epsilon such as "
             "0.001"
         )
-    return found
+    return variances
 
 
-def _logits(objective: Inference, weights: Mapping[str, Any], x: Any) -> Any:
+def _predict(objective: Inference, weights: Mapping[str, Any], x: Any) -> Any:
     if objective.out is None:
         raise PlanError("the mixture's objective is one of training, expected kind predict; give its `out`")
     return objective.out(weights, {"x": x})
 
 
-def convert(objective: Inference, values: Weights) -> bytes:
+def convert_objective(objective: Inference, values: Weights) -> bytes:
     """Return the objective at batch 1 with these weights as constants, a float .tflite of builtin ops.
 
     Raises PlanError.
     """
     import tensorflow as tf
 
-    from edgefl.compiler.layers import EXPORTED
+    from edgefl.compiler.layers import TRACING_EXPORT
 
     (x,) = (spec for spec in objective.data)
     constants = {name: tf.constant(value) for name, value in values.items()}
 
     def serve(x: Any) -> Any:
-        return {"out": _logits(objective, constants, x)}
+        return {"out": _predict(objective, constants, x)}
 
-    token = EXPORTED.set(True)
+    token = TRACING_EXPORT.set(True)
     try:
         traced = tf.function(serve, autograph=False).get_concrete_function(
             tf.TensorSpec((1, *x.shape[1:]), tf.float32, name="x")
@@ -120,14 +122,14 @@ def convert(objective: Inference, values: Weights) -> bytes:
             "lists"
         ) from error
     finally:
-        EXPORTED.reset(token)
+        TRACING_EXPORT.reset(token)
 
 
 def _match(
     constant: Array, specs: Sequence[TensorSpec], starts: Mapping[str, int]
 ) -> tuple[str, tuple[int, ...]] | None:
     """Return weight and permutation of a constant that holds one, None for any other constant."""
-    serial = np.ascontiguousarray(constant).view(np.uint32).ravel().astype(np.int64) - FIRST
+    serial = np.ascontiguousarray(constant).view(np.uint32).ravel().astype(np.int64) - FIRST_PLACEHOLDER_BITS
     for spec in specs:
         count = int(np.prod(spec.shape, dtype=int))
         if (
@@ -145,24 +147,24 @@ def _match(
 
 def _bind(model: bytes, specs: Sequence[TensorSpec], starts: Mapping[str, int]) -> dict[int, Binding]:
     bindings = {}
-    for index, constant in float_constants(model).items():
+    for index, constant in read_float_constants(model).items():
         match = _match(constant, specs, starts)
         if match:
             bindings[index] = Binding(match[0], index, match[1], tuple(int(n) for n in constant.shape))
     return bindings
 
 
-def _norms(specs: Sequence[TensorSpec], epsilons: Mapping[str, float]) -> dict[str, float]:
+def _find_norm_epsilons(specs: Sequence[TensorSpec], epsilons: Mapping[str, float]) -> dict[str, float]:
     """Return the epsilon of each batch norm among the weights, by the prefix of its weights' names."""
-    found = {}
+    norm_epsilons = {}
     for spec in specs:
         if spec.name.endswith("/moving_mean"):
             norm = spec.name.removesuffix("/moving_mean")
             layer = norm if norm in epsilons else norm.rsplit("/", 1)[-1]
             if layer not in epsilons:
                 raise PlanError(f"the epsilon of the batch norm {norm} is not known; pass it in `epsilons`")
-            found[norm] = epsilons[layer]
-    return found
+            norm_epsilons[norm] = epsilons[layer]
+    return norm_epsilons
 
 
 def _fold(model: bytes, bindings: dict[int, Binding], names: set[str], norms: Mapping[str, float]) -> None:
@@ -171,13 +173,13 @@ def _fold(model: bytes, bindings: dict[int, Binding], names: set[str], norms: Ma
     for norm, epsilon in norms.items():
         beta = f"{norm}/beta" if f"{norm}/beta" in names else ""
         carrier = beta or f"{norm}/moving_mean"
-        place = next((i for i, b in bindings.items() if b.weight == carrier), None)
+        tensor_index = next((i for i, b in bindings.items() if b.weight == carrier), None)
         before = [
             op
             for op in operators
-            if len(op.inputs) == 3 and op.inputs[2] == place and op.inputs[1] in bindings
+            if len(op.inputs) == 3 and op.inputs[2] == tensor_index and op.inputs[1] in bindings
         ]
-        if place is None or len(before) != 1:
+        if tensor_index is None or len(before) != 1:
             raise PlanError(
                 f"the batch norm {norm} is not right behind a convolution or dense layer, so it cannot be "
                 "folded for export; move it there (the activation after it) or use GroupNormalization"
@@ -198,10 +200,10 @@ def _fold(model: bytes, bindings: dict[int, Binding], names: set[str], norms: Ma
             kernel.tensor,
             kernel.permutation,
             kernel.shape,
-            {"rule": KERNEL, "axis": axis, **sources},
+            {"rule": KERNEL_RULE, "axis": axis, **sources},
         )
-        rule = {"rule": BIAS, "beta": beta, "bias": bias if bias in names else "", **sources}
-        bindings[place] = Binding(carrier, place, (0,), bindings[place].shape, rule)
+        rule = {"rule": BIAS_RULE, "beta": beta, "bias": bias if bias in names else "", **sources}
+        bindings[tensor_index] = Binding(carrier, tensor_index, (0,), bindings[tensor_index].shape, rule)
 
 
 def _check(
@@ -223,7 +225,7 @@ def _check(
         ).astype(np.float32)
     x = rng.random((1, *objective.data[0].shape[1:]), dtype=np.float32)
     expected = np.asarray(
-        _logits(objective, {name: tf.constant(value) for name, value in weights.items()}, tf.constant(x))
+        _predict(objective, {name: tf.constant(value) for name, value in weights.items()}, tf.constant(x))
     )
     interpreter = load_interpreter(fill_template(template, bindings, weights), reference=True)
     interpreter.allocate_tensors()
@@ -254,19 +256,21 @@ def build_template(
             f"the mixture takes {', '.join(s.name for s in objective.data)}, expected x alone; a device has "
             "nothing else"
         )
-    norms = _norms(specs, epsilons or {})
-    values, starts = _placeholders(specs)
-    _identity_norms(values, norms)
-    template = convert(objective, values)
+    norms = _find_norm_epsilons(specs, epsilons or {})
+    values, starts = _make_placeholders(specs)
+    _set_identity_norms(values, norms)
+    template = convert_objective(objective, values)
     bindings = _bind(template, specs, starts)
-    own = tuple(spec for spec in specs if not any(spec.name.startswith(f"{norm}/") for norm in norms))
-    hidden = {spec.name for spec in own} - {b.weight for b in bindings.values()}
+    layer_specs = tuple(spec for spec in specs if not any(spec.name.startswith(f"{norm}/") for norm in norms))
+    hidden = {spec.name for spec in layer_specs} - {b.weight for b in bindings.values()}
     if norms and hidden:  # biases that were added to a norm's shift: the shift shows once they are zero
-        template = convert(objective, {n: np.zeros_like(v) if n in hidden else v for n, v in values.items()})
+        template = convert_objective(
+            objective, {n: np.zeros_like(v) if n in hidden else v for n, v in values.items()}
+        )
         bindings = _bind(template, specs, starts)
     _fold(template, bindings, {spec.name for spec in specs}, norms)
     derived = {str(b.derived.get("bias")) for b in bindings.values() if b.derived}
-    lost = sorted({spec.name for spec in own} - {b.weight for b in bindings.values()} - derived)
+    lost = sorted({spec.name for spec in layer_specs} - {b.weight for b in bindings.values()} - derived)
     if lost:
         raise PlanError(
             f"the converter merged {', '.join(lost)} into other constants, so a device cannot fill them in; "

@@ -25,7 +25,7 @@ class Axis:
     Sizes in samples; before, after: the padding.
     """
 
-    place: int
+    index: int
     size: int
     window: int
     stride: int
@@ -40,7 +40,7 @@ class Axis:
         return (self.out - 1) * self.stride + 1
 
     @property
-    def tiles(self) -> bool:
+    def is_tiling(self) -> bool:
         """Whether the windows neither overlap nor leave gaps between them."""
         return self.window == self.stride and self.dilation == 1
 
@@ -79,7 +79,7 @@ def make_geometry(
     return Geometry(*axes)
 
 
-def geometry_of(op: Any, window: Sequence[int]) -> Geometry:
+def read_geometry(op: Any, window: Sequence[int]) -> Geometry:
     """Read strides, dilations and padding off a TensorFlow op (NHWC) whose first input is the image."""
     attributes = op.node_def.attr
     dilations = list(op.get_attr("dilations"))[1:3] if "dilations" in attributes else [1, 1]
@@ -91,7 +91,7 @@ def geometry_of(op: Any, window: Sequence[int]) -> Geometry:
     )
 
 
-def pad(image: Tensor, geometry: Geometry, value: float = 0.0) -> Tensor:
+def pad_image(image: Tensor, geometry: Geometry, value: float = 0.0) -> Tensor:
     """Return the image with the op's padding around it."""
     rows = geometry.rows
     columns = geometry.columns
@@ -101,42 +101,42 @@ def pad(image: Tensor, geometry: Geometry, value: float = 0.0) -> Tensor:
 
 def pad_axis(image: Tensor, axis: Axis) -> Tensor:
     """Return the image with the op's padding on one axis."""
-    return _fit(image, axis.place, axis.before, axis.after)
+    return _fit(image, axis.index, axis.before, axis.after)
 
 
-def taps(padded: Tensor, axis: Axis) -> list[Tensor]:
+def gather_taps(padded: Tensor, axis: Axis) -> list[Tensor]:
     """Return for each window element along the axis what every window sees there: `out` long on that axis.
 
     With strides, samples that lie a stride apart are first put side by side: a slice in steps is thirty times
     slower in TFLite.
     """
-    place = axis.place
+    index = axis.index
     stride = axis.stride
     starts = [k * axis.dilation for k in range(axis.window)]
     if stride == 1:
-        return [_cut(padded, place, start, axis.out) for start in starts]
+        return [_cut(padded, index, start, axis.out) for start in starts]
     groups = starts[-1] // stride + axis.out
-    whole = _fit(padded, place, 0, groups * stride - padded.shape[place])
+    whole = _fit(padded, index, 0, groups * stride - padded.shape[index])
     shape = whole.shape.as_list()
-    inner = math.prod(shape[place + 1 :])
+    inner = math.prod(shape[index + 1 :])
     grouped = tf.reshape(whole, (-1, groups, stride * inner))
-    shape[place] = axis.out
-    found = []
+    shape[index] = axis.out
+    elements = []
     for start in starts:
         group, rest = divmod(start, stride)
-        found.append(
+        elements.append(
             tf.reshape(grouped[:, group : group + axis.out, rest * inner : (rest + 1) * inner], shape)
         )
-    return found
+    return elements
 
 
-def inside(axis: Axis, k: int) -> bool:
+def has_samples(axis: Axis, k: int) -> bool:
     """Whether any window sees a sample at its element k: on small images elements may see padding only."""
     start = k * axis.dilation - axis.before
     return start < axis.size and start + axis.reach > 0
 
 
-def tap(image: Tensor, axis: Axis, k: int, first: int, count: int) -> Tensor:
+def gather_tap(image: Tensor, axis: Axis, k: int, first: int, count: int) -> Tensor:
     """Return what every window sees at its element k, in channels `first` to `first + count` of a turned
     image without padding.
 
@@ -146,35 +146,35 @@ def tap(image: Tensor, axis: Axis, k: int, first: int, count: int) -> Tensor:
     low = max(start, 0)
     high = min(start + axis.out, axis.size)
     window = [slice(first, first + count)] + [slice(None)] * 3
-    window[axis.place] = slice(low, high)
-    return _fit(image[tuple(window)], axis.place, low - start, start + axis.out - high)
+    window[axis.index] = slice(low, high)
+    return _fit(image[tuple(window)], axis.index, low - start, start + axis.out - high)
 
 
-def place(values: Tensor, axis: Axis, k: int) -> Tensor:
+def scatter_tap(values: Tensor, axis: Axis, k: int) -> Tensor:
     """The adjoint of a tap: put what every window gives for its element k where that element lies in the
     image, zero elsewhere.
     """
-    if not inside(axis, k):
+    if not has_samples(axis, k):
         shape = values.shape.as_list()
-        shape[axis.place] = axis.size
+        shape[axis.index] = axis.size
         return tf.zeros(shape)
     start = k * axis.dilation - axis.before
-    return _fit(_dilate(values, axis), axis.place, start, axis.size - start - axis.reach)
+    return _fit(_dilate(values, axis), axis.index, start, axis.size - start - axis.reach)
 
 
-def untap(values: Sequence[Tensor], axis: Axis) -> Tensor:
+def scatter_taps(values: Sequence[Tensor], axis: Axis) -> Tensor:
     """The adjoint of `pad` and `taps` along the axis: return the image, `size` long, summed where windows
     overlap.
     """
-    if axis.tiles:
-        whole = _interleave(values, axis.place)
-        return _fit(whole, axis.place, -axis.before, axis.size + axis.before - axis.out * axis.window)
+    if axis.is_tiling:
+        whole = _interleave(values, axis.index)
+        return _fit(whole, axis.index, -axis.before, axis.size + axis.before - axis.out * axis.window)
     # On a very small image every element may see padding only. Element 0 then gives zeros.
-    seen = [k for k in range(len(values)) if inside(axis, k)] or [0]
-    return sum_of([place(values[k], axis, k) for k in seen])
+    seen = [k for k in range(len(values)) if has_samples(axis, k)] or [0]
+    return add_tensors([scatter_tap(values[k], axis, k) for k in seen])
 
 
-def sum_of(values: Sequence[Tensor]) -> Tensor:
+def add_tensors(values: Sequence[Tensor]) -> Tensor:
     """Add tensors one after the other: TFLite's ADD_N is not among the ops that runtimes do fast."""
     return reduce(add, values)
 
@@ -184,28 +184,28 @@ def concat(values: Sequence[Tensor], axis: int) -> Tensor:
     return values[0] if len(values) == 1 else tf.concat(values, axis)
 
 
-def _cut(image: Tensor, place: int, start: int, length: int) -> Tensor:
-    if start == 0 and length == image.shape[place]:
+def _cut(image: Tensor, axis: int, start: int, length: int) -> Tensor:
+    if start == 0 and length == image.shape[axis]:
         return image
     window = [slice(None)] * len(image.shape)
-    window[place] = slice(start, start + length)
+    window[axis] = slice(start, start + length)
     return image[tuple(window)]
 
 
-def _fit(image: Tensor, place: int, before: int, after: int) -> Tensor:
+def _fit(image: Tensor, axis: int, before: int, after: int) -> Tensor:
     """Pad the axis with zeros; negative counts cut.
 
     Padded with two axes: with four, XNNPACK copies run by run along the last one, three times slower.
     """
-    image = _cut(image, place, max(-before, 0), image.shape[place] + min(before, 0) + min(after, 0))
+    image = _cut(image, axis, max(-before, 0), image.shape[axis] + min(before, 0) + min(after, 0))
     before = max(before, 0)
     after = max(after, 0)
     if not (before or after):
         return image
     shape = image.shape.as_list()
-    inner = math.prod(shape[place + 1 :])
-    wide = tf.pad(tf.reshape(image, (-1, shape[place] * inner)), [[0, 0], [before * inner, after * inner]])
-    shape[place] += before + after
+    inner = math.prod(shape[axis + 1 :])
+    wide = tf.pad(tf.reshape(image, (-1, shape[axis] * inner)), [[0, 0], [before * inner, after * inner]])
+    shape[axis] += before + after
     return tf.reshape(wide, shape)
 
 
@@ -213,15 +213,15 @@ def _dilate(image: Tensor, axis: Axis) -> Tensor:
     if axis.stride == 1:
         return image
     shape = image.shape.as_list()
-    inner = math.prod(shape[axis.place + 1 :])
+    inner = math.prod(shape[axis.index + 1 :])
     # Zeros put between would stand in the plan
     padded = tf.pad(tf.reshape(image, (-1, inner)), [[0, 0], [0, (axis.stride - 1) * inner]])
-    shape[axis.place] *= axis.stride
-    return _cut(tf.reshape(padded, shape), axis.place, 0, axis.reach)
+    shape[axis.index] *= axis.stride
+    return _cut(tf.reshape(padded, shape), axis.index, 0, axis.reach)
 
 
-def _interleave(values: Sequence[Tensor], place: int) -> Tensor:
+def _interleave(values: Sequence[Tensor], axis: int) -> Tensor:
     """Deal the tensors out along the axis: the first of each, then the second of each, and so on."""
     shape = values[0].shape.as_list()
-    shape[place] *= len(values)
-    return tf.reshape(concat(values, place + 1), shape)
+    shape[axis] *= len(values)
+    return tf.reshape(concat(values, axis + 1), shape)

@@ -10,10 +10,10 @@ from edgefl.config.schema import (
     PartitionConfig,
     PersonalizationConfig,
     PrivacyConfig,
-    as_shape,
     load_config,
-    nearest,
     parse_config,
+    parse_shape,
+    suggest_nearest,
     with_simulated_clients,
 )
 
@@ -27,9 +27,9 @@ __all__ = [
     "PartitionConfig",
     "PersonalizationConfig",
     "PrivacyConfig",
-    "as_shape",
     "load_config",
-    "nearest",
     "parse_config",
+    "parse_shape",
+    "suggest_nearest",
     "with_simulated_clients",
 ]

@@ -12,7 +12,7 @@ from edgefl.errors import ConfigError
 
 DEFAULT_BROKER = "mqtt://localhost:1883"
 T = TypeVar("T")
-APART = (
+OTHER_TABLE_FIELDS = (
     "broker",
     "algorithm",
     "options",
@@ -25,7 +25,7 @@ APART = (
 )
 """The fields of FederationConfig that are no keys of the table `[federation]`."""
 
-KINDS: Mapping[type, str] = {
+TYPE_NAMES: Mapping[type, str] = {
     int: "a whole number",
     float: "a number",
     str: "text",
@@ -35,9 +35,9 @@ KINDS: Mapping[type, str] = {
 }
 
 
-def in_words(kind: type) -> str:
+def describe_type(kind: type) -> str:
     """Return what a value of this type is called in a configuration file."""
-    return KINDS.get(kind, "a table")
+    return TYPE_NAMES.get(kind, "a table")
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class PartitionConfig:
 @dataclass(frozen=True)
 class PrivacyConfig:
     """`[privacy]`: DP-FedAvg (`edgefl.privacy`), off while clip is 0, or secure aggregation
-    (`edgefl.security.secagg.summing`).
+    (`edgefl.security.secagg.masked_aggregation`).
 
     Attributes:
         clip: the L2 norm that each update is cut to; 0: no noise is added
@@ -408,9 +408,11 @@ class FederationConfig:
             )
 
     def _check_mode(self) -> None:
-        for key, known in (("mode", ("sync", "async")), ("late", ("drop", "keep"))):
-            if getattr(self, key) not in known:
-                raise ConfigError(f"{key} is {getattr(self, key)!r}, expected {known[0]!r} or {known[1]!r}")
+        for key, choices in (("mode", ("sync", "async")), ("late", ("drop", "keep"))):
+            if getattr(self, key) not in choices:
+                raise ConfigError(
+                    f"{key} is {getattr(self, key)!r}, expected {choices[0]!r} or {choices[1]!r}"
+                )
         if not 1 <= self.over_selection <= 10:
             raise ConfigError(
                 f"over_selection is {self.over_selection}, expected 1 (none) to 10 times clients_per_round"
@@ -456,7 +458,7 @@ def with_simulated_clients(config: FederationConfig) -> FederationConfig:
     return replace(config, clients=(), min_clients=config.partition.num_clients)
 
 
-def as_shape(text: str) -> tuple[int, ...]:
+def parse_shape(text: str) -> tuple[int, ...]:
     """Read one sample's shape, as `28,28,1`. ConfigError."""
     try:
         sizes = tuple(int(part) for part in text.split(","))
@@ -469,26 +471,28 @@ def as_shape(text: str) -> tuple[int, ...]:
     return sizes
 
 
-def nearest(key: str, known: list[str]) -> str:
+def suggest_nearest(key: str, choices: list[str]) -> str:
     """Return the end of an error message that names the nearest known key."""
-    close = difflib.get_close_matches(key, known, 1)
-    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+    close = difflib.get_close_matches(key, choices, 1)
+    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(choices)}"
 
 
-def _check(table: str, raw: Mapping[str, Any], cls: type, skip: tuple[str, ...] = ()) -> dict[str, Any]:
-    known = {f.name: f for f in fields(cls) if f.name not in skip}
+def _check_table(table: str, raw: Mapping[str, Any], cls: type, skip: tuple[str, ...] = ()) -> dict[str, Any]:
+    table_fields = {f.name: f for f in fields(cls) if f.name not in skip}
     values = {}
     for key, value in raw.items():
-        if key not in known:
-            raise ConfigError(f"[{table}] has an unknown key {key!r}; {nearest(key, list(known))}")
-        default = known[key].default
+        if key not in table_fields:
+            raise ConfigError(
+                f"[{table}] has an unknown key {key!r}; {suggest_nearest(key, list(table_fields))}"
+            )
+        default = table_fields[key].default
         kind = type(default) if default is not MISSING else Mapping
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if kind is tuple and isinstance(value, list):
             value = tuple(value)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise ConfigError(f"[{table}] {key} is {value!r}, expected {in_words(kind)}")
+            raise ConfigError(f"[{table}] {key} is {value!r}, expected {describe_type(kind)}")
         values[key] = value
     return values
 
@@ -501,10 +505,10 @@ def parse_config(text: str) -> FederationConfig:
         raise ConfigError(
             f"not TOML: {error}; mend that line, or write a new file with `edgefl init`"
         ) from error
-    tables = ["federation", *(name for name in APART if name != "options")]
+    tables = ["federation", *(name for name in OTHER_TABLE_FIELDS if name != "options")]
     for table, value in raw.items():
         if table not in tables or not isinstance(value, dict):
-            raise ConfigError(f"unknown table [{table}]; {nearest(table, tables)}")
+            raise ConfigError(f"unknown table [{table}]; {suggest_nearest(table, tables)}")
     options = dict(raw.get("algorithm", {}))
     name = options.pop("name", FederationConfig.algorithm)
     if not isinstance(name, str):
@@ -512,30 +516,31 @@ def parse_config(text: str) -> FederationConfig:
             f"[algorithm] name is {name!r}, expected text such as {FederationConfig.algorithm!r}"
         )
     broker = _check_broker(raw.get("broker", {}))
-    federation = _check("federation", raw.get("federation", {}), FederationConfig, APART)
+    federation = _check_table("federation", raw.get("federation", {}), FederationConfig, OTHER_TABLE_FIELDS)
     return FederationConfig(
         **federation,
         **broker,
         algorithm=name,
         options=options,
-        model=_with_options("model", raw, ModelConfig),
-        data=_with_options("data", raw, DataConfig),
-        partition=_with_options("partition", raw, PartitionConfig),
-        privacy=PrivacyConfig(**_check("privacy", raw.get("privacy", {}), PrivacyConfig)),
+        model=_read_table_with_options("model", raw, ModelConfig),
+        data=_read_table_with_options("data", raw, DataConfig),
+        partition=_read_table_with_options("partition", raw, PartitionConfig),
+        privacy=PrivacyConfig(**_check_table("privacy", raw.get("privacy", {}), PrivacyConfig)),
         personalization=PersonalizationConfig(
-            **_check("personalization", raw.get("personalization", {}), PersonalizationConfig)
+            **_check_table("personalization", raw.get("personalization", {}), PersonalizationConfig)
         ),
-        fleet=FleetConfig(**_check("fleet", raw["fleet"], FleetConfig)) if "fleet" in raw else None,
+        fleet=FleetConfig(**_check_table("fleet", raw["fleet"], FleetConfig)) if "fleet" in raw else None,
     )
 
 
-def _with_options(table: str, raw: Mapping[str, Any], cls: Callable[..., T]) -> T:
+def _read_table_with_options(table: str, raw: Mapping[str, Any], cls: Callable[..., T]) -> T:
     """Read a table whose further keys are options of what it names."""
-    own = {f.name for f in fields(cls)} - {"options"}  # type: ignore[arg-type]
-    known, options = (
-        {k: v for k, v in raw.get(table, {}).items() if (k in own) == wanted} for wanted in (True, False)
+    field_names = {f.name for f in fields(cls)} - {"options"}  # type: ignore[arg-type]
+    settings, options = (
+        {k: v for k, v in raw.get(table, {}).items() if (k in field_names) == is_field}
+        for is_field in (True, False)
     )
-    return cls(**_check(table, known, cls), options=options)  # type: ignore[arg-type]
+    return cls(**_check_table(table, settings, cls), options=options)  # type: ignore[arg-type]
 
 
 def _check_broker(raw: Mapping[str, Any]) -> dict[str, Any]:

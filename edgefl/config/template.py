@@ -10,7 +10,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from edgefl.config.schema import (
-    APART,
+    OTHER_TABLE_FIELDS,
     DataConfig,
     FederationConfig,
     ModelConfig,
@@ -18,9 +18,9 @@ from edgefl.config.schema import (
     PersonalizationConfig,
     PrivacyConfig,
 )
-from edgefl.config.toml import key_text, value_text
+from edgefl.config.toml import format_key, format_value
 
-TABLES: Mapping[str, type] = {
+TABLE_CLASSES: Mapping[str, type] = {
     "federation": FederationConfig,
     "model": ModelConfig,
     "algorithm": FederationConfig,
@@ -30,15 +30,15 @@ TABLES: Mapping[str, type] = {
     "privacy": PrivacyConfig,
     "personalization": PersonalizationConfig,
 }
-WIDTH = 100
-HEAD = """# One federation, written by `edgefl init`. Behind # stands a default: take the # away to change it.
-# A key that is misspelt is named, and so is a value that does not fit."""
+COMMENT_COLUMNS = 100
+TEMPLATE_HEADER = """# One federation, written by `edgefl init`. Behind # stands a default: take the # away
+to change it. # A key that is misspelt is named, and so is a value that does not fit."""
 
 
-def key_docs(table: type) -> dict[str, str]:
+def read_key_docs(table: type) -> dict[str, str]:
     """Return the `Attributes:` of a dataclass's docstring, and of those of its bases, by key."""
     attributes = (
-        inspect.cleandoc(each.__doc__ or "").partition("Attributes:\n")[2] for each in reversed(table.__mro__)
+        inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[2] for base in reversed(table.__mro__)
     )
     entries = (
         entry
@@ -48,7 +48,7 @@ def key_docs(table: type) -> dict[str, str]:
     return {name: " ".join(text.split()) for name, text in entries}
 
 
-def commented(
+def render_commented_toml(
     config: FederationConfig, chosen: Mapping[str, Collection[str]], options: Mapping[str, type]
 ) -> str:
     """Return the configuration as TOML with a comment for each key.
@@ -58,44 +58,46 @@ def commented(
         chosen: by table, the keys that are written out; all others stand behind #.
         options: by table, the dataclass that holds the options of what the table names.
     """
-    tables = (_table(name, config, chosen.get(name, ()), options.get(name)) for name in TABLES)
-    return "\n\n".join([HEAD, *map("\n".join, tables)]) + "\n"
+    tables = (_render_table(name, config, chosen.get(name, ()), options.get(name)) for name in TABLE_CLASSES)
+    return "\n\n".join([TEMPLATE_HEADER, *map("\n".join, tables)]) + "\n"
 
 
-def _table(
+def _render_table(
     name: str, config: FederationConfig, chosen: Collection[str], options: type | None
 ) -> Iterator[str]:
-    docs = key_docs(TABLES[name])
+    docs = read_key_docs(TABLE_CLASSES[name])
     yield f"[{name}]"
-    for key, value, text in _rows(name, config, docs):
-        yield from _key(key, value, text, key in chosen)
+    for key, value, text in _list_keys(name, config, docs):
+        yield from _render_key(key, value, text, key in chosen)
     if options is not None:
-        yield f"# options of {_named(name, config)}, with their defaults"
-        values = {**asdict(options()), **_options(name, config)}
-        docs = key_docs(options)
+        yield f"# options of {_read_name(name, config)}, with their defaults"
+        values = {**asdict(options()), **_read_options(name, config)}
+        docs = read_key_docs(options)
         for key, value in values.items():
-            yield from _key(key, value, docs.get(key, ""), key in _options(name, config))
+            yield from _render_key(key, value, docs.get(key, ""), key in _read_options(name, config))
 
 
-def _key(key: str, value: Any, text: str, is_set: bool) -> Iterator[str]:
-    yield from (f"# {line}" for line in textwrap.wrap(text, WIDTH))
-    yield ("" if is_set else "# ") + f"{key_text(key)} = {value_text(value)}"
+def _render_key(key: str, value: Any, text: str, is_set: bool) -> Iterator[str]:
+    yield from (f"# {line}" for line in textwrap.wrap(text, COMMENT_COLUMNS))
+    yield ("" if is_set else "# ") + f"{format_key(key)} = {format_value(value)}"
 
 
-def _rows(name: str, config: FederationConfig, docs: Mapping[str, str]) -> Iterator[tuple[str, Any, str]]:
+def _list_keys(
+    name: str, config: FederationConfig, docs: Mapping[str, str]
+) -> Iterator[tuple[str, Any, str]]:
     if name in ("algorithm", "broker"):
         yield {"algorithm": "name", "broker": "url"}[name], getattr(config, name), docs[name]
         return
     record = config if name == "federation" else getattr(config, name)
-    for field in fields(TABLES[name]):
-        if field.name != "options" and not (name == "federation" and field.name in APART):
+    for field in fields(TABLE_CLASSES[name]):
+        if field.name != "options" and not (name == "federation" and field.name in OTHER_TABLE_FIELDS):
             yield field.name, getattr(record, field.name), docs[field.name]
 
 
-def _named(name: str, config: FederationConfig) -> str:
+def _read_name(name: str, config: FederationConfig) -> str:
     return config.algorithm if name == "algorithm" else str(getattr(config, name).name)
 
 
-def _options(name: str, config: FederationConfig) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = config.options if name == "algorithm" else getattr(config, name).options
-    return found
+def _read_options(name: str, config: FederationConfig) -> Mapping[str, Any]:
+    options: Mapping[str, Any] = config.options if name == "algorithm" else getattr(config, name).options
+    return options

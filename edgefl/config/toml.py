@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from edgefl.config.schema import APART, DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.config.schema import (
+    OTHER_TABLE_FIELDS,
+    DataConfig,
+    FederationConfig,
+    ModelConfig,
+    PartitionConfig,
+)
 from edgefl.errors import ConfigError
 
 
@@ -16,13 +22,15 @@ def to_toml(config: FederationConfig) -> str:
     ConfigError for an option that TOML has no form for.
     """
     federation = {
-        field.name: getattr(config, field.name) for field in fields(config) if field.name not in APART
+        field.name: getattr(config, field.name)
+        for field in fields(config)
+        if field.name not in OTHER_TABLE_FIELDS
     }
     tables: dict[str, Mapping[str, Any]] = {
         "federation": federation,
-        "model": _with_options(config.model),
-        "data": _with_options(config.data),
-        "partition": _with_options(config.partition),
+        "model": _merge_options(config.model),
+        "data": _merge_options(config.data),
+        "partition": _merge_options(config.partition),
         "algorithm": {"name": config.algorithm, **config.options},
         "broker": {"url": config.broker},
         "privacy": asdict(config.privacy),
@@ -30,40 +38,42 @@ def to_toml(config: FederationConfig) -> str:
         **({"fleet": asdict(config.fleet)} if config.fleet else {}),
     }
     texts = [
-        f"[{name}]\n" + "".join(f"{key_text(key)} = {value_text(value)}\n" for key, value in rows.items())
+        f"[{name}]\n" + "".join(f"{format_key(key)} = {format_value(value)}\n" for key, value in rows.items())
         for name, rows in tables.items()
     ]
     return "\n".join(texts)
 
 
-def _with_options(table: ModelConfig | DataConfig | PartitionConfig) -> dict[str, Any]:
+def _merge_options(table: ModelConfig | DataConfig | PartitionConfig) -> dict[str, Any]:
     return {
         field.name: getattr(table, field.name) for field in fields(table) if field.name != "options"
     } | dict(table.options)
 
 
-def _text(value: str) -> str:
+def _format_text(value: str) -> str:
     # of what JSON leaves as it is, TOML forbids one character
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def key_text(key: str) -> str:
+def format_key(key: str) -> str:
     """Return a key as TOML writes it."""
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _text(key)
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _format_text(key)
 
 
-def value_text(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value as TOML writes it; ConfigError for what TOML has no form for."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, str):
-        return _text(value)
+        return _format_text(value)
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(value_text, value))}]"
+        return f"[{', '.join(map(format_value, value))}]"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key_text(key)} = {value_text(each)}" for key, each in value.items()) + "}"
+        return (
+            "{" + ", ".join(f"{format_key(key)} = {format_value(item)}" for key, item in value.items()) + "}"
+        )
     raise ConfigError(
         f"{value!r} is a {type(value).__name__}, expected text, a number, true or false, a list or a table"
     )

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 Json = dict[str, Any]
-Kept = dict[str, tuple[Mapping[str, Any], Json]]
+DeviceCache = dict[str, tuple[Mapping[str, Any], Json]]
 
 
-def keyed(snapshot: Mapping[str, Any], kept: Kept | None = None) -> Json:
+def index_records(snapshot: Mapping[str, Any], device_cache: DeviceCache | None = None) -> Json:
     """Return a snapshot (`edgefl.monitor.view`) with its lists of records as objects by key, and without what
     is None.
 
@@ -22,11 +22,13 @@ def keyed(snapshot: Mapping[str, Any], kept: Kept | None = None) -> Json:
     """
     clusters = snapshot.get("clusters") or {}
     made = {key: value for key, value in snapshot.items() if value is not None}
-    made["history"] = {str(row["round"]): _known(row) for row in snapshot["history"]}
-    made["devices"] = _devices(snapshot["devices"], {} if kept is None else kept)
-    made["clusters"] = {"rounds": {str(each["round"]): each for each in clusters.get("rounds", ())}}
+    made["history"] = {str(row["round"]): _drop_none(row) for row in snapshot["history"]}
+    made["devices"] = _index_devices(snapshot["devices"], {} if device_cache is None else device_cache)
+    made["clusters"] = {
+        "rounds": {str(cluster_round["round"]): cluster_round for cluster_round in clusters.get("rounds", ())}
+    }
     if similarity := clusters.get("similarity"):
-        made["clusters"]["similarity"] = _known(similarity)
+        made["clusters"]["similarity"] = _drop_none(similarity)
     return made
 
 
@@ -41,14 +43,16 @@ def merge_patch(before: Json, after: Json) -> Json:
     return patch
 
 
-def _devices(devices: Iterable[Mapping[str, Any]], kept: Kept) -> Json:
-    before = dict(kept)
-    kept.clear()
+def _index_devices(devices: Iterable[Mapping[str, Any]], device_cache: DeviceCache) -> Json:
+    before = dict(device_cache)
+    device_cache.clear()
     for device in devices:
-        found = before.get(device["id"])
-        kept[device["id"]] = found if found and found[0] is device else (device, _known(device))
-    return {client_id: made for client_id, (_, made) in kept.items()}
+        cached = before.get(device["id"])
+        device_cache[device["id"]] = (
+            cached if cached and cached[0] is device else (device, _drop_none(device))
+        )
+    return {client_id: made for client_id, (_, made) in device_cache.items()}
 
 
-def _known(record: Mapping[str, Any]) -> Json:
+def _drop_none(record: Mapping[str, Any]) -> Json:
     return {key: value for key, value in record.items() if value is not None}

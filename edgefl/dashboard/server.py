@@ -19,14 +19,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from edgefl.dashboard.latest import Latest
+from edgefl.dashboard.latest_snapshot import LatestSnapshot
 from edgefl.errors import ConfigError
 
-PAGE = Path(__file__).with_name("page")
-EVENTS = "/events"
-BROWSERS = 16
-TICK_S = 5.0
-HEADERS = {
+PAGE_DIRECTORY = Path(__file__).with_name("page")
+EVENTS_PATH = "/events"
+MAX_BROWSERS = 16
+TICK_INTERVAL_S = 5.0
+RESPONSE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors "
     "'none'",
@@ -37,7 +37,7 @@ HEADERS = {
 }
 
 
-def host_of(header: str) -> str:
+def parse_host(header: str) -> str:
     """Return the host of a Host header, lower case and without port and brackets."""
     host = header.strip().lower()
     if host.startswith("["):
@@ -45,11 +45,11 @@ def host_of(header: str) -> str:
     return host.rpartition(":")[0] if host.count(":") == 1 else host
 
 
-def is_own_host(header: str, names: frozenset[str]) -> bool:
+def is_trusted_host(header: str, names: frozenset[str]) -> bool:
     """Whether a Host header is one that no foreign name server can make: an IP address, or one of this
     machine's own names.
     """
-    host = host_of(header)
+    host = parse_host(header)
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -57,7 +57,7 @@ def is_own_host(header: str, names: frozenset[str]) -> bool:
     return True
 
 
-def own_names(host: str) -> frozenset[str]:
+def list_host_names(host: str) -> frozenset[str]:
     """Return the names under which a browser may ask for this machine: localhost, its own, and the one it
     listens on.
     """
@@ -72,36 +72,42 @@ def is_loopback(host: str) -> bool:
     return host == "localhost"
 
 
-def page_files() -> dict[str, tuple[bytes, str]]:
+def read_page_files() -> dict[str, tuple[bytes, str]]:
     """Return all that is served, content and media type by path."""
-    found = {}
-    for path in sorted(PAGE.rglob("*")):
+    files = {}
+    for path in sorted(PAGE_DIRECTORY.rglob("*")):
         if path.is_file() and path.suffix in (".html", ".css", ".js", ".svg"):
             kind = mimetypes.types_map.get(path.suffix, "")
             kind = "text/javascript" if path.suffix == ".js" else kind  # Windows' registry may say text/plain
-            found["/" + path.relative_to(PAGE).as_posix()] = (path.read_bytes(), f"{kind}; charset=utf-8")
-    return found | {"/": found["/index.html"]}
+            files["/" + path.relative_to(PAGE_DIRECTORY).as_posix()] = (
+                path.read_bytes(),
+                f"{kind}; charset=utf-8",
+            )
+    return files | {"/": files["/index.html"]}
 
 
-class Request(BaseHTTPRequestHandler):
+class DashboardRequest(BaseHTTPRequestHandler):
     """One browser's connection."""
 
     protocol_version = "HTTP/1.1"
     server_version = "edgefl"
     sys_version = ""
     timeout = 30
-    server: "Server"
+    server: "DashboardServer"
 
     def do_GET(self) -> None:
         """Answer with a file, or with the stream."""
         path = self.path.partition("?")[0]
-        if not is_own_host(self.headers.get("Host", ""), self.server.names):
+        if not is_trusted_host(self.headers.get("Host", ""), self.server.names):
             self._answer(
                 HTTPStatus.MISDIRECTED_REQUEST, b"this Host header is not this machine's; use its address\n"
             )
-        elif path == EVENTS and self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+        elif path == EVENTS_PATH and self.headers.get("Sec-Fetch-Site", "none") not in (
+            "none",
+            "same-origin",
+        ):
             self._answer(HTTPStatus.FORBIDDEN, b"not for a page of another site\n")
-        elif path == EVENTS:
+        elif path == EVENTS_PATH:
             self._stream()
         elif path in self.server.files:
             self._answer(HTTPStatus.OK, *self.server.files[path])
@@ -110,7 +116,7 @@ class Request(BaseHTTPRequestHandler):
 
     def _refuse(self) -> None:
         self.close_connection = True  # a body that nobody reads would be taken for the next request
-        self._answer(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET\n", more={"Allow": "GET"})
+        self._answer(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET\n", extra_headers={"Allow": "GET"})
 
     do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse
 
@@ -119,12 +125,12 @@ class Request(BaseHTTPRequestHandler):
         status: HTTPStatus,
         body: bytes,
         kind: str = "text/plain; charset=utf-8",
-        more: dict[str, str] | None = None,
+        extra_headers: dict[str, str] | None = None,
     ) -> None:
         self.send_response(status)
         for name, value in {
-            **HEADERS,
-            **(more or {}),
+            **RESPONSE_HEADERS,
+            **(extra_headers or {}),
             "Content-Type": kind,
             "Content-Length": str(len(body)),
         }.items():
@@ -136,16 +142,16 @@ class Request(BaseHTTPRequestHandler):
     def _stream(self) -> None:
         latest = self.server.latest
         self.close_connection = True
-        with latest.watched() as count, contextlib.suppress(OSError):
-            if count > BROWSERS:
+        with latest.count_reader() as count, contextlib.suppress(OSError):
+            if count > MAX_BROWSERS:
                 self._answer(
                     HTTPStatus.SERVICE_UNAVAILABLE,
-                    f"{BROWSERS} browsers look on already; close one\n".encode(),
+                    f"{MAX_BROWSERS} browsers look on already; close one\n".encode(),
                 )
                 return
             self.send_response(HTTPStatus.OK)
             for name, value in {
-                **HEADERS,
+                **RESPONSE_HEADERS,
                 "Content-Type": "text/event-stream",
                 "Connection": "close",
             }.items():
@@ -153,11 +159,13 @@ class Request(BaseHTTPRequestHandler):
             self.end_headers()
             seen = 0
             while not latest.is_closed:
-                news = latest.next(seen, TICK_S)
-                seen = news.version if news else seen
+                update = latest.wait_for_update(seen, TICK_INTERVAL_S)
+                seen = update.version if update else seen
                 # a tick says that the server is there, and what time it is
                 kind, data = (
-                    (news.kind, news.data) if news else ("tick", json.dumps({"ts": time.time()}).encode())
+                    (update.kind, update.data)
+                    if update
+                    else ("tick", json.dumps({"ts": time.time()}).encode())
                 )
                 self.wfile.write(b"event: %s\ndata: %s\n\n" % (kind.encode(), data))
 
@@ -172,23 +180,23 @@ class Request(BaseHTTPRequestHandler):
         """Say nothing: a terminal full of requests helps nobody."""
 
 
-class Server(ThreadingHTTPServer):
+class DashboardServer(ThreadingHTTPServer):
     """Serves one latest; each connection has a thread that ends with the process."""
 
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, latest: Latest, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, latest: LatestSnapshot, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen, on a free port for 0. ConfigError when that host and port cannot be had."""
         self.latest = latest
-        self.files = page_files()
-        self.names = own_names(host)
+        self.files = read_page_files()
+        self.names = list_host_names(host)
         if ":" in host:
             self.address_family = socket.AF_INET6
         try:
-            super().__init__((host, port), Request)
+            super().__init__((host, port), DashboardRequest)
         except OSError as error:
-            raise ConfigError(_why_not(error, host, port)) from error
+            raise ConfigError(_explain_bind_error(error, host, port)) from error
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{self.server_address[1]}/"
 
@@ -204,7 +212,7 @@ class Server(ThreadingHTTPServer):
         """Say nothing of a browser that left in the middle."""
 
 
-def _why_not(error: OSError, host: str, port: int) -> str:
+def _explain_bind_error(error: OSError, host: str, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"port {port} of {host} is in use; give another --port, or --port 0 for a free one"
     if error.errno == errno.EACCES:

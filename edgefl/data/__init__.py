@@ -5,27 +5,34 @@ from dataclasses import fields, replace
 from typing import Any
 
 from edgefl.config import DataConfig
-from edgefl.data.dataset import Dataset, pick_classes, scaled, subsample
-from edgefl.data.datasets.catalog import OWN, SOURCES, dataset_options, list_datasets, loader, source_entry
+from edgefl.data.dataset import Dataset, pick_classes, scale_dataset, subsample
+from edgefl.data.datasets.catalog import (
+    DATASETS,
+    NPZ_PREFIX,
+    find_dataset,
+    import_loader,
+    list_dataset_options,
+    list_datasets,
+)
 from edgefl.data.forms import to_input_shape
-from edgefl.data.options import full_options
-from edgefl.data.partitions.client_partition import Allotment, take
-from edgefl.data.partitions.registry import PARTITIONS, make_allotments, make_shards
+from edgefl.data.options import fill_defaults
+from edgefl.data.partitions.client_partition import ClientPartition, copy_shard
+from edgefl.data.partitions.registry import PARTITIONS, make_client_partitions, make_shards
 
 __all__ = [
+    "DATASETS",
     "PARTITIONS",
-    "SOURCES",
-    "Allotment",
+    "ClientPartition",
     "Dataset",
+    "copy_shard",
     "list_datasets",
     "load_data",
     "load_dataset",
-    "make_allotments",
+    "make_client_partitions",
     "make_shards",
-    "take",
 ]
 
-TABLE = tuple(each.name for each in fields(DataConfig) if each.name != "options")
+DATA_KEYS = tuple(field.name for field in fields(DataConfig) if field.name != "options")
 """The keys of `[data]` that every data set has."""
 
 
@@ -37,7 +44,7 @@ def load_dataset(name: str, options: Mapping[str, Any] | None = None, seed: int 
     Raises DataError for an unknown name or files that are missing or damaged, ConfigError for an unknown
     option.
     """
-    return scaled(_load(name, options or {}, seed))
+    return scale_dataset(_load(name, options or {}, seed))
 
 
 def load_data(
@@ -58,13 +65,13 @@ def load_data(
     if input_shape is not None:
         x_train, x_test = (to_input_shape(x, input_shape) for x in (dataset.x_train, dataset.x_test))
         dataset = replace(dataset, x_train=x_train, x_test=x_test)
-    return scaled(dataset) if scale else dataset
+    return scale_dataset(dataset) if scale else dataset
 
 
 def _load(name: str, options: Mapping[str, Any], seed: int) -> Dataset:
-    source = source_entry(name)
-    full = full_options(f"[data] {name}", dataset_options(source), options, TABLE)
+    entry = find_dataset(name)
+    full = fill_defaults(f"[data] {name}", list_dataset_options(entry), options, DATA_KEYS)
     classes = full.pop("classes")
-    own = (name.removeprefix(OWN), seed) if name.startswith(OWN) else ()
-    dataset: Dataset = loader(source).load(*own, **full)
+    arguments = (name.removeprefix(NPZ_PREFIX), seed) if name.startswith(NPZ_PREFIX) else ()
+    dataset: Dataset = import_loader(entry).load(*arguments, **full)
     return pick_classes(dataset, classes) if classes else dataset

@@ -39,10 +39,10 @@ def read_arrays(
     except DataError:
         raise
     except Exception as error:  # numpy, zipfile and zlib raise a dozen types for damaged archives
-        raise DataError(f"{path} cannot be read as .npz: {why_unreadable(error)}; {remedy}") from error
+        raise DataError(f"{path} cannot be read as .npz: {explain_read_error(error)}; {remedy}") from error
 
 
-def why_unreadable(error: Exception) -> str:
+def explain_read_error(error: Exception) -> str:
     """Return what NumPy's error means.
 
     NumPy advises to unpickle a file that it does not know, which would run code of that file.

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.errors import DataError
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import Array, Labels
 
 Pixels = NDArray[Any]
@@ -50,7 +50,7 @@ class LabelView:
     coarse: Labels | None = None
 
 
-def label_view(dataset: Dataset) -> LabelView:
+def make_label_view(dataset: Dataset) -> LabelView:
     """Return what a partition may look at."""
     return LabelView(
         dataset.y_train,
@@ -69,7 +69,7 @@ def as_float(samples: NDArray[Any]) -> Array:
     return np.asarray(samples, np.float32)
 
 
-def scaled(dataset: Dataset) -> Dataset:
+def scale_dataset(dataset: Dataset) -> Dataset:
     """Return the data set with float32 samples."""
     return replace(dataset, x_train=as_float(dataset.x_train), x_test=as_float(dataset.x_test))
 
@@ -94,7 +94,7 @@ def pick_classes(dataset: Dataset, classes: Sequence[int]) -> Dataset:
     number[picked] = np.arange(len(picked))
     train, test = (np.flatnonzero(np.isin(y, picked)) for y in (dataset.y_train, dataset.y_test))
     return replace(
-        _rows(dataset, train, test),
+        _select_rows(dataset, train, test),
         y_train=number[dataset.y_train[train]],
         y_test=number[dataset.y_test[test]],
         num_classes=len(picked),
@@ -102,7 +102,7 @@ def pick_classes(dataset: Dataset, classes: Sequence[int]) -> Dataset:
     )
 
 
-def _rows(dataset: Dataset, train: Labels, test: Labels) -> Dataset:
+def _select_rows(dataset: Dataset, train: Labels, test: Labels) -> Dataset:
     return replace(
         dataset,
         x_train=dataset.x_train[train],
@@ -121,10 +121,10 @@ def subsample(dataset: Dataset, num_train: int, num_test: int, seed: int) -> Dat
         raise DataError(
             f"a subsample of {num_train} training and {num_test} test samples, expected at least one of each"
         )
-    rng = rng_for(seed, 0, "subsample")
+    rng = derive_rng(seed, 0, "subsample")
     train = np.sort(rng.permutation(len(dataset.y_train))[:num_train])
     test = np.sort(rng.permutation(len(dataset.y_test))[:num_test])
-    return _rows(dataset, train, test)
+    return _select_rows(dataset, train, test)
 
 
 def resize_bilinear(images: Array, height: int, width: int) -> Array:

@@ -12,24 +12,24 @@ from numpy.typing import NDArray
 
 from edgefl.types import Array
 
-SMALLEST_PICTURE = 8
+MIN_PICTURE_SIDE = 8
 """Fewest rows and columns of samples that count as pictures."""
-MAX_CHANNELS = 4
+MAX_PICTURE_CHANNELS = 4
 """Most channels of a picture: red, green, blue and transparency."""
 LOW_MAXIMUM = 16
 """Whole numbers up to this maximum may be another scale: scikit-learn's digits go from 0 to 16."""
-MAX_LABEL = 2.0**53
-PARTS = ("", "_test")
+MAX_FLOAT_LABEL = 2.0**53
+PART_SUFFIXES = ("", "_test")
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def shape_text(shape: tuple[int, ...]) -> str:
+def format_shape(shape: tuple[int, ...]) -> str:
     """Return a sample's shape as `28x28x1`."""
     return "x".join(map(str, shape))
 
 
-def likely_input_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+def guess_input_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape that a model takes samples of this shape in.
 
     Args:
@@ -39,7 +39,7 @@ def likely_input_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
         Square samples of at least 8 x 8 get one channel. Pictures with 1 or 3 channels first get them last.
         Any other shape is returned unchanged.
     """
-    if len(shape) == 2 and shape[0] == shape[1] >= SMALLEST_PICTURE:
+    if len(shape) == 2 and shape[0] == shape[1] >= MIN_PICTURE_SIDE:
         return (*shape, 1)
     if has_channels_first(shape):
         return (*shape[1:], shape[0])
@@ -51,8 +51,8 @@ def has_channels_first(shape: tuple[int, ...]) -> bool:
     return (
         len(shape) == 3
         and shape[0] in (1, 3)
-        and min(shape[1:]) >= SMALLEST_PICTURE
-        and shape[2] > MAX_CHANNELS
+        and min(shape[1:]) >= MIN_PICTURE_SIDE
+        and shape[2] > MAX_PICTURE_CHANNELS
     )
 
 
@@ -77,14 +77,16 @@ def to_input_shape(x: Array, input_shape: tuple[int, ...]) -> Array:
     return x
 
 
-def shape_change(shape: tuple[int, ...], input_shape: tuple[int, ...]) -> str:
+def describe_shape_change(shape: tuple[int, ...], input_shape: tuple[int, ...]) -> str:
     """Return a sentence about what `to_input_shape` does with samples of this shape, "" for nothing."""
     if (*shape, 1) == input_shape:
-        return f"samples of {shape_text(shape)} get the axis of their one channel: {shape_text(input_shape)}"
+        return (
+            f"samples of {format_shape(shape)} get the axis of their one channel: {format_shape(input_shape)}"
+        )
     if shape != input_shape and len(shape) == 3 and (*shape[1:], shape[0]) == input_shape:
         return (
-            f"samples of {shape_text(shape)} have their channels first; the channels are moved to the end: "
-            f"{shape_text(input_shape)}"
+            f"samples of {format_shape(shape)} have their channels first; the channels are moved to the end: "
+            f"{format_shape(input_shape)}"
         )
     return ""
 
@@ -101,7 +103,7 @@ def to_training_form(arrays: Arrays) -> tuple[dict[str, NDArray[Any]], tuple[str
     """
     formed = dict(arrays)
     changes: list[str] = []
-    for part in PARTS:
+    for part in PART_SUFFIXES:
         if f"y{part}" in arrays:
             labels, change = _to_class_numbers(arrays[f"y{part}"], f"y{part}")
             formed[f"y{part}"] = labels
@@ -109,9 +111,9 @@ def to_training_form(arrays: Arrays) -> tuple[dict[str, NDArray[Any]], tuple[str
     stored = arrays.get("y")
     if stored is not None and is_one_hot(stored) and "num_classes" not in arrays:
         formed["num_classes"] = np.asarray(stored.shape[1])
-    samples = [arrays[f"x{part}"] for part in PARTS if f"x{part}" in arrays]
+    samples = [arrays[f"x{part}"] for part in PART_SUFFIXES if f"x{part}" in arrays]
     if samples and _are_unscaled_pictures(samples):
-        for part in PARTS:
+        for part in PART_SUFFIXES:
             if f"x{part}" in arrays:
                 formed[f"x{part}"] = np.divide(arrays[f"x{part}"], 255, dtype=np.float32, casting="same_kind")
         highest = max(float(x.max()) for x in samples)
@@ -150,14 +152,14 @@ def _to_class_numbers(y: NDArray[Any], name: str) -> tuple[NDArray[Any], str]:
 
 def _are_whole_numbers(y: NDArray[Any]) -> bool:
     values = y.astype(np.float64)
-    return bool(((np.abs(values) < MAX_LABEL) & (values == np.round(values))).all())
+    return bool(((np.abs(values) < MAX_FLOAT_LABEL) & (values == np.round(values))).all())
 
 
 def _are_unscaled_pictures(samples: list[NDArray[Any]]) -> bool:
     """Return whether all samples are pictures of whole numbers from 0 to 255, stored as floats."""
     for x in samples:
         shape = x.shape[1:]
-        picture = len(shape) == 3 or (len(shape) == 2 and shape[0] == shape[1] >= SMALLEST_PICTURE)
+        picture = len(shape) == 3 or (len(shape) == 2 and shape[0] == shape[1] >= MIN_PICTURE_SIDE)
         if not picture or x.dtype.kind != "f" or x.size == 0:
             return False
         if not (x.min() >= 0 and x.max() <= 255):

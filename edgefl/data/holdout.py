@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from edgefl.errors import DataError
 from edgefl.types import Labels
 
-ATTEMPTS = 8
+MAX_RANDOM_ORDERS = 8
 """Number of random orders in which groups are assigned until each class is on each side."""
 
 
@@ -40,7 +40,7 @@ def hold_out(
     if groups is None:
         side = _hold_out_rows(labels, share, rng)
     else:
-        side = _assign(labels, groups, np.array([1 - share, share]), rng)
+        side = _assign_rows(labels, groups, np.array([1 - share, share]), rng)
     return np.flatnonzero(side == 0), np.flatnonzero(side == 1)
 
 
@@ -50,18 +50,20 @@ def _hold_out_rows(labels: Labels, share: float, rng: np.random.Generator) -> La
     order = rng.permutation(len(labels))
     for label in np.unique(labels):
         rows = order[labels[order] == label]
-        side[rows[: held_out_count(len(rows), share)]] = 1
+        side[rows[: count_held_out(len(rows), share)]] = 1
     if not side.any() and len(labels) > 1:
         side[order[0]] = 1
     return side
 
 
-def held_out_count(count: int, share: float) -> int:
+def count_held_out(count: int, share: float) -> int:
     """Return how many of `count` rows are held out: of two rows or more at least one, and never all."""
     return min(max(1, round(share * count)), count - 1) if count else 0
 
 
-def _assign(labels: Labels, groups: Labels, shares: NDArray[np.float64], rng: np.random.Generator) -> Labels:
+def _assign_rows(
+    labels: Labels, groups: Labels, shares: NDArray[np.float64], rng: np.random.Generator
+) -> Labels:
     """Return the side of each row. Rows of one group have one side. A class with one group is on side 0.
 
     Args:
@@ -78,7 +80,7 @@ def _assign(labels: Labels, groups: Labels, shares: NDArray[np.float64], rng: np
     np.add.at(counts, (group, label), 1)
     counts[:, -1] = counts.sum(axis=1)  # the last column stands for all rows: no side may be empty
     fewest, best = len(shares) * counts.shape[1] + 1, np.zeros(len(group_names), np.int64)
-    for _ in range(ATTEMPTS):
+    for _ in range(MAX_RANDOM_ORDERS):
         sides, lacking = _assign_groups(counts, shares, rng)
         if lacking < fewest:
             fewest, best = lacking, sides
@@ -108,22 +110,22 @@ def _assign_groups(
     reached = np.zeros((len(shares), counts.shape[1]))
     lacks = np.ones(reached.shape, bool)
     lacks[1:, left == 1] = False
-    wanted = np.minimum(left, lacks.sum(axis=0))
+    required = np.minimum(left, lacks.sum(axis=0))
     priority = np.ones(counts.shape[1])
     priority[-1] = counts.shape[1]
     rarity = np.where(has, left, len(counts)).min(axis=1)
     order = rng.permutation(len(counts))
     order = order[np.lexsort((-counts[order, -1], rarity[order]))]
     sides = np.zeros(len(counts), np.int64)
-    for each in order:
-        own = has[each]
-        urgent = own & (left <= lacks.sum(axis=0))
+    for group in order:
+        group_classes = has[group]
+        urgent = group_classes & (left <= lacks.sum(axis=0))
         need = (lacks * urgent) @ priority
-        excess = (fraction[each] * (2 * (reached - shares[:, None]) + fraction[each])).sum(axis=1) / shares
+        excess = (fraction[group] * (2 * (reached - shares[:, None]) + fraction[group])).sum(axis=1) / shares
         side = np.lexsort((excess.round(9), -need))[0]  # rounded, so that every processor breaks ties alike
-        sides[each] = side
-        reached[side] += fraction[each]
-        lacks[side, own] = False
-        left = left - own
+        sides[group] = side
+        reached[side] += fraction[group]
+        lacks[side, group_classes] = False
+        left = left - group_classes
     present = np.array([has[sides == side].any(axis=0) for side in range(len(shares))])
-    return sides, int((wanted - present.sum(axis=0)).clip(0).sum())
+    return sides, int((required - present.sum(axis=0)).clip(0).sum())

@@ -39,10 +39,10 @@ def rotate(images: Array, degrees: float) -> Array:
     return turned
 
 
-def rotate_each(images: Array, turns: Labels, degrees: float) -> Array:
+def rotate_by_turns(images: Array, turns: Labels, degrees: float) -> Array:
     """Turn each picture by its own number of steps of `degrees`."""
     turned = images.copy()
     for turn in np.unique(turns):
-        own = turns == turn
-        turned[own] = rotate(images[own], float(turn) * degrees)
+        selected = turns == turn
+        turned[selected] = rotate(images[selected], float(turn) * degrees)
     return turned

@@ -6,19 +6,19 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from edgefl.config import nearest
-from edgefl.config.schema import in_words
+from edgefl.config import suggest_nearest
+from edgefl.config.schema import describe_type
 from edgefl.errors import ConfigError
 
 
-def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
+def read_defaults(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the keyword-only arguments of a function with their defaults."""
     return {
         p.name: p.default for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY
     }
 
 
-def full_options(
+def fill_defaults(
     owner: str, defaults: Mapping[str, Any], options: Mapping[str, Any], table: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return the defaults with the options over them; a whole number will do for a float, a list for a tuple.
@@ -28,15 +28,15 @@ def full_options(
     """
     return {
         **defaults,
-        **{key: _checked(owner, defaults, key, value, table) for key, value in options.items()},
+        **{key: _check_option(owner, defaults, key, value, table) for key, value in options.items()},
     }
 
 
-def _checked(owner: str, defaults: Mapping[str, Any], key: str, value: Any, table: Sequence[str]) -> Any:
+def _check_option(owner: str, defaults: Mapping[str, Any], key: str, value: Any, table: Sequence[str]) -> Any:
     if not defaults and not table:
         raise ConfigError(f"{owner} has no options, received {key!r}; remove it")
     if key not in defaults:
-        raise ConfigError(f"{owner} has no option {key!r}; {nearest(key, [*table, *defaults])}")
+        raise ConfigError(f"{owner} has no option {key!r}; {suggest_nearest(key, [*table, *defaults])}")
     default = defaults[key]
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
@@ -47,23 +47,23 @@ def _checked(owner: str, defaults: Mapping[str, Any], key: str, value: Any, tabl
     ):
         return tuple(value)
     if type(value) is not type(default) or isinstance(default, tuple):
-        kind = "a list of whole numbers" if isinstance(default, tuple) else in_words(type(default))
+        kind = "a list of whole numbers" if isinstance(default, tuple) else describe_type(type(default))
         raise ConfigError(f"{owner}: {key} is {value!r}, expected {kind} such as {default!r}")
     return value
 
 
 def parse_options(owner: str, defaults: Mapping[str, Any], pairs: tuple[str, ...]) -> dict[str, Any]:
     """Read `key=value` texts by the types of the defaults; ConfigError for what cannot be read."""
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals:
             raise ConfigError(f"option {pair!r}, expected key=value such as alpha=0.5")
-        found[key.strip()] = _parsed(text.strip(), defaults.get(key.strip()))
-    return full_options(owner, defaults, found)
+        options[key.strip()] = _parse_value(text.strip(), defaults.get(key.strip()))
+    return fill_defaults(owner, defaults, options)
 
 
-def _parsed(text: str, default: Any) -> Any:
+def _parse_value(text: str, default: Any) -> Any:
     try:
         if isinstance(default, bool):
             return {"true": True, "false": False}.get(text.lower(), text)

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from edgefl.types import Array, Labels
 
-MIN_OVERLAP = 8
+MIN_OVERLAP_DIVISOR = 8
 """Overlaps shorter than 1/8 of a window are not searched."""
 MIN_CHANGES = 3
 """Number of value changes that an overlap must contain: silence resembles silence of another recording."""
-PIECES = 3
+MIN_CLASS_RECORDINGS = 3
 """Number of recordings of each class that a split needs: for tests, for validation and for training."""
-BASE = np.uint64(0x9E3779B97F4A7C15)
-BASE_INVERSE = np.uint64(pow(0x9E3779B97F4A7C15, -1, 1 << 64))
+HASH_BASE = np.uint64(0x9E3779B97F4A7C15)
+HASH_BASE_INVERSE = np.uint64(pow(0x9E3779B97F4A7C15, -1, 1 << 64))
 
 
 @dataclass(frozen=True)
@@ -36,26 +36,28 @@ class Recordings:
     start: Labels
     length: int
 
-    def rows(self, rows: Labels) -> "Recordings":
+    def select(self, rows: Labels) -> "Recordings":
         """Return the recordings of some windows."""
         return Recordings(self.group[rows], self.start[rows], self.length)
 
-    def joined_share(self) -> float:
+    def measure_joined_share(self) -> float:
         """Return the share of windows that are not alone in their recording."""
         counts = np.unique(self.group, return_counts=True)[1]
         return float(counts[counts > 1].sum() / max(1, len(self.group)))
 
-    def overlapping(self, rows: Labels) -> NDArray[np.bool_]:
+    def find_overlapping(self, rows: Labels) -> NDArray[np.bool_]:
         """Return which windows share samples with a window of `rows`, bool[n]; true for `rows` too."""
         shares = np.zeros(len(self.group), bool)
-        place = self.group_place()
-        marks = np.sort(place[rows])
+        positions = self.number_rows()
+        marks = np.sort(positions[rows])
         if len(marks):
-            after = np.searchsorted(marks, place - self.length, side="right")
-            shares = (after < len(marks)) & (marks[np.minimum(after, len(marks) - 1)] < place + self.length)
+            after = np.searchsorted(marks, positions - self.length, side="right")
+            shares = (after < len(marks)) & (
+                marks[np.minimum(after, len(marks) - 1)] < positions + self.length
+            )
         return shares
 
-    def group_place(self) -> Labels:
+    def number_rows(self) -> Labels:
         """Return a row number for each window that is unique over all recordings, int64[n].
 
         Windows of two recordings are more than a window apart.
@@ -83,33 +85,33 @@ def find_recordings(x: Array) -> Recordings | None:
     """
     if x.ndim != 3 or len(x) < 2:
         return None
-    links = _links(np.ascontiguousarray(x, np.float32))
+    links = _find_links(np.ascontiguousarray(x, np.float32))
     if not links:
         return None
-    near: dict[int, list[tuple[int, int]]] = {}
+    neighbors: dict[int, list[tuple[int, int]]] = {}
     for first, second, step in links:
-        near.setdefault(first, []).append((second, step))
-        near.setdefault(second, []).append((first, -step))
+        neighbors.setdefault(first, []).append((second, step))
+        neighbors.setdefault(second, []).append((first, -step))
     group = np.arange(len(x), dtype=np.int64)
     start = np.zeros(len(x), np.int64)
     visited = np.zeros(len(x), bool)
-    for root in sorted(near):
+    for root in sorted(neighbors):
         if visited[root]:
             continue
         visited[root] = True
-        own = [root]
-        for window in own:
-            for other, step in near[window]:
+        members = [root]
+        for window in members:
+            for other, step in neighbors[window]:
                 if not visited[other]:
                     visited[other] = True
                     start[other] = start[window] + step
-                    own.append(other)
-        group[own] = root
-        start[own] -= start[own].min()
+                    members.append(other)
+        group[members] = root
+        start[members] -= start[members].min()
     return Recordings(group, start, x.shape[1])
 
 
-def overlapping_rows(x: Array, training: Array, *, copies: bool = True) -> Labels:
+def find_overlapping_rows(x: Array, training: Array, *, copies: bool = True) -> Labels:
     """Return the rows of `x` that share a part with a window of `training`, int64[m].
 
     Args:
@@ -117,18 +119,18 @@ def overlapping_rows(x: Array, training: Array, *, copies: bool = True) -> Label
         training: float32[k, time, channels].
         copies: whether a window that equals a window of `training` counts.
     """
-    found = find_recordings(np.concatenate([training, x])) if x.ndim == 3 else None
-    if found is None:
+    recordings = find_recordings(np.concatenate([training, x])) if x.ndim == 3 else None
+    if recordings is None:
         return np.empty(0, np.int64)
     rows = np.arange(len(training))
-    shares = found.overlapping(rows)
+    shares = recordings.find_overlapping(rows)
     if not copies:
-        place = found.group_place()
-        shares &= ~np.isin(place, place[rows])
+        positions = recordings.number_rows()
+        shares &= ~np.isin(positions, positions[rows])
     return np.flatnonzero(shares[len(training) :]).astype(np.int64)
 
 
-def _links(x: Array) -> list[tuple[int, int, int]]:
+def _find_links(x: Array) -> list[tuple[int, int, int]]:
     """Return (window, next window, rows between their beginnings) for each window with a next one.
 
     For each step, polynomial hashes of all ends meet the hashes of all beginnings; equal hashes are verified.
@@ -137,32 +139,32 @@ def _links(x: Array) -> list[tuple[int, int, int]]:
     count, length, channels = x.shape
     bits = x.view(np.uint32)
     factors = np.random.default_rng(0).integers(1, 2**63, channels, dtype=np.uint64) | np.uint64(1)
-    power = np.array([pow(int(BASE), row, 1 << 64) for row in range(length)], np.uint64)
-    inverse = np.array([pow(int(BASE_INVERSE), row, 1 << 64) for row in range(length)], np.uint64)
+    power = np.array([pow(int(HASH_BASE), row, 1 << 64) for row in range(length)], np.uint64)
+    inverse = np.array([pow(int(HASH_BASE_INVERSE), row, 1 << 64) for row in range(length)], np.uint64)
 
-    def term(row: int) -> NDArray[np.uint64]:
+    def hash_row(row: int) -> NDArray[np.uint64]:
         z = (bits[:, row].astype(np.uint64) * factors).sum(axis=1, dtype=np.uint64)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         return np.asarray((z ^ (z >> np.uint64(31))) * power[row], np.uint64)
 
-    def changes(row: int) -> NDArray[np.int64]:
+    def count_changes(row: int) -> NDArray[np.int64]:
         return np.asarray((x[:, row] != x[:, row - 1]).sum(axis=1), np.int64)
 
     end = np.zeros(count, np.uint64)
     changes_end = np.zeros(count, np.int64)
     for row in range(length):
-        end += term(row)
+        end += hash_row(row)
         if row:
-            changes_end += changes(row)
+            changes_end += count_changes(row)
     head = end.copy()
     changes_head = changes_end.copy()
-    links = _equal_windows(x, end, changes_end)
+    links = _find_equal_windows(x, end, changes_end)
     pending = np.ones(count, bool)  # windows without a next one
-    for step in range(1, length - max(1, -(-length // MIN_OVERLAP)) + 1):
-        end -= term(step - 1)
-        head -= term(length - step)
-        changes_end -= changes(step)
-        changes_head -= changes(length - step)
+    for step in range(1, length - max(1, -(-length // MIN_OVERLAP_DIVISOR)) + 1):
+        end -= hash_row(step - 1)
+        head -= hash_row(length - step)
+        changes_end -= count_changes(step)
+        changes_head -= count_changes(length - step)
         heads = np.flatnonzero(changes_head >= MIN_CHANGES)
         ends = np.flatnonzero(pending & (changes_end >= MIN_CHANGES))
         if not len(heads) or not len(ends):
@@ -186,7 +188,7 @@ def _links(x: Array) -> list[tuple[int, int, int]]:
     return links
 
 
-def _equal_windows(
+def _find_equal_windows(
     x: Array, hashes: NDArray[np.uint64], changes: NDArray[np.int64]
 ) -> list[tuple[int, int, int]]:
     firsts = dict[int, int]()
@@ -201,22 +203,22 @@ def _equal_windows(
     ]
 
 
-def join(group: Labels, other: Labels) -> Labels:
+def join_groups(group: Labels, other: Labels) -> Labels:
     """Return the finest groups that divide neither a group of the one nor of the other, int64[n]."""
     first = np.unique(group, return_inverse=True)[1].astype(np.int64)
     second = np.unique(other, return_inverse=True)[1].astype(np.int64)
     while True:
         merged = first
-        for each in (second, first):
-            lowest = np.full(each.max(initial=-1) + 1, len(merged), np.int64)
-            np.minimum.at(lowest, each, merged)
-            merged = lowest[each]
+        for groups in (second, first):
+            lowest = np.full(groups.max(initial=-1) + 1, len(merged), np.int64)
+            np.minimum.at(lowest, groups, merged)
+            merged = lowest[groups]
         if (merged == first).all():
             return first
         first = merged
 
 
-def cut(labels: Labels, recordings: Recordings) -> tuple[Labels, Recordings]:
+def cut_recordings(labels: Labels, recordings: Recordings) -> tuple[Labels, Recordings]:
     """Cut recordings until each class is in `PIECES` of them, where there are enough windows.
 
     The longest recording of a class is cut in halves. Windows that lie on both sides of the cut are left out.
@@ -226,15 +228,15 @@ def cut(labels: Labels, recordings: Recordings) -> tuple[Labels, Recordings]:
     """
     group = np.unique(recordings.group, return_inverse=True)[1].astype(np.int64)
     start = recordings.start
-    kept = np.ones(len(group), bool)
+    remaining = np.ones(len(group), bool)
     for label in np.unique(labels):
         while True:
-            own = kept & (labels == label)
-            names, counts = np.unique(group[own], return_counts=True)
-            if len(names) >= PIECES:
+            with_label = remaining & (labels == label)
+            names, counts = np.unique(group[with_label], return_counts=True)
+            if len(names) >= MIN_CLASS_RECORDINGS:
                 break
             pieces = (
-                _halve(start, kept & (group == name), own & (group == name), recordings.length)
+                _halve(start, remaining & (group == name), with_label & (group == name), recordings.length)
                 for name in names[np.argsort(-counts, kind="stable")]
             )
             halves = next((piece for piece in pieces if piece is not None), None)
@@ -242,26 +244,26 @@ def cut(labels: Labels, recordings: Recordings) -> tuple[Labels, Recordings]:
                 break
             right, astride = halves
             group[right] = group.max() + 1
-            kept[astride] = False
-    rows = np.flatnonzero(kept)
+            remaining[astride] = False
+    rows = np.flatnonzero(remaining)
     return rows, Recordings(group[rows], start[rows], recordings.length)
 
 
 def _halve(
-    start: Labels, members: NDArray[np.bool_], own: NDArray[np.bool_], length: int
+    start: Labels, members: NDArray[np.bool_], with_label: NDArray[np.bool_], length: int
 ) -> tuple[Labels, Labels] | None:
     """Return the windows after a cut and the windows astride, None when a half would lack the class."""
-    starts = np.sort(start[own])
-    places = starts[(len(starts) + 1) // 2 :]
-    places = places[places >= starts[0] + length]
-    if not len(places):
+    starts = np.sort(start[with_label])
+    cut_rows = starts[(len(starts) + 1) // 2 :]
+    cut_rows = cut_rows[cut_rows >= starts[0] + length]
+    if not len(cut_rows):
         return None
-    right = np.flatnonzero(members & (start >= places[0]))
-    astride = np.flatnonzero(members & (start < places[0]) & (start + length > places[0]))
+    right = np.flatnonzero(members & (start >= cut_rows[0]))
+    astride = np.flatnonzero(members & (start < cut_rows[0]) & (start + length > cut_rows[0]))
     return right, astride
 
 
-def divide_only_groups(labels: Labels, group: Labels, count: int = 5) -> Labels:
+def cut_single_groups(labels: Labels, group: Labels, count: int = 5) -> Labels:
     """Return groups in which each class has several groups, where it has several rows.
 
     The only group of a class is cut into `count` blocks of consecutive rows. Without this, no validation
@@ -280,12 +282,12 @@ def divide_only_groups(labels: Labels, group: Labels, count: int = 5) -> Labels:
     for name in only:
         rows = np.flatnonzero(group == name)
         for label in np.unique(labels[rows]):  # each block has a share of each class
-            own = rows[labels[rows] == label]
-            parts[own] += np.arange(len(own)) * count // len(own)
+            class_rows = rows[labels[rows] == label]
+            parts[class_rows] += np.arange(len(class_rows)) * count // len(class_rows)
     return parts
 
 
-def blocks_in_time(labels: Labels, count: int = 10) -> Labels:
+def cut_time_blocks(labels: Labels, count: int = 10) -> Labels:
     """Return a group for each row, int64[n]: each class is cut into `count` blocks of consecutive rows."""
     group = np.zeros(len(labels), np.int64)
     for number, label in enumerate(np.unique(labels)):

@@ -23,16 +23,16 @@ RULES: Mapping[str, str] = {
     "group is named and no windows overlap",
 }
 """Each rule, and what it does in words."""
-METADATA_NAME = "EDGEFL_SPLIT"
+SPLIT_METADATA_NAME = "EDGEFL_SPLIT"
 """Name of the entry in a model's metadata that holds the encoded split."""
-VERSION = 2
+SPLIT_VERSION = 2
 """Raise it when a rule gives other samples for the same seed: then a note of the old version no longer tells
 the split.
 """
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitRecord:
     """How samples were held out.
 
     Args:
@@ -60,7 +60,7 @@ class Split:
             "windows, so a part of them is trained on"
         )
 
-    def covers(self, other: "Split") -> bool:
+    def allows_test_on(self, other: "SplitRecord") -> bool:
         """Return whether a model with this note was never trained on the samples that `other` holds out.
 
         The hash of a ring decides for each block alone. Every other rule looks at all samples of a file, so
@@ -71,20 +71,20 @@ class Split:
         return self.rule == BY_WINDOW or (self.train, self.test) == (other.train, other.test)
 
 
-def encode_split(split: Split) -> bytes:
+def encode_split(split: SplitRecord) -> bytes:
     """Return the note as JSON."""
     fields = asdict(split)
     del fields["overlapping"]
-    return json.dumps({"version": VERSION, **fields}, separators=(",", ":")).encode()
+    return json.dumps({"version": SPLIT_VERSION, **fields}, separators=(",", ":")).encode()
 
 
-def decode_split(content: bytes) -> Split | None:
+def decode_split(content: bytes) -> SplitRecord | None:
     """Return the note, or None when it is damaged or of another version: then the split is not known."""
     try:
         fields = json.loads(content)
-        if fields.pop("version") != VERSION:
+        if fields.pop("version") != SPLIT_VERSION:
             return None
-        split = Split(**fields)
+        split = SplitRecord(**fields)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     counts = (split.seed, split.train, split.test, split.overlapping)

@@ -6,20 +6,27 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.data.holdout import held_out_count, hold_out
-from edgefl.data.recordings import Recordings, blocks_in_time, cut, divide_only_groups, find_recordings, join
+from edgefl.data.holdout import count_held_out, hold_out
+from edgefl.data.recordings import (
+    Recordings,
+    cut_recordings,
+    cut_single_groups,
+    cut_time_blocks,
+    find_recordings,
+    join_groups,
+)
 from edgefl.data.split import BY_GROUP, BY_RECORDING, BY_WINDOW, IN_TIME
 from edgefl.errors import DataError
 from edgefl.types import Array, Labels
 
-JOINED_SHARE = 0.5
+MIN_JOINED_SHARE = 0.5
 """Share of windows that must overlap others for recordings to be held out as a whole."""
-BLOCK_WINDOWS = 8
+RING_BLOCK_WINDOWS = 8
 """Length of the blocks of a ring, in windows."""
 
 
 @dataclass(frozen=True)
-class TrainTest:
+class TrainTestSplit:
     """A division of rows.
 
     Args:
@@ -35,7 +42,7 @@ class TrainTest:
     group: Labels
 
 
-def divide(
+def split_train_test(
     x: Array,
     labels: Labels,
     share: float,
@@ -43,7 +50,7 @@ def divide(
     *,
     group: Labels | None = None,
     recordings: Recordings | None = None,
-) -> TrainTest:
+) -> TrainTestSplit:
     """Divide the rows of one client so that no test sample shares a recording with a training sample.
 
     With `group`, whole groups are held out. Otherwise whole recordings are held out: `recordings`, or windows
@@ -69,16 +76,16 @@ def divide(
             "x_test and y_test"
         )
     if recordings is not None:
-        return _by_recording(labels, recordings, share, rng)
-    found = find_recordings(x)
+        return _split_by_recording(labels, recordings, share, rng)
+    overlaps = find_recordings(x)
     if group is not None:
-        return _by_group(labels, group, found, share, rng)
-    if found is not None and found.joined_share() >= JOINED_SHARE:
-        return _by_recording(labels, found, share, rng)
-    return _in_time(labels, found, share)
+        return _split_by_group(labels, group, overlaps, share, rng)
+    if overlaps is not None and overlaps.measure_joined_share() >= MIN_JOINED_SHARE:
+        return _split_by_recording(labels, overlaps, share, rng)
+    return _split_in_time(labels, overlaps, share)
 
 
-def divide_each(owner: Labels, divide_rows: Callable[[Labels], TrainTest]) -> TrainTest:
+def split_by_owner(owner: Labels, split_rows: Callable[[Labels], TrainTestSplit]) -> TrainTestSplit:
     """Divide the rows of each owner by themselves. The only row of an owner is trained on.
 
     Args:
@@ -90,21 +97,21 @@ def divide_each(owner: Labels, divide_rows: Callable[[Labels], TrainTest]) -> Tr
     """
     train, test, group = [], [], []
     rule = ""
-    for each in np.unique(owner):
-        rows = np.flatnonzero(owner == each)
+    for client in np.unique(owner):
+        rows = np.flatnonzero(owner == client)
         if len(rows) < 2:
             train.append(rows)
             group.append(rows)
             continue
         try:
-            own = divide_rows(rows)
+            client_split = split_rows(rows)
         except DataError as error:
-            raise DataError(f"client {each}: {error}") from error
-        rule = own.rule
-        train.append(rows[own.train])
-        test.append(rows[own.test])
+            raise DataError(f"client {client}: {error}") from error
+        rule = client_split.rule
+        train.append(rows[client_split.train])
+        test.append(rows[client_split.test])
         group.append(
-            rows[np.unique(own.group, return_inverse=True)[1]]
+            rows[np.unique(client_split.group, return_inverse=True)[1]]
         )  # below len(rows): unique over owners
     if not test:
         raise DataError(
@@ -113,13 +120,13 @@ def divide_each(owner: Labels, divide_rows: Callable[[Labels], TrainTest]) -> Tr
         )
     rows = np.concatenate(train)
     order = np.argsort(rows)
-    return TrainTest(rule, rows[order], np.sort(np.concatenate(test)), np.concatenate(group)[order])
+    return TrainTestSplit(rule, rows[order], np.sort(np.concatenate(test)), np.concatenate(group)[order])
 
 
-def _by_group(
-    labels: Labels, group: Labels, found: Recordings | None, share: float, rng: np.random.Generator
-) -> TrainTest:
-    group = group if found is None else join(group, found.group)
+def _split_by_group(
+    labels: Labels, group: Labels, overlaps: Recordings | None, share: float, rng: np.random.Generator
+) -> TrainTestSplit:
+    group = group if overlaps is None else join_groups(group, overlaps.group)
     train, test = hold_out(labels, group, share, rng)
     if not np.isin(labels[test], labels[train]).any():
         raise DataError(
@@ -127,39 +134,43 @@ def _by_group(
             "them, expected a class in two groups or more: one is held out to measure on; record more, leave "
             "`group` out, or give x_test and y_test"
         )
-    parts = divide_only_groups(labels[train], group[train])
-    return TrainTest(BY_GROUP, train, test, parts if found is None else join(parts, found.group[train]))
+    parts = cut_single_groups(labels[train], group[train])
+    return TrainTestSplit(
+        BY_GROUP, train, test, parts if overlaps is None else join_groups(parts, overlaps.group[train])
+    )
 
 
-def _by_recording(
+def _split_by_recording(
     labels: Labels, recordings: Recordings, share: float, rng: np.random.Generator
-) -> TrainTest:
-    rows, pieces = cut(labels, recordings)
+) -> TrainTestSplit:
+    rows, pieces = cut_recordings(labels, recordings)
     train, test = hold_out(labels[rows], pieces.group, share, rng)
     if not np.isin(labels[rows[test]], labels[rows[train]]).any():
         raise DataError(
             f"{len(labels)} windows overlap so much that none can be held out to measure on; record more, "
             "take a longer step between windows, or give x_test and y_test"
         )
-    return TrainTest(BY_RECORDING, rows[train], rows[test], pieces.group[train])
+    return TrainTestSplit(BY_RECORDING, rows[train], rows[test], pieces.group[train])
 
 
-def _in_time(labels: Labels, found: Recordings | None, share: float) -> TrainTest:
-    held = np.zeros(len(labels), bool)
+def _split_in_time(labels: Labels, overlaps: Recordings | None, share: float) -> TrainTestSplit:
+    held_out = np.zeros(len(labels), bool)
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
-        held[rows[len(rows) - held_out_count(len(rows), share) :]] = True
-    if not held.any():
-        held[-1] = True
-    test = np.flatnonzero(held)
-    train = np.flatnonzero(~(held if found is None else found.overlapping(test)))
+        held_out[rows[len(rows) - count_held_out(len(rows), share) :]] = True
+    if not held_out.any():
+        held_out[-1] = True
+    test = np.flatnonzero(held_out)
+    train = np.flatnonzero(~(held_out if overlaps is None else overlaps.find_overlapping(test)))
     if not len(train):
         raise DataError("every sample overlaps a held-out one; record more, or give x_test and y_test")
-    group = blocks_in_time(labels[train])
-    return TrainTest(IN_TIME, train, test, group if found is None else join(group, found.group[train]))
+    group = cut_time_blocks(labels[train])
+    return TrainTestSplit(
+        IN_TIME, train, test, group if overlaps is None else join_groups(group, overlaps.group[train])
+    )
 
 
-def divide_ring(recordings: Recordings, share: float, rng: np.random.Generator) -> TrainTest:
+def split_ring(recordings: Recordings, share: float, rng: np.random.Generator) -> TrainTestSplit:
     """Divide the windows of a ring so that a window never changes its side.
 
     Each recording is cut into blocks of fixed length. Hashes of recording and block decide which of ten
@@ -177,16 +188,16 @@ def divide_ring(recordings: Recordings, share: float, rng: np.random.Generator) 
     """
     if not 0 < share < 1:
         raise DataError(f"test_share is {share}, expected a share between 0 and 1")
-    rows = BLOCK_WINDOWS * recordings.length
+    rows = RING_BLOCK_WINDOWS * recordings.length
     block = recordings.start // rows
     whole = np.flatnonzero((recordings.start + recordings.length - 1) // rows == block)
     salt = rng.integers(2**64, dtype=np.uint64)
-    row = _mixed(recordings.group[whole].astype(np.uint64) + salt)
+    row = _mix_bits(recordings.group[whole].astype(np.uint64) + salt)
     ten = block[whole, None] // 10 * 10 + np.arange(10)
-    hashes = _mixed(row[:, None] + ten.astype(np.uint64))
-    own = hashes[np.arange(len(whole)), block[whole] % 10]
-    rank = (hashes < own[:, None]).sum(axis=1)
-    blocks, first, number = np.unique(own, return_index=True, return_inverse=True)
+    hashes = _mix_bits(row[:, None] + ten.astype(np.uint64))
+    block_hashes = hashes[np.arange(len(whole)), block[whole] % 10]
+    rank = (hashes < block_hashes[:, None]).sum(axis=1)
+    blocks, first, number = np.unique(block_hashes, return_index=True, return_inverse=True)
     if len(blocks) < 2:
         raise DataError(
             f"the ring holds {len(recordings.group)} windows of one stretch of {rows} readings, expected two "
@@ -196,10 +207,10 @@ def divide_ring(recordings: Recordings, share: float, rng: np.random.Generator) 
     if held_out.all() or not held_out.any():  # few blocks: one at least for each side
         held_out = np.arange(len(blocks)) < (1 if not held_out.any() else len(blocks) - 1)
     side = held_out[number]
-    return TrainTest(BY_WINDOW, whole[~side], whole[side], number[~side].astype(np.int64))
+    return TrainTestSplit(BY_WINDOW, whole[~side], whole[side], number[~side].astype(np.int64))
 
 
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     z = values * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

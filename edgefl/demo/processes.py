@@ -25,11 +25,11 @@ class Child:
     name: str
     process: subprocess.Popen[str]
     log: Path
-    relay: threading.Thread
+    output_thread: threading.Thread
 
-    def last_words(self) -> str:
+    def read_log_tail(self) -> str:
         """Return the end of its log, without the frames of a traceback."""
-        self.relay.join(2)
+        self.output_thread.join(2)
         lines = [
             line
             for line in self.log.read_text(errors="replace").splitlines()
@@ -77,13 +77,15 @@ class Children:
         )
         assert process.stdout is not None
         lines: queue.Queue[str] = queue.Queue()
-        relay = threading.Thread(target=self._relay, args=(process.stdout, log, lines, show), daemon=True)
-        child = Child(name, process, path, relay)
+        output_thread = threading.Thread(
+            target=self._copy_output, args=(process.stdout, log, lines, show), daemon=True
+        )
+        child = Child(name, process, path, output_thread)
         self.children.append(child)
-        relay.start()
+        output_thread.start()
         return child, lines
 
-    def _relay(self, stream: IO[str], log: IO[str], lines: "queue.Queue[str]", show: bool) -> None:
+    def _copy_output(self, stream: IO[str], log: IO[str], lines: "queue.Queue[str]", show: bool) -> None:
         with contextlib.suppress(OSError), stream, log:
             for line in stream:
                 # A full disk must not block the command: it meets the same error itself
@@ -99,10 +101,10 @@ class Children:
             code = child.process.poll()
             if code not in (None, 0) or (code == 0 and child not in ended):
                 raise EdgeflError(
-                    f"{child.name} ended with code {code}:\n  {child.last_words()}\nits log is {child.log}"
+                    f"{child.name} ended with code {code}:\n  {child.read_log_tail()}\nits log is {child.log}"
                 )
 
-    def wait_for_line(self, child: Child, lines: "queue.Queue[str]", has: str, timeout_s: float) -> str:
+    def wait_for_line(self, child: Child, lines: "queue.Queue[str]", text: str, timeout_s: float) -> str:
         """Return the first line that contains `has`.
 
         An error when the command ends or says nothing in time.
@@ -114,9 +116,9 @@ class Children:
             except queue.Empty:
                 self.check()
                 continue
-            if has in line:
+            if text in line:
                 return line
-        raise LinkError(f"{child.name} did not say {has!r} within {timeout_s:.0f} s; its log is {child.log}")
+        raise LinkError(f"{child.name} did not say {text!r} within {timeout_s:.0f} s; its log is {child.log}")
 
     def end(self) -> None:
         """End all that still run, the last started first: SIGTERM, then SIGKILL to what is left of its
@@ -133,4 +135,4 @@ class Children:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.process.pid, signal.SIGKILL)
             child.process.wait()
-            child.relay.join(GRACE_S)
+            child.output_thread.join(GRACE_S)

@@ -20,17 +20,17 @@ from edgefl.storage.device_directory import DeviceFiles
 if TYPE_CHECKING:
     from edgefl.data.dataset import Dataset
 
-ALGORITHM = "pfl-mfe"
-FEDERATION = "demo"
-LIMIT_S = 900.0
-FREE_BYTES = 64_000_000
+DEMO_ALGORITHM = "pfl-mfe"
+DEMO_FEDERATION = "demo"
+FEDERATION_TIMEOUT_S = 900.0
+MIN_FREE_BYTES = 64_000_000
 DEFAULT_ROUNDS = 20
-ALPHA = 5.0
+DIRICHLET_ALPHA = 5.0
 """Concentration of the Dirichlet distribution that shares out each class."""
 
 
 @dataclass(frozen=True)
-class Scale:
+class ClientSamples:
     """How much of a data set a demo takes: few samples to learn from, so that a federation can help.
 
     Attributes:
@@ -42,7 +42,7 @@ class Scale:
     test: int
 
 
-SCALES = {"digits": Scale(60, 400), "fashion-mnist": Scale(150, 1000)}
+CLIENT_SAMPLES = {"digits": ClientSamples(60, 400), "fashion-mnist": ClientSamples(150, 1000)}
 CLIENT_KEYS = (
     "id",
     "n_train",
@@ -55,9 +55,9 @@ CLIENT_KEYS = (
     "bytes_up",
     "bytes_down",
 )
-COUNTS = {"n_train", "tflite_bytes", "bytes_up", "bytes_down"}
-ACCURACIES = tuple(key for key in CLIENT_KEYS if key.startswith("accuracy"))
-HEADS = (
+COUNT_KEYS = {"n_train", "tflite_bytes", "bytes_up", "bytes_down"}
+ACCURACY_COLUMNS = tuple(key for key in CLIENT_KEYS if key.startswith("accuracy"))
+TABLE_HEADS = (
     "client",
     "samples",
     "local",
@@ -72,7 +72,7 @@ HEADS = (
 
 
 @dataclass(frozen=True)
-class Settings:
+class DemoSettings:
     """What the options say; `port` 0 takes a free one."""
 
     dataset: str
@@ -89,11 +89,11 @@ class Settings:
         return [f"pi-{i + 1}" for i in range(self.clients)]
 
 
-def toml(settings: Settings, url: str) -> str:
+def render_federation_toml(settings: DemoSettings, url: str) -> str:
     """Return the federation's configuration file."""
     return f"""# Written by `edgefl demo`; `edgefl aggregator start --config` takes it as it is.
 [federation]
-name = "{FEDERATION}"
+name = "{DEMO_FEDERATION}"
 seed = {settings.seed}
 rounds = {settings.rounds}
 min_clients = {settings.clients}
@@ -104,23 +104,23 @@ input_shape = [28, 28, 1]
 num_classes = 10
 
 [algorithm]
-name = "{ALGORITHM}"
+name = "{DEMO_ALGORITHM}"
 
 [broker]
 url = "{url}"
 """
 
 
-def write_shards(settings: Settings) -> None:
+def write_shards(settings: DemoSettings) -> None:
     """Share the data set out to the clients and write one `.npz` for each."""
     from edgefl.config import PartitionConfig
     from edgefl.data import load_dataset, make_shards
     from edgefl.data.npz import save_shard
 
-    scale = SCALES[settings.dataset]
-    counts = scale.train * settings.clients, scale.test * settings.clients
+    client_samples = CLIENT_SAMPLES[settings.dataset]
+    counts = client_samples.train * settings.clients, client_samples.test * settings.clients
     dataset = draw_samples(load_dataset(settings.dataset), *counts, settings.seed)
-    partition = PartitionConfig("dirichlet", settings.clients, {"alpha": ALPHA, "min_samples": 20})
+    partition = PartitionConfig("dirichlet", settings.clients, {"alpha": DIRICHLET_ALPHA, "min_samples": 20})
     shards = make_shards(dataset, partition, settings.seed)
     for name, shard in zip(settings.ids, shards.values(), strict=True):
         save_shard(DemoFiles(settings.out).shard(client=name), shard)
@@ -137,16 +137,16 @@ def draw_samples(dataset: "Dataset", num_train: int, num_test: int, seed: int) -
     """
     import numpy as np
 
-    from edgefl.rng import rng_for
+    from edgefl.rng import derive_rng
 
     x = np.concatenate([dataset.x_train, dataset.x_test])
     y = np.concatenate([dataset.y_train, dataset.y_test])
-    order = rng_for(seed, 0, "subsample").permutation(len(y))
+    order = derive_rng(seed, 0, "subsample").permutation(len(y))
     train, test = np.split(order[: num_train + num_test], [num_train])
     return replace(dataset, x_train=x[train], y_train=y[train], x_test=x[test], y_test=y[test])
 
 
-def prepare(out: Path) -> None:
+def prepare_directory(out: Path) -> None:
     """Make the directory; ConfigError when it holds something, StateError when its disk is full."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(
@@ -154,38 +154,39 @@ def prepare(out: Path) -> None:
         )
     out.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(out).free
-    if free < FREE_BYTES:
+    if free < MIN_FREE_BYTES:
         raise StateError(
-            f"{free / 1e6:.0f} MB free at {out}, expected {FREE_BYTES / 1e6:.0f}; give an --out on another "
+            f"{free / 1e6:.0f} MB free at {out}, expected {MIN_FREE_BYTES / 1e6:.0f}; give an --out on "
+            f"another "
             "disk"
         )
 
 
-def until_done(echo: Callable[[str], None]) -> Callable[[str], None]:
+def filter_until_done(echo: Callable[[str], None]) -> Callable[[str], None]:
     """Return an echo that stops after the line that says that the federation is done.
 
     The verdict that follows stands below the demo's own table.
     """
     is_done = False
 
-    def echo_progress(line: str) -> None:
+    def show_progress(line: str) -> None:
         nonlocal is_done
         if not is_done:
             echo(line)
         is_done = is_done or line.startswith("done in ")
 
-    return echo_progress
+    return show_progress
 
 
-def federate(settings: Settings, children: Children) -> dict[str, Any]:
+def federate(settings: DemoSettings, children: Children) -> dict[str, Any]:
     """Start broker, aggregator and devices, wait for their end, and return the aggregator's result."""
     files = DemoFiles(settings.out)
     broker, lines = children.start(
         "broker", "broker", "start", "--port", str(settings.port), "--kind", settings.broker, "--json"
     )
-    said = json.loads(children.wait_for_line(broker, lines, "mqtt://", 30))
-    url: str = said["url"]
-    files.config.write_text(toml(settings, url))
+    broker_info = json.loads(children.wait_for_line(broker, lines, "mqtt://", 30))
+    url: str = broker_info["url"]
+    files.config.write_text(render_federation_toml(settings, url))
     aggregator, _ = children.start(
         "aggregator",
         "aggregator",
@@ -207,7 +208,7 @@ def federate(settings: Settings, children: Children) -> dict[str, Any]:
             "--broker",
             url,
             "--federation",
-            FEDERATION,
+            DEMO_FEDERATION,
             "--id",
             name,
             "--data",
@@ -216,27 +217,28 @@ def federate(settings: Settings, children: Children) -> dict[str, Any]:
             state,
         )
         devices.append(child)
-    wait(children, aggregator, devices)
+    wait_for_end(children, aggregator, devices)
     result: dict[str, Any] = json.loads(AggregatorFiles(files.aggregator).result.read_text())
-    return result | {"broker": said["kind"]}
+    return result | {"broker": broker_info["kind"]}
 
 
-def wait(children: Children, aggregator: Child, devices: list[Child]) -> None:
+def wait_for_end(children: Children, aggregator: Child, devices: list[Child]) -> None:
     """Return when aggregator and devices have ended well; EdgeflError when one has not."""
-    until = time.monotonic() + LIMIT_S
+    until = time.monotonic() + FEDERATION_TIMEOUT_S
     ended = (aggregator, *devices)
     while running := [child for child in ended if child.process.poll() is None]:
         children.check(ended=ended)
         if time.monotonic() > until:
             raise EdgeflError(
-                f"the federation did not end within {LIMIT_S:.0f} s; the logs are in {children.logs}"
+                f"the federation did not end within {FEDERATION_TIMEOUT_S:.0f} s; the logs are in "
+                f"{children.logs}"
             )
         with contextlib.suppress(subprocess.TimeoutExpired):
             running[0].process.wait(0.2)
     children.check(ended=ended)
 
 
-def collect(settings: Settings, result: dict[str, Any], seconds: float) -> dict[str, Any]:
+def collect_models(settings: DemoSettings, result: dict[str, Any], seconds: float) -> dict[str, Any]:
     """Copy each model to clients/ID/ and write summary.json; returns the summary."""
     files = DemoFiles(settings.out)
     by_id = {client["id"]: client for client in result["clients"]}
@@ -250,39 +252,39 @@ def collect(settings: Settings, result: dict[str, Any], seconds: float) -> dict[
             shutil.copy2(file, target / file.name)
     summary = {
         "dataset": settings.dataset,
-        "algorithm": ALGORITHM,
+        "algorithm": DEMO_ALGORITHM,
         "rounds": settings.rounds,
         "seconds": round(seconds, 1),
         "broker": result["broker"],
         "seed": settings.seed,
         "verdict": result["verdict"],
-        "clients": [client_row(by_id[name]) for name in settings.ids],
+        "clients": [select_client_fields(by_id[name]) for name in settings.ids],
     }
     files.summary.write_text(json.dumps(summary, indent=1) + "\n")
     return summary
 
 
-def client_row(raw: Mapping[str, Any]) -> dict[str, Any]:
+def select_client_fields(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of one client in their order; what was not measured is None."""
     row: dict[str, Any] = {}
     for key in CLIENT_KEYS:
         value = raw.get(key)
         if isinstance(value, float) and not math.isfinite(value):
             value = None
-        row[key] = int(value) if key in COUNTS and value is not None else value
+        row[key] = int(value) if key in COUNT_KEYS and value is not None else value
     return row
 
 
-def means(clients: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+def average_accuracies(clients: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     """Return the plain mean over clients of each accuracy; None when a client lacks it."""
     result: dict[str, float | None] = {}
-    for key in ACCURACIES:
+    for key in ACCURACY_COLUMNS:
         values = [client[key] for client in clients]
         result[key] = None if not values or None in values else sum(values) / len(values)
     return result
 
 
-def _cell(key: str, value: Any) -> str:
+def _format_cell(key: str, value: Any) -> str:
     if value is None:
         return "-"
     if key.startswith("accuracy"):
@@ -292,14 +294,20 @@ def _cell(key: str, value: Any) -> str:
     return f"{value:.0f}" if key == "peak_rss_mb" else str(value)
 
 
-def table(clients: Sequence[Mapping[str, Any]]) -> str:
+def format_client_table(clients: Sequence[Mapping[str, Any]]) -> str:
     """Return one line a client and one of means; KB are 1000 bytes."""
-    rows = [HEADS, *(tuple(_cell(key, client[key]) for key in CLIENT_KEYS) for client in clients)]
-    mean = means(clients)
+    rows = [
+        TABLE_HEADS,
+        *(tuple(_format_cell(key, client[key]) for key in CLIENT_KEYS) for client in clients),
+    ]
+    mean = average_accuracies(clients)
     rows.append(
-        tuple("mean" if key == "id" else _cell(key, mean[key]) if key in mean else "" for key in CLIENT_KEYS)
+        tuple(
+            "mean" if key == "id" else _format_cell(key, mean[key]) if key in mean else ""
+            for key in CLIENT_KEYS
+        )
     )
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADS))]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(TABLE_HEADS))]
     lines = [
         "  ".join(
             cell.ljust(w) if i == 0 else cell.rjust(w)

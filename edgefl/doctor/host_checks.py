@@ -14,79 +14,82 @@ from edgefl import __version__
 from edgefl.doctor.check_result import CheckResult
 from edgefl.doctor.runtimes import check_runtimes
 from edgefl.security.enrolment import Enrolment
-from edgefl.system.host import ROOT, board_model, total_memory_mb
+from edgefl.system.host import ROOT, read_board_model, read_total_memory_mb
 
-FREE_MB = 200
-DAYS_LEFT = 30
-RELEASED = datetime(2025, 1, 1, tzinfo=UTC).timestamp()
+MIN_FREE_MB = 200
+WARNING_DAYS_LEFT = 30
+RELEASE_TIME_S = datetime(2025, 1, 1, tzinfo=UTC).timestamp()
 
 
 def check_software() -> list[CheckResult]:
     """Return versions, and whether there is a runtime that computes."""
-    found = CheckResult(
+    versions = CheckResult(
         "versions", "ok", f"edgefl {__version__}, Python {platform.python_version()}, {platform.machine()}"
     )
-    return [found, *check_runtimes()]
+    return [versions, *check_runtimes()]
 
 
 def check_board(root: Path = ROOT) -> CheckResult:
     """Return which board this is, and whether it can make its int8 model."""
-    memory = total_memory_mb(root)
+    memory = read_total_memory_mb(root)
     bits = 64 if sys.maxsize > 2**32 else 32
-    known = (
-        board_model(root),
+    facts = (
+        read_board_model(root),
         f"{memory:,.0f} MB" if math.isfinite(memory) else "",
         f"{os.cpu_count()} cores",
         f"{bits}-bit",
     )
-    told = ", ".join(filter(None, known))
+    description = ", ".join(filter(None, facts))
     if importlib.util.find_spec("ai_edge_quantizer"):
-        return CheckResult("board", "ok", told)
+        return CheckResult("board", "ok", description)
     remedy = (
         "it trains and personalizes; make its int8 model on a 64-bit machine: edgefl export --state DIR -o "
         "model"
     )
-    return CheckResult("board", "warn", f"{told}, without ai-edge-quantizer", remedy)
+    return CheckResult("board", "warn", f"{description}, without ai-edge-quantizer", remedy)
 
 
 def check_clock(now: float) -> CheckResult:
     """Return whether this machine's clock can be right; `now`: seconds since 1970."""
-    told = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
-    if now < RELEASED:
+    utc_time = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
+    if now < RELEASE_TIME_S:
         return CheckResult(
             "clock",
             "fail",
-            f"{told}, before this program was written",
+            f"{utc_time}, before this program was written",
             "timedatectl set-ntp true: certificates look invalid until then",
         )
-    return CheckResult("clock", "ok", told)
+    return CheckResult("clock", "ok", utc_time)
 
 
 def check_disk(state: Path) -> CheckResult:
     """Return whether there is room for what a device keeps."""
-    place = next(each for each in (state.resolve(), *state.resolve().parents) if each.exists())
-    free = shutil.disk_usage(place).free / 1e6
-    if free < FREE_MB:
+    existing = next(path for path in (state.resolve(), *state.resolve().parents) if path.exists())
+    free = shutil.disk_usage(existing).free / 1e6
+    if free < MIN_FREE_MB:
         return CheckResult(
             "disk",
             "fail",
-            f"{free:.0f} MB free at {place}",
-            f"free some space, expected {FREE_MB} MB, or give another --state",
+            f"{free:.0f} MB free at {existing}",
+            f"free some space, expected {MIN_FREE_MB} MB, or give another --state",
         )
-    return CheckResult("disk", "ok", f"{free:,.0f} MB free at {place}")
+    return CheckResult("disk", "ok", f"{free:,.0f} MB free at {existing}")
 
 
 def check_enrolment(enrolment: Enrolment, now: float | None = None) -> CheckResult:
     """Return how long a device's certificate still counts."""
-    from edgefl.security.certificates import valid_until
+    from edgefl.security.certificates import read_expiry
 
-    days = (valid_until(enrolment.certificate) - (time.time() if now is None else now)) / 86400
-    told = f"{enrolment.client_id}, its certificate counts for {days:.0f} days"
-    again = f"edgefl device revoke {enrolment.client_id}, then edgefl device enrol {enrolment.client_id}"
+    days = (read_expiry(enrolment.certificate) - (time.time() if now is None else now)) / 86400
+    description = f"{enrolment.client_id}, its certificate counts for {days:.0f} days"
+    remedy = f"edgefl device revoke {enrolment.client_id}, then edgefl device enrol {enrolment.client_id}"
     if days < 0:
         return CheckResult(
-            "enrolment", "fail", f"{enrolment.client_id}, its certificate expired {-days:.0f} days ago", again
+            "enrolment",
+            "fail",
+            f"{enrolment.client_id}, its certificate expired {-days:.0f} days ago",
+            remedy,
         )
-    if days < DAYS_LEFT:
-        return CheckResult("enrolment", "warn", told, again)
-    return CheckResult("enrolment", "ok", told)
+    if days < WARNING_DAYS_LEFT:
+        return CheckResult("enrolment", "warn", description, remedy)
+    return CheckResult("enrolment", "ok", description)

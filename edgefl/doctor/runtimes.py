@@ -8,28 +8,28 @@ import sys
 from base64 import b64decode
 
 from edgefl.doctor.check_result import CheckResult
-from edgefl.plan.runtime import describe, installed
+from edgefl.plan.runtime import describe_runtime, list_runtimes
 
 # y = x + x, float32[1]: one ADD of version 1, in 288 bytes
-MODEL = "GAAAAFRGTDMAAA4AGAAUABAADAAIAAQADgAAABQAAAAcAAAAIAAAAOgAAAADAAAAAQAAAAQAAAAg////AAAAAAAAAAABAAAAEAAAAAwAFAAQAAwACAAEAAwAAAAQAAAAUAAAAFQAAABYAAAAAQAAABQAAAAAAA4AFAAAABAADAALAAQADgAAABAAAAAAAAALDAAAABAAAACA////AQAAAAEAAAACAAAAAAAAAAAAAAABAAAAAQAAAAEAAAAAAAAAAgAAADAAAAAEAAAA5P///wgAAAAMAAAAAQAAAHkAAAABAAAAAQAAAAwADAAIAAAAAAAEAAwAAAAIAAAADAAAAAEAAAB4AAAAAQAAAAEAAAABAAAACAAAAAQABAAEAAAA"  # noqa: E501
-TIMEOUT_S = 120.0
-CHILD = """
+TINY_MODEL_BASE64 = "GAAAAFRGTDMAAA4AGAAUABAADAAIAAQADgAAABQAAAAcAAAAIAAAAOgAAAADAAAAAQAAAAQAAAAg////AAAAAAAAAAABAAAAEAAAAAwAFAAQAAwACAAEAAwAAAAQAAAAUAAAAFQAAABYAAAAAQAAABQAAAAAAA4AFAAAABAADAALAAQADgAAABAAAAAAAAALDAAAABAAAACA////AQAAAAEAAAACAAAAAAAAAAAAAAABAAAAAQAAAAEAAAAAAAAAAgAAADAAAAAEAAAA5P///wgAAAAMAAAAAQAAAHkAAAABAAAAAQAAAAwADAAIAAAAAAAEAAwAAAAIAAAADAAAAAEAAAB4AAAAAQAAAAEAAAABAAAACAAAAAQABAAEAAAA"  # noqa: E501
+RUNTIME_TIMEOUT_S = 120.0
+CHILD_PROGRAM = """
 import sys
 import numpy as np
-from edgefl.doctor.runtimes import tiny_model
+from edgefl.doctor.runtimes import decode_tiny_model
 from edgefl.plan.runtime import load_interpreter
-interpreter = load_interpreter(tiny_model(), runtime=sys.argv[1])
+interpreter = load_interpreter(decode_tiny_model(), runtime=sys.argv[1])
 interpreter.allocate_tensors()
 interpreter.set_tensor(interpreter.get_input_details()[0]["index"], np.array([21], np.float32))
 interpreter.invoke()
 assert interpreter.get_tensor(interpreter.get_output_details()[0]["index"]) == [42]
 """
-AGAIN = "pip install --force-reinstall"
+REINSTALL_COMMAND = "pip install --force-reinstall"
 
 
-def tiny_model() -> bytes:
+def decode_tiny_model() -> bytes:
     """Return a .tflite that doubles a number."""
-    return b64decode(MODEL)
+    return b64decode(TINY_MODEL_BASE64)
 
 
 def check_runtimes() -> list[CheckResult]:
@@ -37,36 +37,37 @@ def check_runtimes() -> list[CheckResult]:
 
     The first is the one that a device trains with.
     """
-    have = installed()
-    if not have:
+    runtimes = list_runtimes()
+    if not runtimes:
         remedy = "pip install edgefl-tinyml again; on a 32-bit board in Python 3.11, say linux32 pip install"
         return [CheckResult("runtime", "fail", "neither ai-edge-litert nor tflite-runtime", remedy)]
-    return [_check(name, is_used=name == have[0]) for name in have]
+    return [_check_runtime(name, is_used=name == runtimes[0]) for name in runtimes]
 
 
-def _check(name: str, *, is_used: bool) -> CheckResult:
-    told = describe(name)
+def _check_runtime(name: str, *, is_used: bool) -> CheckResult:
+    description = describe_runtime(name)
     try:
-        ran = subprocess.run(
-            [sys.executable, "-c", CHILD, name],
+        process = subprocess.run(
+            [sys.executable, "-c", CHILD_PROGRAM, name],
             capture_output=True,
             text=True,
-            timeout=TIMEOUT_S,
+            timeout=RUNTIME_TIMEOUT_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        problem = f"has not computed a sum in {TIMEOUT_S:g} s"
+        problem = f"has not computed a sum in {RUNTIME_TIMEOUT_S:g} s"
     else:
-        if ran.returncode == 0:
-            return CheckResult("runtime", "ok", told)
-        last = (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1][:200]
+        if process.returncode == 0:
+            return CheckResult("runtime", "ok", description)
+        last = (process.stderr.strip().splitlines() or [f"exit code {process.returncode}"])[-1][:200]
         problem = (
-            f"was ended by {signal.Signals(-ran.returncode).name}"
-            if ran.returncode < 0
+            f"was ended by {signal.Signals(-process.returncode).name}"
+            if process.returncode < 0
             else f"does not work: {last}"
         )
-    package = told.partition(" ")[0]
+    package = description.partition(" ")[0]
     remedy = (
-        f"{AGAIN} {package}; one that ends by SIGILL was built for a newer processor, install an older one"
+        f"{REINSTALL_COMMAND} {package}; one that ends by SIGILL was built for a newer processor, "
+        f"install an older one"
     )
-    return CheckResult("runtime", "fail" if is_used else "warn", f"{told} {problem}", remedy)
+    return CheckResult("runtime", "fail" if is_used else "warn", f"{description} {problem}", remedy)

@@ -22,23 +22,23 @@ class Questions:
     total: how many questions are left to ask, those that an option answers not counted.
     """
 
-    ask: bool
+    is_interactive: bool
     total: int
-    asked: int = 0
+    num_asked: int = 0
 
     def answer(
-        self, given: str | None, question: str, default: str, option: str, read: Callable[[str], T]
+        self, option_value: str | None, question: str, default: str, option: str, read: Callable[[str], T]
     ) -> T:
         """Return what `read` makes of an answer; it raises EdgeflError for one that will not do.
 
         ConfigError when an answer is wanted and standard input has ended.
         """
-        if given is not None or not self.ask:
-            return read(default if given is None else given)
-        self.asked += 1
+        if option_value is not None or not self.is_interactive:
+            return read(default if option_value is None else option_value)
+        self.num_asked += 1
         while True:
             try:
-                text = click.prompt(f"{self.asked}/{self.total} {question}", default=default, err=True)
+                text = click.prompt(f"{self.num_asked}/{self.total} {question}", default=default, err=True)
                 return read(text.strip())
             except EdgeflError as error:
                 click.echo(f"    {error}", err=True)
@@ -46,7 +46,8 @@ class Questions:
                 if error.__context__ is None or isinstance(error.__context__, KeyboardInterrupt):
                     raise
                 raise ConfigError(
-                    f"no answer to question {self.asked} of {self.total}; give {option}, or --yes for all "
+                    f"no answer to question {self.num_asked} of {self.total}; give {option}, or --yes for "
+                    f"all "
                     "defaults"
                 ) from error
 
@@ -58,10 +59,10 @@ def as_name(text: str) -> str:
     try:
         return check_federation(text)
     except ConfigError as error:
-        raise ConfigError(f"{error}; {plain_name(text)} would do") from error
+        raise ConfigError(f"{error}; {to_federation_name(text)} would do") from error
 
 
-def plain_name(text: str) -> str:
+def to_federation_name(text: str) -> str:
     """Return the nearest text that can be a federation's name."""
     return re.sub(r"[^a-z0-9_.-]+", "-", text.lower()).strip("-_.")[:64] or "federation"
 
@@ -73,7 +74,7 @@ def as_count(text: str) -> int:
     return int(text)
 
 
-def place(target: Path) -> Path:
+def choose_config_path(target: Path) -> Path:
     """Return where the file goes: target itself, or federation.toml in it.
 
     ConfigError when something is there already.

@@ -9,21 +9,21 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from edgefl.config import ModelConfig, nearest
-from edgefl.data.datasets.catalog import OWN, SOURCES
-from edgefl.data.forms import SMALLEST_PICTURE, likely_input_shape, shape_change, shape_text
-from edgefl.data.inspection.inspect import device_names, inspect_samples
+from edgefl.config import ModelConfig, suggest_nearest
+from edgefl.data.datasets.catalog import DATASETS, NPZ_PREFIX
+from edgefl.data.forms import MIN_PICTURE_SIDE, describe_shape_change, format_shape, guess_input_shape
+from edgefl.data.inspection.inspect import inspect_samples, name_devices
 from edgefl.data.inspection.records import Inspection
 from edgefl.data.npz import make_shard
-from edgefl.data.sources import FUNCTION, make_source, read_source
+from edgefl.data.sources import FUNCTION_PATTERN, make_source, read_source
 from edgefl.errors import ConfigError, DataError
 
-SHORTEST_WINDOW = 16
-LENET = ((28, 28), (32, 32))
+MIN_CNN1D_WINDOW = 16
+LENET_SHAPES = ((28, 28), (32, 32))
 
 
 @dataclass(frozen=True)
-class Task:
+class LearningTask:
     """input_shape: of one sample. dataset: a name of `edgefl datasets` or npz:PATH, empty where devices alone
     have data.
 
@@ -34,19 +34,19 @@ class Task:
     input_shape: tuple[int, ...]
     num_classes: int
     dataset: str = ""
-    own: tuple[str, ...] = ()
+    device_data: tuple[str, ...] = ()
     samples: int = 0
-    said: str = ""
+    description: str = ""
     inspection: Inspection | None = None
 
 
-def model_for(shape: tuple[int, ...]) -> str:
+def choose_model(shape: tuple[int, ...]) -> str:
     """Return the name of a small model that takes samples of this shape."""
-    if len(shape) == 3 and shape[:2] in LENET:
+    if len(shape) == 3 and shape[:2] in LENET_SHAPES:
         return "lenet5"
-    if len(shape) == 3 and min(shape[:2]) >= SMALLEST_PICTURE:
+    if len(shape) == 3 and min(shape[:2]) >= MIN_PICTURE_SIDE:
         return "five-conv"
-    return "cnn1d" if len(shape) == 2 and shape[0] >= SHORTEST_WINDOW else "softmax"
+    return "cnn1d" if len(shape) == 2 and shape[0] >= MIN_CNN1D_WINDOW else "softmax"
 
 
 def find_task(
@@ -54,7 +54,7 @@ def find_task(
     num_classes: int | None = None,
     input_shape: tuple[int, ...] | None = None,
     **csv: Any,
-) -> Task:
+) -> LearningTask:
     """Return the task of a data set's name, or of what one device or several take as --data.
 
     Raises ConfigError, DataError.
@@ -63,7 +63,7 @@ def find_task(
     likely shape of samples; csv: how a CSV is read, see `make_source`.
     """
     for name in names:
-        if name in SOURCES or name.startswith(OWN):
+        if name in DATASETS or name.startswith(NPZ_PREFIX):
             if len(names) > 1:
                 raise ConfigError(
                     f"{name} is a whole data set, expected the data of {len(names)} devices; give it alone, "
@@ -71,32 +71,35 @@ def find_task(
                 )
             if input_shape is not None:
                 raise ConfigError(f"--input-shape and {name}, expected one of them: the data set has a shape")
-            return _of_dataset(name, num_classes)
+            return _make_dataset_task(name, num_classes)
     arrays = [_read_device(name, csv) for name in names]
-    shards = [make_shard(own, name) for own, name in zip(arrays, names, strict=True)]
+    shards = [make_shard(device_arrays, name) for device_arrays, name in zip(arrays, names, strict=True)]
     stored = [shard.x_train.shape[1:] for shard in shards]
-    shapes = [model_shape(name, shape, input_shape) for name, shape in zip(names, stored, strict=True)]
+    shapes = [choose_input_shape(name, shape, input_shape) for name, shape in zip(names, stored, strict=True)]
     for name, shape in zip(names, shapes, strict=True):
         if shape != shapes[0]:
             raise DataError(
-                f"{name} has samples of {shape_text(shape)}, {names[0]} of {shape_text(shapes[0])}; expected "
+                f"{name} has samples of {format_shape(shape)}, {names[0]} of {format_shape(shapes[0])}; "
+                f"expected "
                 "one shape"
             )
     files = all(Path(name).suffix == ".npz" and "," not in name for name in names)
-    most = num_classes or max(shard.num_classes for shard in shards)
-    task = _task(
+    class_count = num_classes or max(shard.num_classes for shard in shards)
+    task = _make_task(
         sum(len(shard.y_train) for shard in shards),
         shapes[0],
-        most,
+        class_count,
         dataset=f"npz:{','.join(names)}" if files and len(set(stored)) == 1 else "",
-        own=tuple(names),
+        device_data=tuple(names),
     )
     return replace(
-        task, inspection=inspect_samples(dict(zip(device_names(names), arrays, strict=True)), input_shape)
+        task, inspection=inspect_samples(dict(zip(name_devices(names), arrays, strict=True)), input_shape)
     )
 
 
-def model_shape(name: str, shape: tuple[int, ...], wanted: tuple[int, ...] | None) -> tuple[int, ...]:
+def choose_input_shape(
+    name: str, shape: tuple[int, ...], requested: tuple[int, ...] | None
+) -> tuple[int, ...]:
     """Return the input shape of a model for samples of a device.
 
     Args:
@@ -107,51 +110,60 @@ def model_shape(name: str, shape: tuple[int, ...], wanted: tuple[int, ...] | Non
     Raises:
         DataError: The samples cannot have the shape that the user asks for.
     """
-    if wanted is None:
-        return likely_input_shape(shape)
-    if shape != wanted and not shape_change(shape, wanted):
-        likely = likely_input_shape(shape)
+    if requested is None:
+        return guess_input_shape(shape)
+    if shape != requested and not describe_shape_change(shape, requested):
+        likely = guess_input_shape(shape)
         either = "" if likely == shape else f" or {','.join(map(str, likely))}"
         raise DataError(
-            f"{name} has samples of {shape_text(shape)}, --input-shape is {shape_text(wanted)}; expected "
+            f"{name} has samples of {format_shape(shape)}, --input-shape is {format_shape(requested)}; "
+            f"expected "
             f"{','.join(map(str, shape))}{either}, or leave it out"
         )
-    return wanted
+    return requested
 
 
-def _of_dataset(name: str, num_classes: int | None) -> Task:
+def _make_dataset_task(name: str, num_classes: int | None) -> LearningTask:
     from edgefl.data import load_dataset
 
     try:
-        found = load_dataset(name)
+        dataset = load_dataset(name)
     except DataError as error:
         raise DataError(f"{error}; or say --input-shape and --num-classes") from error
-    return _task(len(found.x_train), found.x_train.shape[1:], num_classes or found.num_classes, dataset=name)
+    return _make_task(
+        len(dataset.x_train), dataset.x_train.shape[1:], num_classes or dataset.num_classes, dataset=name
+    )
 
 
 def _read_device(name: str, csv: dict[str, Any]) -> dict[str, NDArray[Any]]:
-    if not Path(name).exists() and not FUNCTION.fullmatch(name):
-        datasets = [each for each in SOURCES if each != "npz:PATH"]
+    if not Path(name).exists() and not FUNCTION_PATTERN.fullmatch(name):
+        datasets = [dataset for dataset in DATASETS if dataset != "npz:PATH"]
         raise ConfigError(
             f"no file, folder or data set {name!r}, expected the data of one device or a name of `edgefl "
-            f"datasets`; {nearest(name, datasets)}"
+            f"datasets`; {suggest_nearest(name, datasets)}"
         )
     return read_source(make_source(name, **csv))
 
 
-def _task(
-    samples: int, shape: tuple[int, ...], num_classes: int, *, dataset: str = "", own: tuple[str, ...] = ()
-) -> Task:
-    said = f"{samples:,} samples of {shape_text(shape)} to train on, {num_classes} classes"
-    if own:
-        said += (
-            f" in {'one device' if len(own) == 1 else f'{len(own)} devices'}; --num-classes says so if "
+def _make_task(
+    samples: int,
+    shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    dataset: str = "",
+    device_data: tuple[str, ...] = (),
+) -> LearningTask:
+    description = f"{samples:,} samples of {format_shape(shape)} to train on, {num_classes} classes"
+    if device_data:
+        description += (
+            f" in {'one device' if len(device_data) == 1 else f'{len(device_data)} devices'}; "
+            f"--num-classes says so if "
             "others know more"
         )
-    return Task(shape, num_classes, dataset, own, samples, said)
+    return LearningTask(shape, num_classes, dataset, device_data, samples, description)
 
 
-def check_task(task: Task, model: str) -> ModelConfig:
+def check_task(task: LearningTask, model: str) -> ModelConfig:
     """Return the table [model].
 
     ConfigError for a model that is not known, DataError for a task of one class.
@@ -163,7 +175,8 @@ def check_task(task: Task, model: str) -> ModelConfig:
         raise ConfigError(explanation)
     if model not in list_models() and ":" not in model and not model.endswith(".keras"):
         raise ConfigError(
-            f"no model {model!r}; {nearest(model, list(list_models()))}; a .keras file or module:function is "
+            f"no model {model!r}; {suggest_nearest(model, list(list_models()))}; a .keras file or "
+            f"module:function is "
             "taken too"
         )
     if task.num_classes < 2:

@@ -1,5 +1,5 @@
 """Learners run a plan: LiteRT on a device, Keras where TensorFlow is installed."""
 
-from edgefl.learner.base import Learner, Metrics, evaluate
+from edgefl.learner.base import Evaluation, Learner, evaluate
 
-__all__ = ["Learner", "Metrics", "evaluate"]
+__all__ = ["Evaluation", "Learner", "evaluate"]

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.errors import DataError, PlanError
-from edgefl.plan.spec import PlanSpec, Signature, TensorSpec
+from edgefl.plan.spec import PlanSpec, SignatureSpec, TensorSpec
 from edgefl.types import Array, Labels, Weights
 
-Data = Mapping[str, Array]
+DataTensors = Mapping[str, Array]
 
 
 class Learner(Protocol):
@@ -24,7 +24,7 @@ class Learner(Protocol):
         self,
         signature: str,
         weights: Weights,
-        data: Data,
+        data: DataTensors,
         labels: Labels,
         *,
         epochs: int,
@@ -39,12 +39,12 @@ class Learner(Protocol):
         Raises DataError for data that do not fit, PlanError for weights that do not.
         """
 
-    def predict(self, signature: str, weights: Weights, data: Data) -> Array:
+    def predict(self, signature: str, weights: Weights, data: DataTensors) -> Array:
         """Return the signature's output for each sample: float32[n, ...]."""
 
 
 @dataclass(frozen=True)
-class Metrics:
+class Evaluation:
     """Mean cross-entropy and share of right answers over `num_samples` samples."""
 
     loss: float
@@ -52,18 +52,18 @@ class Metrics:
     num_samples: int
 
 
-def evaluate(learner: Learner, signature: str, weights: Weights, x: Array, labels: Labels) -> Metrics:
+def evaluate(learner: Learner, signature: str, weights: Weights, x: Array, labels: Labels) -> Evaluation:
     """Measure logits of a predict signature against labels."""
     if len(labels) == 0:
-        return Metrics(float("nan"), float("nan"), 0)
+        return Evaluation(float("nan"), float("nan"), 0)
     logits = learner.predict(signature, weights, {"x": x}).astype(np.float64)
     shifted = logits - logits.max(axis=1, keepdims=True)
     log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     loss = -log_p[np.arange(len(labels)), labels].mean()
-    return Metrics(float(loss), float((logits.argmax(axis=1) == labels).mean()), len(labels))
+    return Evaluation(float(loss), float((logits.argmax(axis=1) == labels).mean()), len(labels))
 
 
-def label_log_p(
+def predict_label_log_p(
     learner: Learner, signature: str, weights: Weights, x: Array, y: Labels
 ) -> NDArray[np.float64]:
     """Return log p(y|x) of each sample, float64[n], for a signature that predicts logits."""
@@ -72,7 +72,7 @@ def label_log_p(
     return np.asarray(shifted[np.arange(len(y)), y] - np.log(np.exp(shifted).sum(axis=1)))
 
 
-def check_data(signature: Signature, data: Data, labels: Labels | None = None) -> int:
+def check_data(signature: SignatureSpec, data: DataTensors, labels: Labels | None = None) -> int:
     """Return the number of samples.
 
     DataError when a tensor is missing, of another shape, not finite, or there is none.
@@ -117,7 +117,9 @@ def check_weights(specs: tuple[TensorSpec, ...], weights: Weights) -> list[Array
     return arrays
 
 
-def batches(count: int, batch_size: int, rng: np.random.Generator | None) -> Iterator[tuple[Labels, Array]]:
+def iterate_batches(
+    count: int, batch_size: int, rng: np.random.Generator | None
+) -> Iterator[tuple[Labels, Array]]:
     """Yield (indices int64[batch_size], sample_weight float32[batch_size]) that cover 0..count-1 once.
 
     The last batch is filled up with samples seen before, at weight 0: real values keep batch statistics sane.

@@ -41,14 +41,14 @@ class KerasLearner(StepLearner):
     def _trace(self, signature: str) -> Any:
         import tensorflow as tf
 
-        from edgefl.compiler.objective import arguments, step
+        from edgefl.compiler.objective import list_arguments, run_signature
 
-        spec = self.spec.signature(signature)
+        spec = self.spec.find_signature(signature)
 
         def run(**args: Any) -> dict[str, Any]:
-            return step(self._objectives[signature], spec, args)
+            return run_signature(self._objectives[signature], spec, args)
 
-        shapes = {name: tf.TensorSpec(a.shape, a.dtype, name) for name, a in arguments(spec).items()}
+        shapes = {name: tf.TensorSpec(a.shape, a.dtype, name) for name, a in list_arguments(spec).items()}
         return tf.function(run, autograph=False).get_concrete_function(**shapes)
 
     def step(self, signature: str, arguments: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:

@@ -6,10 +6,10 @@ import numpy as np
 
 from edgefl.errors import PlanError
 from edgefl.learner.loop import StepLearner
-from edgefl.learner.signature import Signature, open_signature
+from edgefl.learner.signature import RunnableSignature, open_signature
 from edgefl.plan.runtime import load_interpreter
 from edgefl.plan.spec import Plan
-from edgefl.system.stderr import quiet_stderr
+from edgefl.system.stderr import suppress_stderr
 
 
 class LiteRTLearner(StepLearner):
@@ -25,7 +25,7 @@ class LiteRTLearner(StepLearner):
         self.spec = plan.spec
         self._program = plan.program
         self._threads = threads
-        self._open: tuple[str, Signature] | None = None
+        self._open: tuple[str, RunnableSignature] | None = None
         program = set(load_interpreter(plan.program).get_signature_list())
         missing = {s.name for s in self.spec.signatures} - program
         if missing:
@@ -38,7 +38,7 @@ class LiteRTLearner(StepLearner):
         """Run the signature once; see `StepLearner.step`."""
         if self._open is None or self._open[0] != signature:
             self._open = None  # first give the other one's memory back
-            with quiet_stderr():  # the runtime tells of its delegate
+            with suppress_stderr():  # the runtime tells of its delegate
                 self._open = (
                     signature,
                     open_signature(load_interpreter(self._program, self._threads), signature),

@@ -9,23 +9,23 @@ from functools import partial
 import numpy as np
 
 from edgefl.errors import DivergedError
-from edgefl.learner.base import Data, batches, check_data, check_weights
-from edgefl.plan.spec import PlanSpec, Signature
+from edgefl.learner.base import DataTensors, check_data, check_weights, iterate_batches
+from edgefl.plan.spec import PlanSpec, SignatureSpec
 from edgefl.types import Array, Labels, Weights
 
-Step = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+StepFunction = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 """Arguments by their names in `Signature` -> results by theirs, which hold until the next step only."""
 
 
-def _numbered(letter: str, arrays: list[Array]) -> dict[str, np.ndarray]:
+def _name_arrays(letter: str, arrays: list[Array]) -> dict[str, np.ndarray]:
     return {f"{letter}_{i}": array for i, array in enumerate(arrays)}
 
 
-def train(
-    step: Step,
-    signature: Signature,
+def train_epochs(
+    step: StepFunction,
+    signature: SignatureSpec,
     weights: Weights,
-    data: Data,
+    data: DataTensors,
     labels: Labels,
     epochs: int,
     rng: np.random.Generator,
@@ -36,9 +36,9 @@ def train(
     Raises DivergedError when the loss stops being a finite number.
     """
     count = check_data(signature, data, labels)
-    moving = _numbered("t", check_weights(signature.trained, weights))
-    moving |= _numbered("s", [np.zeros(spec.shape, np.float32) for spec in signature.slots])
-    arguments = _numbered("f", check_weights(signature.frozen, weights)) | moving
+    moving = _name_arrays("t", check_weights(signature.trained, weights))
+    moving |= _name_arrays("s", [np.zeros(spec.shape, np.float32) for spec in signature.slots])
+    arguments = _name_arrays("f", check_weights(signature.frozen, weights)) | moving
     arguments |= {
         f"h_{k}": np.asarray((hyper or {}).get(k, default), np.float32)
         for k, default in signature.hyper.items()
@@ -48,10 +48,10 @@ def train(
     size = signature.batch_size
     for _ in range(epochs):
         total = 0.0
-        for index, sample_weight in batches(count, size, rng):
+        for index, sample_weight in iterate_batches(count, size, rng):
             arguments |= {f"d_{spec.name}": data[spec.name][index] for spec in signature.data}
             arguments |= {"d_y": targets[index], "d_sample_weight": sample_weight}
-            arguments |= _numbered(
+            arguments |= _name_arrays(
                 "n", [rng.random(spec.shape, dtype=np.float32) for spec in signature.noise]
             )
             out = step(arguments)
@@ -68,12 +68,14 @@ def train(
     }, loss
 
 
-def predict(step: Step, signature: Signature, weights: Weights, data: Data) -> Array:
+def predict_samples(
+    step: StepFunction, signature: SignatureSpec, weights: Weights, data: DataTensors
+) -> Array:
     """Run a predict signature over all samples, the last batch filled up and cut; see `Learner.predict`."""
     count = check_data(signature, data)
-    frozen = _numbered("f", check_weights(signature.frozen, weights))
+    frozen = _name_arrays("f", check_weights(signature.frozen, weights))
     parts = []
-    for index, sample_weight in batches(count, signature.batch_size, None):
+    for index, sample_weight in iterate_batches(count, signature.batch_size, None):
         out = step({**{f"d_{spec.name}": data[spec.name][index] for spec in signature.data}, **frozen})["out"]
         parts.append(np.array(out[: int(sample_weight.sum())], np.float32))
     return np.concatenate(parts)
@@ -95,7 +97,7 @@ class StepLearner(ABC):
         self,
         signature: str,
         weights: Weights,
-        data: Data,
+        data: DataTensors,
         labels: Labels,
         *,
         epochs: int,
@@ -103,9 +105,9 @@ class StepLearner(ABC):
         hyper: Mapping[str, float] | None = None,
     ) -> tuple[Weights, float]:
         """Train; see `Learner.fit`."""
-        return train(
+        return train_epochs(
             partial(self.step, signature),
-            self.spec.signature(signature),
+            self.spec.find_signature(signature),
             weights,
             data,
             labels,
@@ -114,6 +116,8 @@ class StepLearner(ABC):
             hyper,
         )
 
-    def predict(self, signature: str, weights: Weights, data: Data) -> Array:
+    def predict(self, signature: str, weights: Weights, data: DataTensors) -> Array:
         """Predict; see `Learner.predict`."""
-        return predict(partial(self.step, signature), self.spec.signature(signature), weights, data)
+        return predict_samples(
+            partial(self.step, signature), self.spec.find_signature(signature), weights, data
+        )

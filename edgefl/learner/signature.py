@@ -13,11 +13,11 @@ import numpy as np
 
 from edgefl.errors import PlanError
 
-PRIVATE = ("_interpreter_wrapper", "_subgraph_index", "_inputs", "_outputs")
+PRIVATE_RUNNER_NAMES = ("_interpreter_wrapper", "_subgraph_index", "_inputs", "_outputs")
 """The names of a runner that `PreparedSignature` needs: ai-edge-litert 2.1 to 2.3 and tflite-runtime 2.14."""
 
 
-class Signature(Protocol):
+class RunnableSignature(Protocol):
     """A signature that is ready to run."""
 
     def __call__(self, arguments: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -34,10 +34,10 @@ class Signature(Protocol):
         """
 
 
-def open_signature(interpreter: Any, name: str) -> Signature:
+def open_signature(interpreter: Any, name: str) -> RunnableSignature:
     """Return a signature of the interpreter's program, by the faster way that the runtime allows."""
     runner = interpreter.get_signature_runner(name)
-    if all(hasattr(runner, each) for each in PRIVATE):
+    if all(hasattr(runner, attribute) for attribute in PRIVATE_RUNNER_NAMES):
         return PreparedSignature(runner)
     return PublicSignature(runner)
 

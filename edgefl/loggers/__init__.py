@@ -8,9 +8,9 @@ from typing import Any
 
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
-from edgefl.loggers.scalars import Write, Writer, verdict_scalars
+from edgefl.loggers.scalars import Write, Writer, extract_verdict_scalars
 
-__all__ = ["LOG_HELP", "Log", "Write", "about_run", "check_log", "open_logs"]
+__all__ = ["LOG_HELP", "ScalarLog", "Write", "check_log", "describe_run", "open_logs"]
 
 LOG_HELP = (
     "Log each round: tensorboard:DIR or mlflow:URI, such as mlflow:http://HOST:5000; may be given again."
@@ -20,7 +20,7 @@ VERDICT_TAG = "edgefl.verdict"
 
 
 @dataclass(frozen=True)
-class Log:
+class ScalarLog:
     """Writes to all logs of a run.
 
     Attributes:
@@ -41,40 +41,40 @@ class Log:
             step: the last round.
             verdict: the verdict as a tree, see `edgefl.verdict.as_dict`.
         """
-        self(step, verdict_scalars(verdict))
+        self(step, extract_verdict_scalars(verdict))
         for writer in self.writers:
-            writer.tag(VERDICT_TAG, verdict["sentence"])
+            writer.write_tag(VERDICT_TAG, verdict["sentence"])
 
 
-def check_log(wanted: str) -> tuple[str, str]:
+def check_log(log_option: str) -> tuple[str, str]:
     """Return kind and place of `KIND:PLACE`; ConfigError when it is none."""
-    kind, _, place = wanted.partition(":")
-    if kind not in ("tensorboard", "mlflow") or not place:
+    kind, _, location = log_option.partition(":")
+    if kind not in ("tensorboard", "mlflow") or not location:
         raise ConfigError(
-            f"--log {wanted!r}, expected tensorboard:DIR or mlflow:URI, such as tensorboard:logs or "
+            f"--log {log_option!r}, expected tensorboard:DIR or mlflow:URI, such as tensorboard:logs or "
             "mlflow:http://HOST:5000"
         )
-    return kind, place
+    return kind, location
 
 
-def about_run(config: FederationConfig) -> dict[str, str]:
+def describe_run(config: FederationConfig) -> dict[str, str]:
     """Return what a run is made with, by the names of the configuration's tables."""
-    told = {
+    facts = {
         "algorithm": config.algorithm,
         "model": config.model.name,
         "rounds": config.rounds,
         "seed": config.seed,
         "codec": config.codec,
     }
-    return {name: str(value) for name, value in told.items()} | {
-        f"algorithm.{name}": str(each) for name, each in config.options.items()
+    return {name: str(value) for name, value in facts.items()} | {
+        f"algorithm.{name}": str(option) for name, option in config.options.items()
     }
 
 
 @contextmanager
 def open_logs(
-    wanted: Sequence[str], name: str, *, key: str, resumed: bool, about: Mapping[str, str]
-) -> Iterator[Log]:
+    log_options: Sequence[str], name: str, *, key: str, resumed: bool, about: Mapping[str, str]
+) -> Iterator[ScalarLog]:
     """Open the logs of a run.
 
     name: the federation's. key: which run this is, so that one that is `resumed` is gone on with. about: what
@@ -83,18 +83,18 @@ def open_logs(
     """
     with ExitStack() as stack:
         writers: list[Writer] = []
-        for kind, place in map(check_log, wanted):
+        for kind, location in map(check_log, log_options):
             if kind == "tensorboard":
-                from edgefl.loggers.tensorboard import tensorboard
+                from edgefl.loggers.tensorboard import open_tensorboard
 
-                writers.append(stack.enter_context(tensorboard(place)))
+                writers.append(stack.enter_context(open_tensorboard(location)))
             else:
-                from edgefl.loggers.mlflow import mlflow
+                from edgefl.loggers.mlflow import open_mlflow
 
                 writers.append(
                     stack.enter_context(
-                        mlflow(
-                            place,
+                        open_mlflow(
+                            location,
                             name,
                             key=hashlib.sha256(key.encode()).hexdigest(),
                             resumed=resumed,
@@ -102,4 +102,4 @@ def open_logs(
                         )
                     )
                 )
-        yield Log(writers)
+        yield ScalarLog(writers)

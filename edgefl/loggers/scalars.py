@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edgefl.verdict import comparison_counts
+from edgefl.verdict import read_comparison_counts
 
 Write = Callable[[int, Mapping[str, float]], None]
 """Takes a step, which is a round, and its scalars by name."""
@@ -23,17 +23,17 @@ class Writer:
     """
 
     write: Write
-    tag: Callable[[str, str], None]
+    write_tag: Callable[[str, str], None]
 
 
-PLAIN = ("loss", "seconds", "bytes_up", "bytes_down")
-ACCURACY = {"mean": "accuracy_mean", "p10": "accuracy_p10", "p90": "accuracy_p90"}
+ROUND_FIELDS = ("loss", "seconds", "bytes_up", "bytes_down")
+ACCURACY_FIELDS = {"mean": "accuracy_mean", "p10": "accuracy_p10", "p90": "accuracy_p90"}
 """Fields of a record with the accuracy over clients."""
 PERSONALIZE = "personalize"
 """The phase in which clients report the accuracy of the model that they take away."""
 
 
-def round_scalars(record: Mapping[str, Any]) -> dict[str, float]:
+def extract_round_scalars(record: Mapping[str, Any]) -> dict[str, float]:
     """Return the scalars of a round: `round/loss`, `round/updates`, `clients/accuracy`, ....
 
     Only finite numbers.
@@ -45,44 +45,44 @@ def round_scalars(record: Mapping[str, Any]) -> dict[str, float]:
     The `metrics` of a Summary, such as `auc_mean`, are named in the same way: `round/auc_mean`, and after the
     rounds `end/auc/mean`.
     """
-    told = {f"round/{name}": record[name] for name in PLAIN if name in record}
+    scalars = {f"round/{name}": record[name] for name in ROUND_FIELDS if name in record}
     ended = record.get("phase") == PERSONALIZE
-    told |= {
+    scalars |= {
         f"end/accuracy_shipped/{part}" if ended else f"round/{name}": record[name]
-        for part, name in ACCURACY.items()
+        for part, name in ACCURACY_FIELDS.items()
         if name in record
     }
     for name, value in record.get("metrics", {}).items():
         metric, _, part = name.rpartition("_")
-        told.setdefault(f"end/{metric}/{part}" if ended else f"round/{name}", value)
+        scalars.setdefault(f"end/{metric}/{part}" if ended else f"round/{name}", value)
     updates = record.get("updates", 0)
-    told["round/updates"] = len(updates) if isinstance(updates, Mapping) else updates
+    scalars["round/updates"] = len(updates) if isinstance(updates, Mapping) else updates
     if "dropped" in record:
-        told["round/dropped"] = len(record["dropped"])
+        scalars["round/dropped"] = len(record["dropped"])
     if isinstance(updates, Mapping):
-        told |= _means(updates)
-    return _finite(told)
+        scalars |= _average_updates(updates)
+    return _drop_nonfinite(scalars)
 
 
-def _means(updates: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    names = sorted({name for each in updates.values() for name in each} - {"num_samples", "loss"})
-    told = {}
+def _average_updates(updates: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    names = sorted({name for metrics in updates.values() for name in metrics} - {"num_samples", "loss"})
+    means = {}
     for name in names:
-        known = [
-            (each[name], each["num_samples"])
-            for each in updates.values()
-            if math.isfinite(each.get(name, math.nan))
+        weighted = [
+            (metrics[name], metrics["num_samples"])
+            for metrics in updates.values()
+            if math.isfinite(metrics.get(name, math.nan))
         ]
-        if samples := sum(count for _, count in known):
-            told[f"clients/{name}"] = sum(value * count for value, count in known) / samples
-    return told
+        if samples := sum(count for _, count in weighted):
+            means[f"clients/{name}"] = sum(value * count for value, count in weighted) / samples
+    return means
 
 
-def figure_scalars(figures: Mapping[str, Mapping[str, float | None]]) -> dict[str, float]:
+def extract_figure_scalars(figures: Mapping[str, Mapping[str, float | None]]) -> dict[str, float]:
     """Return the scalars of a run's end: mean, 10th percentile and standard deviation over clients of each of
     summary.json's figures.
     """
-    return _finite(
+    return _drop_nonfinite(
         {
             f"end/{name}/{part}": spread.get(part)
             for name, spread in figures.items()
@@ -91,15 +91,17 @@ def figure_scalars(figures: Mapping[str, Mapping[str, float | None]]) -> dict[st
     )
 
 
-def verdict_scalars(verdict: Mapping[str, Any]) -> dict[str, float]:
+def extract_verdict_scalars(verdict: Mapping[str, Any]) -> dict[str, float]:
     """Return the scalars of a verdict: mean figures, numbers of devices by comparison, and the gain.
 
     Args:
         verdict: a verdict as a tree, see `edgefl.verdict.as_dict`.
     """
-    figures = {**verdict["means"], **comparison_counts(verdict), "gain_points": verdict["gain_points"]}
-    return _finite({f"verdict/{name}": value for name, value in figures.items()})
+    figures = {**verdict["means"], **read_comparison_counts(verdict), "gain_points": verdict["gain_points"]}
+    return _drop_nonfinite({f"verdict/{name}": value for name, value in figures.items()})
 
 
-def _finite(told: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(value) for name, value in told.items() if value is not None and math.isfinite(value)}
+def _drop_nonfinite(scalars: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        name: float(value) for name, value in scalars.items() if value is not None and math.isfinite(value)
+    }

@@ -11,7 +11,7 @@ from edgefl.loggers.scalars import Writer
 
 
 @contextmanager
-def tensorboard(directory: str) -> Iterator[Writer]:
+def open_tensorboard(directory: str) -> Iterator[Writer]:
     """Open an event file in a directory; each step is in it a second later.
 
     ConfigError when it cannot be made.
@@ -29,10 +29,10 @@ def tensorboard(directory: str) -> Iterator[Writer]:
         for name, value in scalars.items():
             writer.add_scalar(name, value, step)
 
-    def tag(tag_name: str, text: str) -> None:
+    def write_tag(tag_name: str, text: str) -> None:
         writer.add_text(tag_name, text)
 
     try:
-        yield Writer(write, tag)
+        yield Writer(write, write_tag)
     finally:
         writer.close()

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from edgefl.config import ModelConfig, nearest
+from edgefl.config import ModelConfig, suggest_nearest
 from edgefl.errors import ConfigError
-from edgefl.models.keras_file import explain_format, load_file
-from edgefl.models.options import check_options
+from edgefl.models.keras_file import explain_format, load_keras_file
+from edgefl.models.options import check_model_options
 
 _SOURCES = {
     "lenet5": "LeCun et al. 1998 as in PFL-MoE (arXiv:2012.15589): 61,706 weights at 28x28x1; as in FedMix "
@@ -32,7 +32,7 @@ _SOURCES = {
 }
 
 
-MANY_VALUES = 64
+MIN_AUTOENCODER_VALUES = 64
 """A model with as many outputs as inputs, this many or more, is taken for an autoencoder unless it ends with
 softmax.
 """
@@ -62,9 +62,9 @@ def build_model(config: ModelConfig) -> Any:
                 f"[model] options {', '.join(config.options)} have no effect on the file {config.name}; "
                 "remove them"
             )
-        model = load_file(Path(config.name))
+        model = load_keras_file(Path(config.name))
     else:
-        model = _call(_find(config.name), config)
+        model = _call_factory(_find_factory(config.name), config)
     if not isinstance(model, keras.Model):
         raise ConfigError(
             f"model {config.name} gave {type(model).__name__}, expected a keras.Model; return the model "
@@ -74,7 +74,7 @@ def build_model(config: ModelConfig) -> Any:
     return model
 
 
-def _find(name: str) -> Callable[..., Any]:
+def _find_factory(name: str) -> Callable[..., Any]:
     if name in _SOURCES:
         function = name.replace("-", "_")
         module = f"edgefl.models.{function}"
@@ -84,27 +84,28 @@ def _find(name: str) -> Callable[..., Any]:
         raise ConfigError(explanation)
     else:
         raise ConfigError(
-            f"unknown model {name!r}; {nearest(name, list(_SOURCES))}; a .keras file or module:function is "
+            f"unknown model {name!r}; {suggest_nearest(name, list(_SOURCES))}; a .keras file or "
+            f"module:function is "
             "taken too"
         )
     try:
-        found = getattr(importlib.import_module(module), function)
+        factory = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"cannot import model {name!r}: {error}; is its package installed in this environment?"
         ) from error
-    if not callable(found):
+    if not callable(factory):
         raise ConfigError(
             f"{name} is no function; expected function(input_shape, num_classes, **options) that returns a "
             "keras.Model"
         )
-    return found  # type: ignore[no-any-return]
+    return factory  # type: ignore[no-any-return]
 
 
-def _call(function: Callable[..., Any], config: ModelConfig) -> Any:
-    options = check_options(config.name, config.options) if config.name in _SOURCES else config.options
+def _call_factory(factory: Callable[..., Any], config: ModelConfig) -> Any:
+    options = check_model_options(config.name, config.options) if config.name in _SOURCES else config.options
     try:
-        return function(tuple(config.input_shape), config.num_classes, **options)
+        return factory(tuple(config.input_shape), config.num_classes, **options)
     except TypeError as error:
         raise ConfigError(
             f"model {config.name} with options {dict(config.options)}: {error}; `edgefl models` lists what "
@@ -121,7 +122,8 @@ def _check_shapes(model: Any, config: ModelConfig) -> None:
     if len(model.inputs) != 1:
         raise ConfigError(
             f"model {config.name} has {len(model.inputs)} inputs "
-            f"({', '.join(each.name for each in model.inputs)}), expected one; join them in the data, and "
+            f"({', '.join(tensor.name for tensor in model.inputs)}), expected one; join them in the data, "
+            f"and "
             "take them apart by layers behind one keras.Input"
         )
     if len(model.outputs) != 1:
@@ -136,33 +138,36 @@ def _check_shapes(model: Any, config: ModelConfig) -> None:
             f"model {config.name} takes samples of {received}, the configuration says input_shape "
             f"{expected}; change one"
         )
-    given = tuple(model.outputs[0].shape[1:])
-    if given == (1,):
+    output_shape = tuple(model.outputs[0].shape[1:])
+    if output_shape == (1,):
         raise ConfigError(
             f"model {config.name} gives one value a sample, expected one for each class: edgefl trains "
             "classifiers; for yes or no end it with Dense(2), logits or softmax, and number the labels 0 "
             "and 1"
         )
-    if len(given) != 1 or (config.name not in _SOURCES and _reconstructs(model)):
+    if len(output_shape) != 1 or (config.name not in _SOURCES and _is_autoencoder(model)):
         raise ConfigError(
-            f"model {config.name} gives {given} a sample for {received}, as an autoencoder does; edgefl "
+            f"model {config.name} gives {output_shape} a sample for {received}, as an autoencoder does; "
+            f"edgefl "
             "trains classifiers: end it with Dense(num_classes), logits or softmax (a softmax also says "
-            f"that this is a classifier of {given[-1]} classes)"
+            f"that this is a classifier of {output_shape[-1]} classes)"
         )
-    if given != (config.num_classes,):
+    if output_shape != (config.num_classes,):
         raise ConfigError(
-            f"model {config.name} gives {given} a sample, the configuration says num_classes "
+            f"model {config.name} gives {output_shape} a sample, the configuration says num_classes "
             f"{config.num_classes}; change one: the last layer is Dense(num_classes), with logits or softmax"
         )
 
 
-def _flat(model: Any) -> list[Any]:
+def _flatten_layers(model: Any) -> list[Any]:
     return [
-        part for layer in model.layers for part in (_flat(layer) if hasattr(layer, "layers") else [layer])
+        part
+        for layer in model.layers
+        for part in (_flatten_layers(layer) if hasattr(layer, "layers") else [layer])
     ]
 
 
-def _reconstructs(model: Any) -> bool:
+def _is_autoencoder(model: Any) -> bool:
     """Whether the outputs seem to be the inputs again: as many values, no softmax, and many of them or a
     narrower layer between.
     """
@@ -176,5 +181,7 @@ def _reconstructs(model: Any) -> bool:
     )
     if size != math.prod(model.inputs[0].shape[1:]) or softmax:
         return False
-    dense = [each for each in _flat(model) if isinstance(each, keras.layers.Dense)]
-    return size >= MANY_VALUES or any(each.units < size for each in dense)
+    dense = [
+        dense_layer for dense_layer in _flatten_layers(model) if isinstance(dense_layer, keras.layers.Dense)
+    ]
+    return size >= MIN_AUTOENCODER_VALUES or any(dense_layer.units < size for dense_layer in dense)

@@ -12,7 +12,7 @@ import keras
 from edgefl.errors import ConfigError
 
 FILTERS = (32, 64, 64, 64, 64)
-POOLED = 3
+POOLED_LAYERS = 3
 
 
 def five_conv(input_shape: tuple[int, ...], num_classes: int, *, initializer: str = "glorot") -> Any:
@@ -48,7 +48,7 @@ def five_conv(input_shape: tuple[int, ...], num_classes: int, *, initializer: st
             )
         )
         channels = filters
-        if index <= POOLED:
+        if index <= POOLED_LAYERS:
             model.add(layers.MaxPooling2D(2, name=f"pool{index}"))
     model.add(layers.GlobalAveragePooling2D(name="average"))
     model.add(layers.Dense(num_classes, name="fc", **start(channels)))

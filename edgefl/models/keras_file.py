@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.errors import ConfigError
-from edgefl.models.weights_file import WEIGHTS, measure_in_child
+from edgefl.models.weights_file import WEIGHTS_FILE, measure_in_subprocess
 
-CONFIG = "config.json"
-MODULES = {
+CONFIG_FILE = "config.json"
+KERAS_MODULES = {
     "activations",
     "constraints",
     "dtype_policies",
@@ -39,9 +39,13 @@ MODULES = {
 """Packages of Keras whose objects a model is made of; the training settings of a model inside a model are
 made too.
 """
-UNSAFE = {"Lambda", "__lambda__", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "TFSMLayer"}
+UNSAFE_OBJECTS = {"Lambda", "__lambda__", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "TFSMLayer"}
 """Objects of Keras that hold code, or read other files and programs."""
-LIMITS = {CONFIG: 16 << 20, "all of it": 512 << 20, "the arrays in " + WEIGHTS: 512 << 20}
+MAX_UNPACKED_BYTES = {
+    CONFIG_FILE: 16 << 20,
+    "all of it": 512 << 20,
+    "the arrays in " + WEIGHTS_FILE: 512 << 20,
+}
 """Bytes that config.json, a whole archive and its arrays take at most; each of them can be made to hold a
 million times its size.
 """
@@ -49,8 +53,8 @@ MAX_WEIGHTS = 1 << 25
 """Values in all variables of a model. VGG-16 for CIFAR-10, the largest built-in model, has 15 million."""
 MAX_OBJECTS = 20_000
 """Layers, initializers and other objects that a configuration names. MobileNetV2 names about 1,000."""
-PROCESSOR_LIMIT_S = 120.0
-FORMATS = {b"\x89HDF\r\n\x1a\n": "an HDF5 file", b"PK\x03\x04": "a truncated or damaged zip archive"}
+LOAD_CPU_LIMIT_S = 120.0
+FILE_SIGNATURES = {b"\x89HDF\r\n\x1a\n": "an HDF5 file", b"PK\x03\x04": "a truncated or damaged zip archive"}
 
 
 def explain_format(name: str) -> str:
@@ -64,14 +68,15 @@ def explain_format(name: str) -> str:
         kind = "a SavedModel"
     else:
         return ""
-    there = "" if path.exists() else ", and it does not exist"
+    missing_note = "" if path.exists() else ", and it does not exist"
     return (
-        f"the model {name} is {kind}{there}, expected a .keras file; load it with Keras and save it as "
+        f"the model {name} is {kind}{missing_note}, expected a .keras file; load it with Keras and save "
+        f"it as "
         ".keras: model.save('model.keras')"
     )
 
 
-def load_file(path: Path) -> Any:
+def load_keras_file(path: Path) -> Any:
     """Return the model in a `.keras` file.
 
     Raises ConfigError for any other file, and for a model with code or classes of its own.
@@ -79,17 +84,17 @@ def load_file(path: Path) -> Any:
     import keras
 
     config = _read_config(path)
-    _check(path, config)
+    _check_objects(path, config)
     _check_arrays(path)
     try:
-        with _processor_limit(PROCESSOR_LIMIT_S):
+        with _limit_cpu(LOAD_CPU_LIMIT_S):
             _check_weights(path, config)
             return keras.models.load_model(path, compile=False, safe_mode=True)
     except ConfigError:
         raise
-    except _LimitReached as error:
+    except _CpuLimitReached as error:
         raise ConfigError(
-            f"cannot load the model {path}: Keras worked on it for {PROCESSOR_LIMIT_S:g} s; a network for "
+            f"cannot load the model {path}: Keras worked on it for {LOAD_CPU_LIMIT_S:g} s; a network for "
             "boards takes seconds, give a large one of your own as module:function"
         ) from error
     except Exception as error:  # what is wrong inside an archive comes up as any of a dozen types
@@ -111,45 +116,49 @@ def _read_config(path: Path) -> Any:
     try:
         with zipfile.ZipFile(path) as archive:
             sizes = {
-                CONFIG: archive.getinfo(CONFIG).file_size,
-                "all of it": sum(each.file_size for each in archive.infolist()),
+                CONFIG_FILE: archive.getinfo(CONFIG_FILE).file_size,
+                "all of it": sum(info.file_size for info in archive.infolist()),
             }
             for part, size in sizes.items():
                 _check_size(path, part, size)
-            return json.loads(archive.read(CONFIG))
+            return json.loads(archive.read(CONFIG_FILE))
     except zipfile.BadZipFile as error:
         with path.open("rb") as file:
             start = file.read(8)
-        found = next((name for mark, name in FORMATS.items() if start.startswith(mark)), "no zip archive")
+        kind = next(
+            (name for mark, name in FILE_SIGNATURES.items() if start.startswith(mark)), "no zip archive"
+        )
         remedy = (
             "load it with Keras and save it again as .keras"
-            if "HDF5" in found
+            if "HDF5" in kind
             else "copy it again, or save the model again"
         )
         raise ConfigError(
-            f"cannot load the model {path}: it is {found}, expected a .keras file; {remedy}"
+            f"cannot load the model {path}: it is {kind}, expected a .keras file; {remedy}"
         ) from error
     except (KeyError, ValueError, NotImplementedError, OSError, RuntimeError) as error:
         raise ConfigError(
-            f"cannot load the model {path}: a zip archive without a readable {CONFIG} ({error}), expected a "
+            f"cannot load the model {path}: a zip archive without a readable {CONFIG_FILE} ({error}), "
+            f"expected a "
             ".keras file; save the model again"
         ) from error
 
 
 def _check_size(path: Path, part: str, size: int) -> None:
-    if size > LIMITS[part]:
+    if size > MAX_UNPACKED_BYTES[part]:
         raise ConfigError(
             f"cannot load the model {path}: {part} unpacks to {size:,} bytes, expected at most "
-            f"{LIMITS[part]:,}; a network for boards is far smaller, give a large one of your own as "
+            f"{MAX_UNPACKED_BYTES[part]:,}; a network for boards is far smaller, give a large one of your "
+            f"own as "
             "module:function"
         )
 
 
 def _check_arrays(path: Path) -> None:
-    size, problem = measure_in_child(path)
+    size, problem = measure_in_subprocess(path)
     if problem:
         raise ConfigError(f"cannot load the model {path}: {problem}; save it again with model.save")
-    _check_size(path, "the arrays in " + WEIGHTS, size)
+    _check_size(path, "the arrays in " + WEIGHTS_FILE, size)
 
 
 def _check_weights(path: Path, config: Any) -> None:
@@ -159,34 +168,34 @@ def _check_weights(path: Path, config: Any) -> None:
     """
     import keras
 
-    drawn = random.getstate()  # making initializers draws their seeds
+    random_state = random.getstate()  # making initializers draws their seeds
     try:
         with keras.StatelessScope(initialize_variables=False):
-            model = keras.saving.deserialize_keras_object(_without_training(config), safe_mode=True)
+            model = keras.saving.deserialize_keras_object(_strip_training(config), safe_mode=True)
         count = sum(
             math.prod(int(size) for size in variable.shape) for variable in getattr(model, "variables", ())
         )
     finally:
         keras.utils.clear_session(free_memory=False)  # forget the variables without values
-        random.setstate(drawn)
+        random.setstate(random_state)
     if count > MAX_WEIGHTS:
         raise ConfigError(
-            f"cannot load the model {path}: {CONFIG} describes {count:,} weights, expected at most "
+            f"cannot load the model {path}: {CONFIG_FILE} describes {count:,} weights, expected at most "
             f"{MAX_WEIGHTS:,}; a network for boards is far smaller, give a large one of your own as "
             "module:function"
         )
 
 
-def _without_training(config: Any) -> Any:
+def _strip_training(config: Any) -> Any:
     """Return the configuration without the optimizers of the model and of models in it: they make variables
     at once.
     """
     if isinstance(config, dict):
-        return {key: _without_training(value) for key, value in config.items() if key != "compile_config"}
-    return [_without_training(value) for value in config] if isinstance(config, list) else config
+        return {key: _strip_training(value) for key, value in config.items() if key != "compile_config"}
+    return [_strip_training(value) for value in config] if isinstance(config, list) else config
 
 
-class _LimitReached(BaseException):
+class _CpuLimitReached(BaseException):
     """The limit of processor time is reached.
 
     It is no Exception: Keras catches those, and raises a TypeError about the layer instead.
@@ -194,7 +203,7 @@ class _LimitReached(BaseException):
 
 
 @contextmanager
-def _processor_limit(seconds: float) -> Iterator[None]:
+def _limit_cpu(seconds: float) -> Iterator[None]:
     """Raise _LimitReached after this processor time, and again after as much more.
 
     Python ignores an exception that a signal raises in a finalizer or in a callback of the garbage collector;
@@ -205,7 +214,7 @@ def _processor_limit(seconds: float) -> Iterator[None]:
         return
 
     def stop(number: int, frame: Any) -> None:
-        raise _LimitReached
+        raise _CpuLimitReached
 
     before = signal.signal(signal.SIGVTALRM, stop)
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds, seconds)
@@ -216,35 +225,36 @@ def _processor_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, before)
 
 
-def _check(path: Path, config: Any) -> None:
-    for count, (name, module) in enumerate(_objects(config), 1):
+def _check_objects(path: Path, config: Any) -> None:
+    for count, (name, module) in enumerate(_list_objects(config), 1):
         if count > MAX_OBJECTS:
             raise ConfigError(
-                f"cannot load the model {path}: {CONFIG} names more than {MAX_OBJECTS:,} objects; a network "
+                f"cannot load the model {path}: {CONFIG_FILE} names more than {MAX_OBJECTS:,} objects; a "
+                f"network "
                 "for boards is far smaller, give a large one of your own as module:function"
             )
-        if name in UNSAFE:
+        if name in UNSAFE_OBJECTS:
             raise ConfigError(
                 f"cannot load the model {path}: it holds a {name.strip('_')} layer, whose code would run "
                 "here; use layers without code, or give your own model as module:function"
             )
-        if not _known(name, module):
+        if not _is_keras_object(name, module):
             raise ConfigError(
                 f"cannot load the model {path}: {name} of {module or 'no module'} is no part of Keras; "
                 "use Keras's own layers, or give the model as module:function"
             )
 
 
-def _known(name: str, module: str | None) -> bool:
+def _is_keras_object(name: str, module: str | None) -> bool:
     if module is None:  # Keras's marks for tensors and slices
         return name.startswith("__")
     package, _, inside = module.partition(".")
     if package != "keras":
         return (name, module) == ("function", "builtins")
-    return not inside or inside.removeprefix("src.").split(".")[0] in MODULES
+    return not inside or inside.removeprefix("src.").split(".")[0] in KERAS_MODULES
 
 
-def _objects(config: Any) -> Iterator[tuple[str, str | None]]:
+def _list_objects(config: Any) -> Iterator[tuple[str, str | None]]:
     """Yield class and module of every object in a configuration, but for what compiling the whole model would
     make: it is not compiled.
     """

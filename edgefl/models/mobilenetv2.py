@@ -15,7 +15,7 @@ import keras
 
 from edgefl.errors import ConfigError
 
-STAGES = (
+BLOCK_STAGES = (
     (1, 16, 1, 1),
     (6, 24, 2, 2),
     (6, 32, 3, 2),
@@ -25,7 +25,7 @@ STAGES = (
     (6, 320, 1, 1),
 )
 """Expansion t, channels c, blocks n, stride s of the first block."""
-LAST = 1280
+LAST_CHANNELS = 1280
 
 
 def mobilenetv2(
@@ -51,42 +51,46 @@ def mobilenetv2(
         raise ConfigError(f"mobilenetv2 has width {width}, expected a number above 0 such as 0.35 or 1.0")
     layers = keras.layers
     x = keras.Input(input_shape, name="x")
-    y = _normed(
-        layers.Conv2D(_eights(32 * width), 3, strides=2, padding="same", use_bias=False, name="conv")(x),
+    y = _add_norm(
+        layers.Conv2D(
+            _round_to_eights(32 * width), 3, strides=2, padding="same", use_bias=False, name="conv"
+        )(x),
         momentum,
         "conv",
     )
-    for stage, (expansion, channels, count, stride) in enumerate(STAGES, 1):
+    for stage, (expansion, channels, count, stride) in enumerate(BLOCK_STAGES, 1):
         for index in range(count):
             name = f"stage{stage}_block{index + 1}"
-            y = _inverted_residual(
-                y, expansion, _eights(channels * width), 1 if index else stride, momentum, name
+            y = _add_inverted_residual(
+                y, expansion, _round_to_eights(channels * width), 1 if index else stride, momentum, name
             )
-    y = layers.Conv2D(_eights(LAST * max(width, 1.0)), 1, use_bias=False, name="last")(y)
-    y = layers.GlobalAveragePooling2D(name="average")(_normed(y, momentum, "last"))
+    y = layers.Conv2D(_round_to_eights(LAST_CHANNELS * max(width, 1.0)), 1, use_bias=False, name="last")(y)
+    y = layers.GlobalAveragePooling2D(name="average")(_add_norm(y, momentum, "last"))
     y = layers.Dropout(dropout, name="dropout")(y)
     return keras.Model(x, layers.Dense(num_classes, name="fc")(y), name="mobilenetv2")
 
 
-def _inverted_residual(x: Any, expansion: int, channels: int, stride: int, momentum: float, name: str) -> Any:
+def _add_inverted_residual(
+    x: Any, expansion: int, channels: int, stride: int, momentum: float, name: str
+) -> Any:
     layers = keras.layers
     y = x
     if expansion > 1:
         y = layers.Conv2D(expansion * x.shape[3], 1, use_bias=False, name=f"{name}_expand")(y)
-        y = _normed(y, momentum, f"{name}_expand")
+        y = _add_norm(y, momentum, f"{name}_expand")
     y = layers.DepthwiseConv2D(3, strides=stride, padding="same", use_bias=False, name=f"{name}_depthwise")(y)
-    y = _normed(y, momentum, f"{name}_depthwise")
+    y = _add_norm(y, momentum, f"{name}_depthwise")
     y = layers.Conv2D(channels, 1, use_bias=False, name=f"{name}_project")(y)
     y = layers.BatchNormalization(momentum=momentum, name=f"{name}_project_norm")(y)
     return layers.Add(name=f"{name}_add")([x, y]) if stride == 1 and channels == x.shape[3] else y
 
 
-def _normed(x: Any, momentum: float, name: str) -> Any:
+def _add_norm(x: Any, momentum: float, name: str) -> Any:
     y = keras.layers.BatchNormalization(momentum=momentum, name=f"{name}_norm")(x)
     return keras.layers.ReLU(6.0, name=f"{name}_relu")(y)
 
 
-def _eights(channels: float) -> int:
+def _round_to_eights(channels: float) -> int:
     """Round to a multiple of eight, but never down by more than a tenth."""
     rounded = max(8, int(channels + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * channels else rounded

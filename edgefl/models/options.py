@@ -8,39 +8,41 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from edgefl.config import nearest
-from edgefl.config.schema import in_words
+from edgefl.config import suggest_nearest
+from edgefl.config.schema import describe_type
 from edgefl.errors import ConfigError
 
 
 @cache
-def defaults(name: str) -> Mapping[str, Any]:
+def read_model_defaults(name: str) -> Mapping[str, Any]:
     """Return the options of one of this package's models with their defaults; `name` as in `list_models`."""
     function = name.replace("-", "_")
     module = ast.parse((Path(__file__).parent / f"{function}.py").read_text())
-    (found,) = (node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == function)
-    pairs = zip(found.args.kwonlyargs, found.args.kw_defaults, strict=True)
+    (definition,) = (
+        node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == function
+    )
+    pairs = zip(definition.args.kwonlyargs, definition.args.kw_defaults, strict=True)
     return {argument.arg: ast.literal_eval(default) for argument, default in pairs if default is not None}
 
 
-def check_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def check_model_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options as the model takes them.
 
     Raises ConfigError for one that it does not take (names the nearest), of another type than its default, or
     below zero; a share (`dropout`, `momentum`) is below 1.
     """
-    known = defaults(name)
+    model_defaults = read_model_defaults(name)
     checked = {}
     for key, value in options.items():
-        if key not in known:
-            remedy = nearest(key, list(known)) if known else "it takes none"
+        if key not in model_defaults:
+            remedy = suggest_nearest(key, list(model_defaults)) if model_defaults else "it takes none"
             raise ConfigError(f"[model] {name} has no option {key!r}; {remedy}")
-        default = known[key]
+        default = model_defaults[key]
         if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if type(value) is not type(default):
             raise ConfigError(
-                f"[model] {key} of {name} is {value!r}, expected {in_words(type(default))} such as "
+                f"[model] {key} of {name} is {value!r}, expected {describe_type(type(default))} such as "
                 f"{default!r}"
             )
         if key in ("dropout", "momentum") and not 0 <= value < 1:

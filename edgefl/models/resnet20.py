@@ -16,7 +16,7 @@ import keras
 
 from edgefl.errors import ConfigError
 
-BLOCKS = 3
+BLOCKS_PER_STAGE = 3
 
 
 def resnet20(input_shape: tuple[int, ...], num_classes: int, *, width: int = 16, groups: int = 2) -> Any:
@@ -37,11 +37,11 @@ def resnet20(input_shape: tuple[int, ...], num_classes: int, *, width: int = 16,
             f"1, 2 or {width}"
         )
     x = keras.Input(input_shape, name="x")
-    y = _convolution(x, width, 1, "conv")
+    y = _add_convolution(x, width, 1, "conv")
     y = keras.layers.ReLU(name="relu")(keras.layers.GroupNormalization(groups, name="norm")(y))
     for stage in range(3):
-        for block in range(BLOCKS):
-            y = _block(
+        for block in range(BLOCKS_PER_STAGE):
+            y = _add_block(
                 y,
                 width << stage,
                 2 if stage and not block else 1,
@@ -52,11 +52,13 @@ def resnet20(input_shape: tuple[int, ...], num_classes: int, *, width: int = 16,
     return keras.Model(x, keras.layers.Dense(num_classes, name="fc")(y), name="resnet20")
 
 
-def _block(x: Any, filters: int, stride: int, groups: int, name: str) -> Any:
+def _add_block(x: Any, filters: int, stride: int, groups: int, name: str) -> Any:
     layers = keras.layers
-    y = _convolution(x, filters, stride, f"{name}_conv1")
+    y = _add_convolution(x, filters, stride, f"{name}_conv1")
     y = layers.ReLU(name=f"{name}_relu1")(layers.GroupNormalization(groups, name=f"{name}_norm1")(y))
-    y = layers.GroupNormalization(groups, name=f"{name}_norm2")(_convolution(y, filters, 1, f"{name}_conv2"))
+    y = layers.GroupNormalization(groups, name=f"{name}_norm2")(
+        _add_convolution(y, filters, 1, f"{name}_conv2")
+    )
     if stride > 1:  # a pooling over one pixel is the cheapest way to take every other one
         x = layers.MaxPooling2D(1, strides=stride, name=f"{name}_every_other")(x)
     if filters > x.shape[3]:
@@ -65,7 +67,7 @@ def _block(x: Any, filters: int, stride: int, groups: int, name: str) -> Any:
     return layers.ReLU(name=f"{name}_relu2")(layers.Add(name=f"{name}_add")([x, y]))
 
 
-def _convolution(x: Any, filters: int, stride: int, name: str) -> Any:
+def _add_convolution(x: Any, filters: int, stride: int, name: str) -> Any:
     return keras.layers.Conv2D(
         filters, 3, strides=stride, padding="same", use_bias=False, kernel_initializer="he_normal", name=name
     )(x)

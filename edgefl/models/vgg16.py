@@ -15,7 +15,7 @@ import keras
 
 from edgefl.errors import ConfigError
 
-STAGES = ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3))
+CONVOLUTION_STAGES = ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3))
 """Multiple of the first stage's filters, and how many convolutions."""
 
 
@@ -39,7 +39,7 @@ def vgg16(
         )
     layers = keras.layers
     model = keras.Sequential([keras.Input(input_shape, name="x")], name="vgg16")
-    for stage, (multiple, count) in enumerate(STAGES, 1):
+    for stage, (multiple, count) in enumerate(CONVOLUTION_STAGES, 1):
         for index in range(1, count + 1):
             convolution = layers.Conv2D(
                 filters * multiple,

@@ -18,15 +18,15 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-WEIGHTS = "model.weights.h5"
+WEIGHTS_FILE = "model.weights.h5"
 MEMORY_LIMIT_BYTES = 3 << 30
-PROCESSOR_LIMIT_S = 60
-WAIT_LIMIT_S = 300.0
-NUMBERS = "biufV"
+MEASURE_CPU_LIMIT_S = 60
+MEASURE_TIMEOUT_S = 300.0
+NUMBER_KINDS = "biufV"
 """Kinds of array elements of a fixed size; V is bfloat16."""
 
 
-def measure_in_child(path: Path) -> tuple[int, str]:
+def measure_in_subprocess(path: Path) -> tuple[int, str]:
     """Return how many bytes the arrays of the archive's weights take, and why the file cannot be taken, ""
     when it can.
 
@@ -44,17 +44,17 @@ def measure_in_child(path: Path) -> tuple[int, str]:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=WAIT_LIMIT_S,
+            timeout=MEASURE_TIMEOUT_S,
             env={**os.environ, **single_threaded},
         )
         report = json.loads(done.stdout)
         return int(report["bytes"]), str(report["problem"])
     except subprocess.TimeoutExpired:
-        return 0, f"looking through {WEIGHTS} took more than {WAIT_LIMIT_S:g} s"
+        return 0, f"looking through {WEIGHTS_FILE} took more than {MEASURE_TIMEOUT_S:g} s"
     except (ValueError, KeyError, TypeError):
         return (
             0,
-            f"{WEIGHTS} ended the process that looked through it (exit code {done.returncode}): it is "
+            f"{WEIGHTS_FILE} ended the process that looked through it (exit code {done.returncode}): it is "
             "damaged, or needs too much memory",
         )
 
@@ -63,7 +63,7 @@ def _measure(path: str) -> tuple[int, str]:
     import h5py
 
     with zipfile.ZipFile(path) as archive:
-        content = archive.read(WEIGHTS)
+        content = archive.read(WEIGHTS_FILE)
     total = 0
     with h5py.File(io.BytesIO(content), "r") as file:
         groups = [file]
@@ -73,22 +73,22 @@ def _measure(path: str) -> tuple[int, str]:
             for name in group:
                 link = group.get(name, getlink=True)
                 if not isinstance(link, h5py.HardLink):
-                    return total, f"{WEIGHTS} holds a link to another place or file ({name!r})"
+                    return total, f"{WEIGHTS_FILE} holds a link to another place or file ({name!r})"
                 entry = group[name]
-                place = h5py.h5o.get_info(entry.id).addr
-                if place in seen:
+                address = h5py.h5o.get_info(entry.id).addr
+                if address in seen:
                     continue
-                seen.add(place)
+                seen.add(address)
                 if isinstance(entry, h5py.Group):
                     groups.append(entry)
                     continue
-                if problem := _problem(entry):
-                    return total, f"{WEIGHTS}: {name!r} {problem}"
+                if problem := _find_problem(entry):
+                    return total, f"{WEIGHTS_FILE}: {name!r} {problem}"
                 total += int(entry.size) * int(entry.dtype.itemsize)
     return total, ""
 
 
-def _problem(entry: Any) -> str:
+def _find_problem(entry: Any) -> str:
     import h5py
 
     if not isinstance(entry, h5py.Dataset):
@@ -97,7 +97,7 @@ def _problem(entry: Any) -> str:
         return "keeps its values in another file"
     if entry.is_virtual:
         return "takes its values from other arrays"
-    if entry.size is None or entry.dtype.kind not in NUMBERS:
+    if entry.size is None or entry.dtype.kind not in NUMBER_KINDS:
         return f"holds {entry.dtype}, expected numbers"
     return ""
 
@@ -105,14 +105,14 @@ def _problem(entry: Any) -> str:
 def main() -> None:
     """Print the report as JSON; the archive is the only argument."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
-    resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_LIMIT_S, PROCESSOR_LIMIT_S))
+    resource.setrlimit(resource.RLIMIT_CPU, (MEASURE_CPU_LIMIT_S, MEASURE_CPU_LIMIT_S))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         total, problem = _measure(sys.argv[1])
     except Exception as error:  # whatever a damaged file raises
         total = 0
         problem = (
-            f"{WEIGHTS} cannot be read ({type(error).__name__}: "
+            f"{WEIGHTS_FILE} cannot be read ({type(error).__name__}: "
             f"{str(error).splitlines()[0] if str(error) else 'no reason'})"
         )
     print(json.dumps({"bytes": total, "problem": problem}))

@@ -13,18 +13,18 @@ import click
 from edgefl.config import DEFAULT_BROKER
 from edgefl.errors import LinkError, WireError
 from edgefl.transport.link import Link, Message
-from edgefl.wire.messages import STOPPED, State
+from edgefl.wire.messages import STOPPED_PHASE, State
 from edgefl.wire.strict_json import decode_json
-from edgefl.wire.topics import Topics, check_federation, parse_topic
+from edgefl.wire.topics import FederationTopics, check_federation, parse_topic
 
-SETTLE_S = 0.5
-REST_S = 0.6
-REST_EACH_S = 0.1
+DISCOVERY_WAIT_S = 0.5
+BURST_PAUSE_S = 0.6
+MIN_AWAKE_S = 0.1
 """How long a `Rest` lasts, and how long the thread is awake at least in between."""
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def broker_options(federation: str) -> Callable[[Command], Command]:
+def add_broker_options(federation: str) -> Callable[[Command], Command]:
     """Return what adds --broker, --enrol and --federation to a command.
 
     `federation`: what it takes when none is given.
@@ -51,7 +51,7 @@ def broker_options(federation: str) -> Callable[[Command], Command]:
     return add
 
 
-class Rest:
+class BurstPause:
     """Lets a link's network thread rest after a burst of messages. What comes meanwhile waits in the socket.
 
     For who looks at hundreds of devices once a second: to wake for each message takes a third of the time
@@ -59,13 +59,13 @@ class Rest:
     """
 
     def __init__(self) -> None:
-        self._rested = 0.0
+        self._paused_at = 0.0
 
     def __call__(self) -> None:
         """Rest, unless the last rest has only just ended."""
-        if time.monotonic() - self._rested > REST_EACH_S:
-            time.sleep(REST_S)
-            self._rested = time.monotonic()
+        if time.monotonic() - self._paused_at > MIN_AWAKE_S:
+            time.sleep(BURST_PAUSE_S)
+            self._paused_at = time.monotonic()
 
 
 def open_link(broker: str, enrol: Path | None, *, in_bursts: bool = False) -> Link:
@@ -76,35 +76,35 @@ def open_link(broker: str, enrol: Path | None, *, in_bursts: bool = False) -> Li
     in_bursts: see `Rest`; messages come up to 0.6 s late.
     """
     # Cryptography, which not every broker needs
-    from edgefl.security.enrolment import load_enrolment, tls_context
+    from edgefl.security.enrolment import load_enrolment, make_tls_context
 
     enrolment = load_enrolment(enrol) if enrol else None
     url = broker or (enrolment.broker if enrolment else DEFAULT_BROKER)
     return Link(
         url,
         f"edgefl-watch-{secrets.token_hex(8)}",
-        context=tls_context(enrolment) if enrolment else None,
-        after_message=Rest() if in_bursts else lambda: None,
+        context=make_tls_context(enrolment) if enrolment else None,
+        after_message=BurstPause() if in_bursts else lambda: None,
     )
 
 
 def find_federations(link: Link) -> dict[str, str]:
     """Return the federations of which the broker keeps a state, phase by name, sorted."""
-    topic = Topics("+").state
+    topic = FederationTopics("+").state
     link.subscribe(topic)
-    found: dict[str, str] = {}
-    until = time.monotonic() + SETTLE_S
+    phases: dict[str, str] = {}
+    until = time.monotonic() + DISCOVERY_WAIT_S
     while (left := until - time.monotonic()) > 0:
         event = link.get(left)
         if not isinstance(event, Message) or not event.payload:
             continue
         try:
-            found[parse_topic(event.topic).federation] = decode_json(State, event.payload).phase
+            phases[parse_topic(event.topic).federation] = decode_json(State, event.payload).phase
         except WireError:
             continue
         until = max(until, time.monotonic() + 0.1)
     link.unsubscribe(topic)
-    return dict(sorted(found.items()))
+    return dict(sorted(phases.items()))
 
 
 def choose_federation(link: Link, name: str) -> str:
@@ -115,15 +115,15 @@ def choose_federation(link: Link, name: str) -> str:
     """
     if name:
         return check_federation(name)
-    found = find_federations(link)
-    running = [each for each, phase in found.items() if phase not in ("done", STOPPED)]
-    for names in (running, list(found)):
+    phases = find_federations(link)
+    running = [federation for federation, phase in phases.items() if phase not in ("done", STOPPED_PHASE)]
+    for names in (running, list(phases)):
         if len(names) == 1:
             return names[0]
-    if not found:
+    if not phases:
         raise LinkError(
             f"no federation is on {link.url}; start one with `edgefl aggregator start`, or name it with "
             "--federation"
         )
-    told = ", ".join(f"{each} ({phase})" for each, phase in found.items())
-    raise LinkError(f"{len(found)} federations are on {link.url}: {told}; choose one with --federation")
+    listing = ", ".join(f"{federation} ({phase})" for federation, phase in phases.items())
+    raise LinkError(f"{len(phases)} federations are on {link.url}: {listing}; choose one with --federation")

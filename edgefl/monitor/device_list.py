@@ -13,9 +13,9 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from edgefl.monitor.table import Column, Device, columns_for, row
+from edgefl.monitor.table import Column, DeviceRow, choose_columns, format_row
 
-STYLES = {
+ACTIVITY_STYLES = {
     "rejected": Style(color="red", bold=True),
     "silent": Style(color="red"),
     "offline": Style(dim=True),
@@ -26,7 +26,7 @@ STYLES = {
     "finished": Style(color="green"),
 }
 """Colours say again what the words say."""
-CURSOR = Style(reverse=True)
+CURSOR_STYLE = Style(reverse=True)
 
 
 class DeviceList(ScrollView, can_focus=True):
@@ -51,7 +51,7 @@ class DeviceList(ScrollView, can_focus=True):
 
     def __init__(self) -> None:
         super().__init__()
-        self.devices: Sequence[Device] = ()
+        self.devices: Sequence[DeviceRow] = ()
         self.chosen = ""
         self._now = 0.0
         self._drawn: dict[int, tuple[str, str, bool]] = {}
@@ -59,14 +59,14 @@ class DeviceList(ScrollView, can_focus=True):
     @property
     def columns(self) -> tuple[Column, ...]:
         """The columns that fit."""
-        return columns_for(self.app.size.width)
+        return choose_columns(self.app.size.width)
 
     @property
-    def place(self) -> int:
+    def chosen_line(self) -> int:
         """The line of the chosen device, 0 when it is not there."""
         return next((y for y, device in enumerate(self.devices) if device["id"] == self.chosen), 0)
 
-    def show(self, devices: Sequence[Device], now: float) -> None:
+    def show(self, devices: Sequence[DeviceRow], now: float) -> None:
         """Take other devices, or the same with other figures."""
         grown = len(devices) != len(self.devices)
         self.devices = devices
@@ -77,7 +77,7 @@ class DeviceList(ScrollView, can_focus=True):
             self.virtual_size = Size(1, len(devices))  # as wide as it is, for nothing is beside it
         self._redraw()
 
-    def to_top(self) -> None:
+    def choose_top(self) -> None:
         """Choose the first device at the next `show`, and show it: the order is another one."""
         self.chosen = ""
         self.scroll_to(y=0, animate=False)
@@ -85,28 +85,28 @@ class DeviceList(ScrollView, can_focus=True):
     def _redraw(self) -> None:
         top = self.scroll_offset.y
         for y in range(top, top + self.size.height):
-            if self._drawn.get(y) != self._line(y):
+            if self._drawn.get(y) != self._format_line(y):
                 self.refresh_line(y)
 
-    def _line(self, y: int) -> tuple[str, str, bool]:
+    def _format_line(self, y: int) -> tuple[str, str, bool]:
         if y >= len(self.devices):
             return "", "", False
         device = self.devices[y]
-        word = "slow" if device["slow"] and device["state"] == "training" else device["state"]
+        kind = "slow" if device["slow"] and device["state"] == "training" else device["state"]
         return (
-            row(device, self.columns, self.scrollable_content_region.width, self._now),
-            word,
+            format_row(device, self.columns, self.scrollable_content_region.width, self._now),
+            kind,
             device["id"] == self.chosen,
         )
 
     def render_line(self, y: int) -> Strip:
         """Return a line of the window."""
         at = self.scroll_offset.y + y
-        text, word, is_chosen = self._drawn[at] = self._line(at)
+        text, kind, is_chosen = self._drawn[at] = self._format_line(at)
         if len(self._drawn) > 4096:
             self._drawn.clear()
-        style = self.rich_style + STYLES.get(word, Style())
-        strip = Strip([Segment(text, style + CURSOR if is_chosen and self.has_focus else style)])
+        style = self.rich_style + ACTIVITY_STYLES.get(kind, Style())
+        strip = Strip([Segment(text, style + CURSOR_STYLE if is_chosen and self.has_focus else style)])
         return strip.adjust_cell_length(self.scrollable_content_region.width, style)
 
     def on_resize(self) -> None:
@@ -118,7 +118,7 @@ class DeviceList(ScrollView, can_focus=True):
     def action_move(self, by: int) -> None:
         """Choose another device, so many lines away."""
         if self.devices:
-            at = min(max(0, self.place + by), len(self.devices) - 1)
+            at = min(max(0, self.chosen_line + by), len(self.devices) - 1)
             self.chosen = self.devices[at]["id"]
             height = self.size.height
             top = self.scroll_offset.y

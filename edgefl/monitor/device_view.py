@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from edgefl.verdict import DeviceFigures
 from edgefl.wire.messages import Begin, Metrics, Receipt, Status, Task
 
-TRACE = 60
-MAX_GATES = 64
-MAX_WORDS = 300
-FIGURES = {
+MAX_TRACE_ROUNDS = 60
+MAX_GATE_WEIGHTS = 64
+MAX_TEXT_LENGTH = 300
+METRIC_FIGURES = {
     "loss": "loss",
     "accuracy": "accuracy",
     "accuracy_local": "accuracy_local",
@@ -27,23 +27,23 @@ FIGURES = {
     "bytes_up": "bytes_up",
 }
 """Of a device's metrics those that are kept, and what they are called here."""
-RESULT = ("accuracy_shipped", "accuracy_mixture")
+RESULT_FIGURES = ("accuracy_shipped", "accuracy_mixture")
 """Metrics of a device that has a model of its own: one of them is enough."""
 SENT = "sent"
 OK = "ok"
 REJECTED = "rejected"
 
 
-def said(ts: float, now: float) -> float:
+def clamp_timestamp(ts: float, now: float) -> float:
     """Return when a retained message was said: not after now and not before 1970, whatever the sender's clock
     says.
     """
     return min(max(0.0, ts), now) if math.isfinite(ts) else now
 
 
-def short(words: str) -> str:
+def limit_text(text: str) -> str:
     """Return text that is kept or shown, at most 300 characters of it."""
-    return words[:MAX_WORDS]
+    return text[:MAX_TEXT_LENGTH]
 
 
 @dataclass
@@ -74,7 +74,7 @@ class DeviceView:
     board: dict[str, float] = field(default_factory=dict)
     gate: list[float] = field(default_factory=list)
     expert: int | None = None
-    trace: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=TRACE))
+    trace: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=MAX_TRACE_ROUNDS))
     trace_of: str = ""
     announced: str = ""
     bytes_up: int = 0
@@ -85,20 +85,20 @@ class DeviceView:
     @property
     def has_result(self) -> bool:
         """Whether the device has measured a model of its own in this session."""
-        return any(name in self.figures for name in RESULT)
+        return any(name in self.figures for name in RESULT_FIGURES)
 
     def on_status(self, status: Status, now: float) -> None:
         """Fold a status in, unless it is the will of a boot that another one replaced.
 
         What is retained may be old: `ts` says how old.
         """
-        known = self.status
-        if known and not status.online and known.boot_id != status.boot_id:
+        previous = self.status
+        if previous and not status.online and previous.boot_id != status.boot_id:
             return
         if status.online:
-            self._seen(said(status.ts, now) if known is None else now)
-        elif known is None:
-            self._seen(said(status.ts, now))
+            self._update_last_seen(clamp_timestamp(status.ts, now) if previous is None else now)
+        elif previous is None:
+            self._update_last_seen(clamp_timestamp(status.ts, now))
         self.status = status
 
     def on_task(self, task: Task, now: float) -> None:
@@ -119,7 +119,7 @@ class DeviceView:
 
     def on_begin(self, begin: Begin, now: float) -> None:
         """Fold the announcement of an update in: its size once, though it may be announced again."""
-        self._seen(now)
+        self._update_last_seen(now)
         self.waiting_since = now
         if begin.sha256 != self.announced:
             self.announced = begin.sha256
@@ -127,7 +127,7 @@ class DeviceView:
         if self.task == (begin.session, begin.round) and self.answer != OK:
             self.answer = SENT
             self.answered_at = now
-        self._measured(begin.round, begin.metrics)
+        self._record_figures(begin.round, begin.metrics)
 
     def on_receipt(self, receipt: Receipt, now: float) -> None:
         """Fold the aggregator's answer in."""
@@ -138,19 +138,19 @@ class DeviceView:
         elif receipt.outcome == REJECTED:
             self.rejected += 1
             self.answer = REJECTED
-            self.reason = short(receipt.reason)
+            self.reason = limit_text(receipt.reason)
             self.last_error = f"round {receipt.round}: {self.reason}"
 
     def on_metrics(self, metrics: Metrics, now: float) -> None:
         """Fold in what the device says of itself."""
-        self._seen(now)
-        told = {
+        self._update_last_seen(now)
+        vitals = {
             "rss_mb": metrics.rss_mb,
             "peak_rss_mb": metrics.peak_rss_mb,
             "temperature_c": metrics.temperature_c,
         }
-        self.board.update({**told, "seconds": metrics.seconds})
-        self._measured(metrics.round, metrics.values)
+        self.board.update({**vitals, "seconds": metrics.seconds})
+        self._record_figures(metrics.round, metrics.values)
 
     def on_verdict(self, row: DeviceFigures) -> None:
         """Take the figures of the verdict that this view did not hear from the device itself."""
@@ -164,50 +164,50 @@ class DeviceView:
             if value is not None:
                 self.figures.setdefault(name, value)
 
-    def dropped(self, round: int) -> None:
+    def mark_dropped(self, round: int) -> None:
         """Note that a round ended without this device's update."""
         if self.answer != REJECTED:
             self.last_error = f"round {round} ended without its update"
 
     def forget_session(self) -> None:
         """Forget what belongs to a start of the aggregator that is over."""
-        kept = DeviceView(self.client_id, self.status, self.last_seen, board=self.board)
-        self.__dict__.update(kept.__dict__)
+        fresh = DeviceView(self.client_id, self.status, self.last_seen, board=self.board)
+        self.__dict__.update(fresh.__dict__)
 
-    def _seen(self, at: float) -> None:
+    def _update_last_seen(self, at: float) -> None:
         self.last_seen = at if self.last_seen is None else max(self.last_seen, at)
 
-    def _measured(self, round: int, values: Mapping[str, float]) -> None:
+    def _record_figures(self, round: int, values: Mapping[str, float]) -> None:
         self.round = round if self.round is None else max(self.round, round)
-        self.figures.update({name: values[key] for key, name in FIGURES.items() if key in values})
+        self.figures.update({name: values[key] for key, name in METRIC_FIGURES.items() if key in values})
         if "seconds" in values:
             self.board["seconds"] = values["seconds"]
-        if gate := _numbered(values, "gate_"):
+        if gate := _read_numbered(values, "gate_"):
             self.gate = gate
-        chosen = _numbered(values, "q/") or gate
+        chosen = _read_numbered(values, "q/") or gate
         if chosen and all(map(math.isfinite, chosen)):
             self.expert = chosen.index(max(chosen))
         if math.isfinite(expert := values.get("expert", math.nan)) and 0 <= expert < 2**31:
             self.expert = int(expert)
-        self._trace(round, values)
+        self._extend_trace(round, values)
 
-    def _trace(self, round: int, values: Mapping[str, float]) -> None:
-        of = self.trace_of or next(
+    def _extend_trace(self, round: int, values: Mapping[str, float]) -> None:
+        figure = self.trace_of or next(
             (key for key in ("accuracy", "loss") if math.isfinite(values.get(key, math.nan))), ""
         )
-        value = values.get(of, math.nan)
-        if not of or not math.isfinite(value):
+        value = values.get(figure, math.nan)
+        if not figure or not math.isfinite(value):
             return
-        self.trace_of = of
+        self.trace_of = figure
         if self.trace and self.trace[-1][0] == round:
             self.trace[-1] = (round, value)
         elif not self.trace or self.trace[-1][0] < round:
             self.trace.append((round, value))
 
 
-def _numbered(values: Mapping[str, float], prefix: str) -> list[float]:
+def _read_numbered(values: Mapping[str, float], prefix: str) -> list[float]:
     """Return the figures `prefix0`, `prefix1`, ... up to the first that is not there, at most 64."""
-    found: list[float] = []
-    while len(found) < MAX_GATES and f"{prefix}{len(found)}" in values:
-        found.append(values[f"{prefix}{len(found)}"])
-    return found
+    figures: list[float] = []
+    while len(figures) < MAX_GATE_WEIGHTS and f"{prefix}{len(figures)}" in values:
+        figures.append(values[f"{prefix}{len(figures)}"])
+    return figures

@@ -3,10 +3,10 @@
 import time
 from typing import Any
 
-from edgefl.monitor.view import View, snapshot, subscriptions
+from edgefl.monitor.view import FederationView, list_view_subscriptions, snapshot
 from edgefl.transport.link import Link, Message
 
-MOST = 20_000
+MAX_PUMPED_MESSAGES = 20_000
 
 
 class Feed:
@@ -18,9 +18,9 @@ class Feed:
         LinkError when the broker refuses that, which a broker that speaks MQTT 3.1.1 does silently.
         """
         self.link = link
-        self.view = View(federation)
+        self.view = FederationView(federation)
         by_qos: dict[int, list[str]] = {}
-        for topic, qos in subscriptions(federation).items():
+        for topic, qos in list_view_subscriptions(federation).items():
             by_qos.setdefault(qos, []).append(topic)
         for qos, topics in by_qos.items():
             link.subscribe(*topics, qos=qos)
@@ -35,14 +35,14 @@ class Feed:
 
         LinkError when the link is broken for good.
         """
-        taken = 0
+        count = 0
         event = self.link.get(timeout_s)
         while event is not None:
             if isinstance(event, Message):
                 self.view.take(event.topic, event.payload, time.time())
-                taken += 1
-            event = self.link.get(0.0) if taken < MOST else None
-        return taken
+                count += 1
+            event = self.link.get(0.0) if count < MAX_PUMPED_MESSAGES else None
+        return count
 
     def pump_for(self, seconds: float) -> None:
         """Take all that comes in so many seconds."""

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgefl.monitor.device_activity import WORDS
-from edgefl.system import format as words
-from edgefl.verdict import MAX_TABLE_ROWS, from_dict, table
-from edgefl.wire.messages import JOINING, STOPPED
+from edgefl.monitor.device_activity import ACTIVITY_KINDS
+from edgefl.system import format as text_format
+from edgefl.verdict import MAX_TABLE_ROWS, from_dict, render_verdict_table
+from edgefl.wire.messages import JOINING_PHASE, STOPPED_PHASE
 
-Device = Mapping[str, Any]
-Tree = Mapping[str, Any]
+DeviceRow = Mapping[str, Any]
+Snapshot = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -25,159 +25,184 @@ class Column:
     name: str
     width: int
     narrow: bool
-    text: Callable[[Device, float], str]
-    key: Callable[[Device], Any]
+    text: Callable[[DeviceRow, float], str]
+    key: Callable[[DeviceRow], Any]
     right: bool = False
 
 
-def _shown(key: str, text: Callable[[Any], str]) -> Callable[[Device, float], str]:
+def _format_key(key: str, text: Callable[[Any], str]) -> Callable[[DeviceRow, float], str]:
     return lambda device, now: text(device[key])
 
 
-def _of(key: str) -> Callable[[Device], Any]:
+def _sort_by(key: str) -> Callable[[DeviceRow], Any]:
     return lambda device: device[key]
 
 
-def _state(device: Device) -> tuple[int, bool]:
-    return WORDS.index(device["state"]), not device["slow"]
+def _rank_state(device: DeviceRow) -> tuple[int, bool]:
+    return ACTIVITY_KINDS.index(device["state"]), not device["slow"]
 
 
-def _word(device: Device, now: float) -> str:
+def _name_state(device: DeviceRow, now: float) -> str:
     return "slow" if device["slow"] and device["state"] == "training" else str(device["state"])
 
 
-def _whole(value: int | None) -> str:
-    return words.NONE if value is None else str(value)
+def _format_whole(value: int | None) -> str:
+    return text_format.NO_VALUE if value is None else str(value)
 
 
-def _tenth(value: float | None) -> str:
-    return words.number(value, 1)
+def _format_tenth(value: float | None) -> str:
+    return text_format.format_number(value, 1)
 
 
-def _rounded(value: float | None) -> str:
-    return words.number(value, 0)
+def _format_rounded(value: float | None) -> str:
+    return text_format.format_number(value, 0)
 
 
 COLUMNS = (
-    Column("device", 14, True, lambda device, now: str(device["id"]), _of("id")),
-    Column("state", 8, True, _word, _state),
-    Column("round", 5, True, _shown("round", _whole), _of("round"), right=True),
-    Column("acc", 6, True, _shown("accuracy", words.percent), _of("accuracy"), right=True),
-    Column("loss", 7, True, _shown("loss", words.number), _of("loss"), right=True),
-    Column("exp", 3, False, _shown("expert", _whole), _of("expert"), right=True),
-    Column("s", 6, False, _shown("seconds", _tenth), _of("seconds"), right=True),
-    Column("MB", 5, False, _shown("rss_mb", _rounded), _of("rss_mb"), right=True),
-    Column("°C", 4, False, _shown("temperature_c", _rounded), _of("temperature_c"), right=True),
-    Column("up", 7, False, _shown("bytes_up", words.size), _of("bytes_up"), right=True),
+    Column("device", 14, True, lambda device, now: str(device["id"]), _sort_by("id")),
+    Column("state", 8, True, _name_state, _rank_state),
+    Column("round", 5, True, _format_key("round", _format_whole), _sort_by("round"), right=True),
+    Column(
+        "acc", 6, True, _format_key("accuracy", text_format.format_percent), _sort_by("accuracy"), right=True
+    ),
+    Column("loss", 7, True, _format_key("loss", text_format.format_number), _sort_by("loss"), right=True),
+    Column("exp", 3, False, _format_key("expert", _format_whole), _sort_by("expert"), right=True),
+    Column("s", 6, False, _format_key("seconds", _format_tenth), _sort_by("seconds"), right=True),
+    Column("MB", 5, False, _format_key("rss_mb", _format_rounded), _sort_by("rss_mb"), right=True),
+    Column(
+        "°C", 4, False, _format_key("temperature_c", _format_rounded), _sort_by("temperature_c"), right=True
+    ),
+    Column(
+        "up", 7, False, _format_key("bytes_up", text_format.format_bytes), _sort_by("bytes_up"), right=True
+    ),
     Column(
         "seen",
         6,
         True,
-        lambda device, now: words.ago(device["last_seen_ts"], now),
-        _of("last_seen_ts"),
+        lambda device, now: text_format.format_age(device["last_seen_ts"], now),
+        _sort_by("last_seen_ts"),
         right=True,
     ),
-    Column("why not in the round", 0, True, lambda device, now: words.printable(device["why"]), _of("why")),
+    Column(
+        "why not in the round",
+        0,
+        True,
+        lambda device, now: text_format.escape_unprintable(device["why"]),
+        _sort_by("why"),
+    ),
 )
-BY_NAME = {column.name: column for column in COLUMNS}
-SORTS = ("state", "device", "round", "acc", "loss", "exp", "s", "°C", "up", "seen")
-WIDE = 110
+COLUMN_BY_NAME = {column.name: column for column in COLUMNS}
+SORT_COLUMNS = ("state", "device", "round", "acc", "loss", "exp", "s", "°C", "up", "seen")
+MIN_WIDE_WIDTH = 110
 
 
-def columns_for(width: int) -> tuple[Column, ...]:
+def choose_columns(width: int) -> tuple[Column, ...]:
     """Return the columns for a terminal so wide."""
-    return COLUMNS if width >= WIDE else tuple(column for column in COLUMNS if column.narrow)
+    return COLUMNS if width >= MIN_WIDE_WIDTH else tuple(column for column in COLUMNS if column.narrow)
 
 
-def line(cells: Iterable[str], columns: Sequence[Column], width: int) -> str:
+def format_line(cells: Iterable[str], columns: Sequence[Column], width: int) -> str:
     """Return cells as one line of at most `width` characters."""
     fixed = [
-        words.cut(cell, column.width).rjust(column.width)
+        text_format.truncate(cell, column.width).rjust(column.width)
         if column.right
-        else words.cut(cell, column.width).ljust(column.width)
+        else text_format.truncate(cell, column.width).ljust(column.width)
         for cell, column in zip(cells, columns, strict=True)
         if column.width
     ]
     last = [cell for cell, column in zip(cells, columns, strict=True) if not column.width]
-    return words.cut(" ".join([*fixed, *last]), width)
+    return text_format.truncate(" ".join([*fixed, *last]), width)
 
 
-def header(columns: Sequence[Column], width: int) -> str:
+def format_header(columns: Sequence[Column], width: int) -> str:
     """Return the line above the rows."""
-    return line([column.name for column in columns], columns, width)
+    return format_line([column.name for column in columns], columns, width)
 
 
-def row(device: Device, columns: Sequence[Column], width: int, now: float) -> str:
+def format_row(device: DeviceRow, columns: Sequence[Column], width: int, now: float) -> str:
     """Return a device's line."""
-    return line([column.text(device, now) for column in columns], columns, width)
+    return format_line([column.text(device, now) for column in columns], columns, width)
 
 
-def selected(devices: Sequence[Device], sort: str, reverse: bool, wanted: str) -> list[Device]:
+def select_devices(devices: Sequence[DeviceRow], sort: str, reverse: bool, query: str) -> list[DeviceRow]:
     """Return the devices whose id, state or reason has all of the wanted words in it, sorted.
 
     Who lacks the figure comes last.
 
     sort: one of SORTS. Equal ones are in the order of their ids.
     """
-    parts = wanted.lower().split()
-    found = [
-        each
-        for each in devices
+    parts = query.lower().split()
+    matching = [
+        device
+        for device in devices
         if all(
-            part in f"{each['id']} {_word(each, 0)} {each['state']} {each['why']}".lower() for part in parts
+            part in f"{device['id']} {_name_state(device, 0)} {device['state']} {device['why']}".lower()
+            for part in parts
         )
     ]
-    key = BY_NAME[sort].key
+    key = COLUMN_BY_NAME[sort].key
     having, lacking = (
-        [each for each in found if (key(each) is None) is missing] for missing in (False, True)
+        [device for device in matching if (key(device) is None) is missing] for missing in (False, True)
     )
     return sorted(having, key=key, reverse=reverse) + lacking
 
 
-def head(tree: Tree, width: int, limit: int = 0) -> list[str]:
+def format_head(tree: Snapshot, width: int, limit: int = 0) -> list[str]:
     """Return the federation's lines: where it stands, its verdict, who is there, what the last round gave,
     bytes, clusters.
 
     limit: at most so many devices in the table of the verdict.
     """
-    others = [_counts(tree["devices"]), _figures(tree, width), _traffic(tree, width), _clusters(tree)]
-    reasons = [words.printable(tree["stopped_because"]), _missing_figures(tree)]
-    reason = [line for each in reasons for line in textwrap.wrap(each, width)]
-    lines = [_standing(tree, width), *reason, *_verdict(tree, width, limit), *filter(None, others)]
-    return [words.cut(each, width) for each in lines]
+    others = [
+        _describe_counts(tree["devices"]),
+        _describe_figures(tree, width),
+        _describe_traffic(tree, width),
+        _describe_clusters(tree),
+    ]
+    reasons = [text_format.escape_unprintable(tree["stopped_because"]), _explain_missing_figures(tree)]
+    reason = [line for text in reasons for line in textwrap.wrap(text, width)]
+    lines = [
+        _describe_progress(tree, width),
+        *reason,
+        *_format_verdict(tree, width, limit),
+        *filter(None, others),
+    ]
+    return [text_format.truncate(text, width) for text in lines]
 
 
-def _standing(tree: Tree, width: int) -> str:
+def _describe_progress(tree: Snapshot, width: int) -> str:
     name = tree["federation"]
     phase = tree["phase"]
     if not phase:
         return f"{name}: nothing heard from an aggregator yet"
-    if phase in (JOINING, STOPPED, "done"):
+    if phase in (JOINING_PHASE, STOPPED_PHASE, "done"):
         ended = {
-            JOINING: _waiting(tree),
-            STOPPED: "the aggregator has stopped",
+            JOINING_PHASE: _describe_waiting(tree),
+            STOPPED_PHASE: "the aggregator has stopped",
             "done": f"done after {tree['rounds']} rounds",
         }
         return f"{name}: {ended[phase]}"
-    sent = sum(each["state"] == "sent" for each in tree["devices"])
+    sent = sum(device["state"] == "sent" for device in tree["devices"])
     took = max(0.0, tree["ts"] - (tree["round_started_ts"] or tree["ts"]))
     deadline_s = tree["deadline_s"] or 0.0
-    place = phase if tree["round"] > tree["rounds"] else f"round {tree['round']} of {tree['rounds']}, {phase}"
-    told = f"{name}: {place}, {sent} of {tree['cohort_size']} in, {took:.0f} of {deadline_s:.0f} s "
+    position = (
+        phase if tree["round"] > tree["rounds"] else f"round {tree['round']} of {tree['rounds']}, {phase}"
+    )
+    text = f"{name}: {position}, {sent} of {tree['cohort_size']} in, {took:.0f} of {deadline_s:.0f} s "
     share = sent / tree["cohort_size"] if tree["cohort_size"] else 0.0
-    return told + words.bar(share, max(0, min(20, width - len(told))))
+    return text + text_format.draw_bar(share, max(0, min(20, width - len(text))))
 
 
-def _verdict(tree: Tree, width: int, limit: int) -> list[str]:
+def _format_verdict(tree: Snapshot, width: int, limit: int) -> list[str]:
     """Return the verdict's table of at most `limit` devices, and its sentence."""
     if tree["verdict"] is None:
         return []
     verdict = from_dict(tree["verdict"])
-    sentence = words.printable(verdict.sentence)
-    return [*table(verdict, limit).splitlines(), *textwrap.wrap(sentence, width)]
+    sentence = text_format.escape_unprintable(verdict.sentence)
+    return [*render_verdict_table(verdict, limit).splitlines(), *textwrap.wrap(sentence, width)]
 
 
-def _missing_figures(tree: Tree) -> str:
+def _explain_missing_figures(tree: Snapshot) -> str:
     """Return why the figures that a reader expects are missing, empty where none are."""
     is_done = tree["phase"] == "done"
     if tree["differential_privacy"]:
@@ -195,68 +220,83 @@ def _missing_figures(tree: Tree) -> str:
     return ""
 
 
-def _waiting(tree: Tree) -> str:
+def _describe_waiting(tree: Snapshot) -> str:
     needed = tree["needed"]
-    ready = sum(each["state"] == "idle" for each in tree["devices"])
+    ready = sum(device["state"] == "idle" for device in tree["devices"])
     if not needed or ready >= needed:
         return "waiting for devices"
     plural = "s" if needed > 1 else ""
     return f"waiting for {needed - ready} of {needed} device{plural}; start each with `edgefl device start`"
 
 
-def _counts(devices: Sequence[Device]) -> str:
+def _describe_counts(devices: Sequence[DeviceRow]) -> str:
     if not devices:
         return "no device heard yet"
-    count = Counter(_word(each, 0) for each in devices)
-    words_of_it = [f"{count[word]} {word}" for word in (*WORDS[:4], "slow", *WORDS[4:]) if count[word]]
-    return f"{len(devices)} device{'s' if len(devices) > 1 else ''}: {', '.join(words_of_it)}"
+    count = Counter(_name_state(device, 0) for device in devices)
+    parts = [
+        f"{count[kind]} {kind}" for kind in (*ACTIVITY_KINDS[:4], "slow", *ACTIVITY_KINDS[4:]) if count[kind]
+    ]
+    return f"{len(devices)} device{'s' if len(devices) > 1 else ''}: {', '.join(parts)}"
 
 
-def _figures(tree: Tree, width: int) -> str:
+def _describe_figures(tree: Snapshot, width: int) -> str:
     rows = tree["history"]
-    told = [f"round {rows[-1]['round']}: loss {words.number(rows[-1]['loss'])}"] if rows else []
-    last = next((each for each in reversed(rows) if each["accuracy_mean"] is not None), None)
+    parts = [f"round {rows[-1]['round']}: loss {text_format.format_number(rows[-1]['loss'])}"] if rows else []
+    last = next((row for row in reversed(rows) if row["accuracy_mean"] is not None), None)
     if last:
         spread = [last[f"accuracy_{name}"] for name in ("mean", "p10", "p90")]
     else:
-        known = [each["accuracy"] for each in tree["devices"] if each["accuracy"] is not None]
+        accuracies = [row["accuracy"] for row in tree["devices"] if row["accuracy"] is not None]
         spread = (
-            [sum(known) / len(known), words.percentile(known, 0.1), words.percentile(known, 0.9)]
-            if known
+            [
+                sum(accuracies) / len(accuracies),
+                text_format.percentile(accuracies, 0.1),
+                text_format.percentile(accuracies, 0.9),
+            ]
+            if accuracies
             else []
         )
     if spread:
-        mean, low, high = map(words.percent, spread)
-        told.append(f"accuracy mean {mean}, p10 {low}, p90 {high}")
-    line = ", ".join(told)
+        mean, low, high = map(text_format.format_percent, spread)
+        parts.append(f"accuracy mean {mean}, p10 {low}, p90 {high}")
+    line = ", ".join(parts)
     # after the rounds, the accuracy is of other models on other samples
-    curve = [each["accuracy_mean"] for each in rows if each["round"] <= tree["rounds"]]
+    curve = [row["accuracy_mean"] for row in rows if row["round"] <= tree["rounds"]]
     reported = [mean for mean in curve if mean is not None]
-    return f"{line} {words.sparkline(reported, width - len(line) - 1)}" if len(reported) > 1 else line
+    return (
+        f"{line} {text_format.draw_sparkline(reported, width - len(line) - 1)}" if len(reported) > 1 else line
+    )
 
 
-def _traffic(tree: Tree, width: int) -> str:
+def _describe_traffic(tree: Snapshot, width: int) -> str:
     rows = tree["history"]
     if not rows:
         return ""
-    up, down = (sum(each[key] for each in rows) for key in ("bytes_up", "bytes_down"))
-    told = f"{words.size(up)} up, {words.size(down)} down in {len(rows)} rounds"
-    losses = [each["loss"] for each in rows if each["loss"] is not None]
-    return f"{told}, loss {words.sparkline(losses, min(40, width - len(told) - 7))}" if losses else told
+    up, down = (sum(row[key] for row in rows) for key in ("bytes_up", "bytes_down"))
+    text = f"{text_format.format_bytes(up)} up, {text_format.format_bytes(down)} down in {len(rows)} rounds"
+    losses = [row["loss"] for row in rows if row["loss"] is not None]
+    return (
+        f"{text}, loss {text_format.draw_sparkline(losses, min(40, width - len(text) - 7))}"
+        if losses
+        else text
+    )
 
 
-def _clusters(tree: Tree) -> str:
+def _describe_clusters(tree: Snapshot) -> str:
     rounds = tree["clusters"]["rounds"]
     if not rounds:
         return ""
     count = Counter(rounds[-1]["assignment"].values())
     return f"clusters after round {rounds[-1]['round']}: " + ", ".join(
-        f"{each} has {count[each]}" for each in sorted(count)
+        f"{cluster} has {count[cluster]}" for cluster in sorted(count)
     )
 
 
-def plain(tree: Tree, width: int, sort: str = "state", wanted: str = "") -> list[str]:
+def format_snapshot(tree: Snapshot, width: int, sort: str = "state", query: str = "") -> list[str]:
     """Return head and table as lines, for a pipe."""
-    columns = columns_for(width)
-    rows = [row(each, columns, width, tree["ts"]) for each in selected(tree["devices"], sort, False, wanted)]
-    return [*head(tree, width, MAX_TABLE_ROWS), "", header(columns, width), *rows]
+    columns = choose_columns(width)
+    rows = [
+        format_row(device, columns, width, tree["ts"])
+        for device in select_devices(tree["devices"], sort, False, query)
+    ]
+    return [*format_head(tree, width, MAX_TABLE_ROWS), "", format_header(columns, width), *rows]

@@ -17,12 +17,12 @@ from textual.widgets import Input, Static
 
 from edgefl.errors import LinkError
 from edgefl.monitor.device_list import DeviceList
-from edgefl.monitor.page import page
-from edgefl.monitor.table import SORTS, head, header, selected
-from edgefl.system.format import cut
+from edgefl.monitor.device_page import format_device_page
+from edgefl.monitor.table import SORT_COLUMNS, format_head, format_header, select_devices
+from edgefl.system.format import truncate
 
 REFRESH_S = 1.0
-LARGE = 100
+MAX_FAST_DEVICES = 100
 """Of more devices every second refresh is left out."""
 PUMP_S = 0.5
 """How often the link's queue is emptied, so that it holds little when much is said."""
@@ -44,9 +44,9 @@ class DeviceScreen(Screen[None]):
 
     def show(self, tree: dict[str, Any]) -> None:
         """Show the device as it is in a snapshot."""
-        device = next((each for each in tree["devices"] if each["id"] == self.client_id), None)
+        device = next((row for row in tree["devices"] if row["id"] == self.client_id), None)
         lines = (
-            page(device, tree["ts"], self.app.size.width - 2, tree["experts"])
+            format_device_page(device, tree["ts"], self.app.size.width - 2, tree["experts"])
             if device
             else [f"{self.client_id} has gone"]
         )
@@ -88,10 +88,10 @@ class Monitor(App[str]):
         self._pump = pump
         self._snapshot = snapshot
         self._is_connected = is_connected
-        self.seen: dict[str, Any] = {}
-        self.sort = SORTS[0]
+        self.last_snapshot: dict[str, Any] = {}
+        self.sort = SORT_COLUMNS[0]
         self.reverse = False
-        self.wanted = ""
+        self.filter_text = ""
         self._texts: dict[str, str] = {}
         self._skipped = False
 
@@ -124,60 +124,63 @@ class Monitor(App[str]):
 
     def refresh_due(self) -> None:
         """Take a snapshot each time, or every second time."""
-        self._skipped = not self._skipped and len(self.seen["devices"]) > LARGE
+        self._skipped = not self._skipped and len(self.last_snapshot["devices"]) > MAX_FAST_DEVICES
         if not self._skipped:
             self.update()
 
     def update(self) -> None:
         """Take a snapshot and show it."""
-        self.seen = self._snapshot()
+        self.last_snapshot = self._snapshot()
         self.show()
 
     def show(self) -> None:
         """Show the last snapshot."""
         width = self.size.width - 2
-        lines = head(self.seen, width)
+        lines = format_head(self.last_snapshot, width)
         if not self._is_connected():
-            lines[0] = cut("the broker is away, waiting for it; " + lines[0], width)
+            lines[0] = truncate("the broker is away, waiting for it; " + lines[0], width)
         devices = self.screen_stack[0].query_one(DeviceList)
-        devices.show(selected(self.seen["devices"], self.sort, self.reverse, self.wanted), self.seen["ts"])
+        devices.show(
+            select_devices(self.last_snapshot["devices"], self.sort, self.reverse, self.filter_text),
+            self.last_snapshot["ts"],
+        )
         order = f"{self.sort}{' reversed' if self.reverse else ''}"
-        filtered = f", {len(devices.devices)} have {self.wanted!r}" if self.wanted else ""
+        filtered = f", {len(devices.devices)} have {self.filter_text!r}" if self.filter_text else ""
         keys = f"q quit  / filter  s sort: {order}  r reverse  d device{filtered}"
         for name, text in (
             ("head", "\n".join(lines)),
-            ("columns", header(devices.columns, width)),
-            ("keys", cut(keys, width)),
+            ("columns", format_header(devices.columns, width)),
+            ("keys", truncate(keys, width)),
         ):
             if self._texts.get(name) != text:
                 self._texts[name] = text
                 self.screen_stack[0].query_one(f"#{name}", Static).update(Text(text))
         if isinstance(self.screen, DeviceScreen):
-            self.screen.show(self.seen)
+            self.screen.show(self.last_snapshot)
 
     def on_resize(self) -> None:
         """Show in the new width."""
-        if self.seen:
+        if self.last_snapshot:
             self.call_after_refresh(self.show)
 
     def action_filter(self) -> None:
         """Ask for a filter."""
-        asked = self.query_one(Input)
-        asked.display = True
-        self.screen.set_focus(asked)
+        filter_input = self.query_one(Input)
+        filter_input.display = True
+        self.screen.set_focus(filter_input)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter as it is typed."""
-        self.wanted = event.value
+        self.filter_text = event.value
         self._reorder()
 
     def on_input_submitted(self) -> None:
         """Keep the filter and go back to the table."""
-        asked = self.query_one(Input)
-        asked.display = False
+        filter_input = self.query_one(Input)
+        filter_input.display = False
         self.screen.set_focus(self.query_one(DeviceList))
-        if asked.value != self.wanted:
-            self.wanted = asked.value
+        if filter_input.value != self.filter_text:
+            self.filter_text = filter_input.value
             self._reorder()
 
     def action_clear(self) -> None:
@@ -187,7 +190,7 @@ class Monitor(App[str]):
 
     def action_sort(self, by: int) -> None:
         """Sort by the next column."""
-        self.sort = SORTS[(SORTS.index(self.sort) + by) % len(SORTS)]
+        self.sort = SORT_COLUMNS[(SORT_COLUMNS.index(self.sort) + by) % len(SORT_COLUMNS)]
         self._reorder()
 
     def action_reverse(self) -> None:
@@ -196,11 +199,11 @@ class Monitor(App[str]):
         self._reorder()
 
     def _reorder(self) -> None:
-        self.query_one(DeviceList).to_top()
+        self.query_one(DeviceList).choose_top()
         self.show()
 
     def on_device_list_opened(self, event: DeviceList.Opened) -> None:
         """Show a device alone."""
         screen = DeviceScreen(event.client_id)
         self.push_screen(screen)
-        self.call_after_refresh(lambda: screen.show(self.seen))
+        self.call_after_refresh(lambda: screen.show(self.last_snapshot))

@@ -12,20 +12,20 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from edgefl.errors import WireError
-from edgefl.monitor.device_activity import Standing, standing, typical_seconds
-from edgefl.monitor.device_view import DeviceView, said
-from edgefl.server.divergence import divergence_at_end, explain_divergence
-from edgefl.system.files import finite
+from edgefl.monitor.device_activity import Activity, classify_activity, find_typical_seconds
+from edgefl.monitor.device_view import DeviceView, clamp_timestamp
+from edgefl.server.divergence import explain_divergence, read_divergence
+from edgefl.system.files import to_json_value
 from edgefl.verdict import DeviceFigures, as_dict
 from edgefl.wire.messages import Begin, Clusters, Metrics, Receipt, State, Status, Summary, Task, Verdict
 from edgefl.wire.strict_json import decode_json
-from edgefl.wire.topics import Address, Topics, check_federation, parse_topic
+from edgefl.wire.topics import Address, FederationTopics, check_federation, parse_topic
 from edgefl.wire.verdict_message import read_verdict
 
 MAX_DEVICES = 2000
-HISTORY = 500
-CLUSTERINGS = 60
-ACCURACIES = (
+MAX_HISTORY_ROUNDS = 500
+MAX_CLUSTERINGS = 60
+DEVICE_ACCURACIES = (
     "accuracy_local",
     "accuracy_federated",
     "accuracy_mixture",
@@ -33,18 +33,18 @@ ACCURACIES = (
     "accuracy_int8",
 )
 """Figures of a device's own model and of those that it is compared with, on its held-out samples."""
-CURRENT_ACCURACY = ("accuracy_shipped", "accuracy_mixture", "accuracy")
+CURRENT_ACCURACY_KEYS = ("accuracy_shipped", "accuracy_mixture", "accuracy")
 """What counts as a device's accuracy now: the first of these that it has."""
-_SPOKEN = {"status": Status, "metrics": Metrics, "task": Task, "receipt": Receipt, "begin": Begin}
+_DEVICE_MESSAGES = {"status": Status, "metrics": Metrics, "task": Task, "receipt": Receipt, "begin": Begin}
 
 
-def subscriptions(federation: str) -> dict[str, int]:
+def list_view_subscriptions(federation: str) -> dict[str, int]:
     """Return what a view has to hear, QoS by topic filter: no blob, no chunk.
 
     QoS 0 for what the next message of its kind makes up for.
     """
-    topics = Topics(federation)
-    device = topics.device
+    topics = FederationTopics(federation)
+    device = topics.format_device
     return {
         topics.state: 1,
         topics.clusters: 1,
@@ -54,11 +54,11 @@ def subscriptions(federation: str) -> dict[str, int]:
         device("+", "metrics"): 0,
         device("+", "task"): 0,
         device("+", "receipt"): 0,
-        topics.upload("+", "+", "begin"): 0,
+        topics.format_upload("+", "+", "begin"): 0,
     }
 
 
-class View:
+class FederationView:
     """One federation.
 
     Not for several threads. `broken`: messages that were none of the protocol, or of another federation.
@@ -68,15 +68,15 @@ class View:
         self.federation = check_federation(federation)
         self.state: State | None = None
         self.round_started: float | None = None
-        self.began_here = False
+        self.saw_round_start = False
         self.broken = 0
         self.devices: dict[str, DeviceView] = {}
-        self.history: deque[Summary] = deque(maxlen=HISTORY)
-        self.clusterings: deque[Clusters] = deque(maxlen=CLUSTERINGS)
+        self.history: deque[Summary] = deque(maxlen=MAX_HISTORY_ROUNDS)
+        self.clusterings: deque[Clusters] = deque(maxlen=MAX_CLUSTERINGS)
         self.similarity: Clusters | None = None
         self.verdict: Verdict | None = None
         self.judged: dict[str, DeviceFigures] = {}
-        self.rows: dict[str, tuple[Any, dict[str, Any]]] = {}
+        self.cached_rows: dict[str, tuple[Any, dict[str, Any]]] = {}
 
     def take(self, topic: str, payload: bytes, now_s: float) -> None:
         """Fold one message in. `now_s`: when it came, seconds since 1970."""
@@ -92,7 +92,7 @@ class View:
         if not payload:  # a retained message that was cleared
             if address.kind == "status":
                 self.devices.pop(address.client_id, None)
-                self.rows.pop(address.client_id, None)
+                self.cached_rows.pop(address.client_id, None)
             elif address.kind == "verdict":
                 self.verdict = None
                 self.judged = {}
@@ -106,23 +106,23 @@ class View:
         elif address.kind == "verdict":
             self.verdict = decode_json(Verdict, payload)
             self._take_verdict()
-        elif address.kind in _SPOKEN:
-            message: Any = decode_json(_SPOKEN[address.kind], payload)
+        elif address.kind in _DEVICE_MESSAGES:
+            message: Any = decode_json(_DEVICE_MESSAGES[address.kind], payload)
             if getattr(message, "client_id", address.client_id) != address.client_id:
                 raise WireError(f"it names {message.client_id}, its topic {address.client_id}")
-            device = self._device(address.client_id)
+            device = self._find_device(address.client_id)
             device.changes += 1
             getattr(device, f"on_{address.kind}")(message, now)
 
-    def _device(self, client_id: str) -> DeviceView:
-        known = self.devices.get(client_id)
-        if known is None:
+    def _find_device(self, client_id: str) -> DeviceView:
+        device = self.devices.get(client_id)
+        if device is None:
             if len(self.devices) >= MAX_DEVICES:
                 raise WireError(f"more than {MAX_DEVICES} devices")
-            known = self.devices[client_id] = DeviceView(client_id)
+            device = self.devices[client_id] = DeviceView(client_id)
             if client_id in self.judged:
-                known.on_verdict(self.judged[client_id])
-        return known
+                device.on_verdict(self.judged[client_id])
+        return device
 
     def _on_state(self, state: State, now: float) -> None:
         if state.federation != self.federation:
@@ -130,16 +130,16 @@ class View:
         before = self.state
         if before and before.session != state.session:
             self.history.clear()
-            for each in self.devices.values():
-                each.forget_session()
-            self.rows.clear()
+            for device in self.devices.values():
+                device.forget_session()
+            self.cached_rows.clear()
         if not before or (before.session, before.round, before.phase) != (
             state.session,
             state.round,
             state.phase,
         ):
-            self.began_here = before is not None
-            self.round_started = said(state.ts, now)
+            self.saw_round_start = before is not None
+            self.round_started = clamp_timestamp(state.ts, now)
         self.state = state
         self._keep_clusterings()
         self._take_verdict()
@@ -148,14 +148,14 @@ class View:
         if summary.round != round:
             raise WireError(f"the summary is of round {summary.round}, its topic of {round}")
         if self.history and self.history[-1].round >= round:  # told again after a restart
-            kept = [each for each in self.history if each.round < round]
+            earlier = [previous for previous in self.history if previous.round < round]
             self.history.clear()
-            self.history.extend(kept)
+            self.history.extend(earlier)
         self.history.append(summary)
         for client_id in summary.dropped:
             if client_id in self.devices:
                 self.devices[client_id].changes += 1
-                self.devices[client_id].dropped(round)
+                self.devices[client_id].mark_dropped(round)
 
     def _on_clusters(self, clusters: Clusters) -> None:
         while self.clusterings and self.clusterings[-1].round >= clusters.round:
@@ -170,10 +170,10 @@ class View:
         if self.state is None:
             return
         session = self.state.session
-        if any(each.session != session for each in self.clusterings):
-            kept = [each for each in self.clusterings if each.session == session]
+        if any(clustering.session != session for clustering in self.clusterings):
+            current = [clustering for clustering in self.clusterings if clustering.session == session]
             self.clusterings.clear()
-            self.clusterings.extend(kept)
+            self.clusterings.extend(current)
         if self.similarity and self.similarity.session != session:
             self.similarity = None
 
@@ -191,7 +191,7 @@ class View:
             self.devices[client_id].on_verdict(self.judged[client_id])
 
 
-def snapshot(view: View, now_s: float) -> dict[str, Any]:
+def snapshot(view: FederationView, now_s: float) -> dict[str, Any]:
     """Return the view as a tree for JSON: no NaN, None instead; times are seconds since 1970.
 
     Round `rounds + 1` is the personalization.
@@ -200,9 +200,9 @@ def snapshot(view: View, now_s: float) -> dict[str, Any]:
     of which nothing changed is the same dict as in the snapshot before, so change none.
     """
     state = view.state
-    placed = view.clusterings[-1].assignment if view.clusterings else {}
-    divergence = divergence_at_end(state) if state else None
-    typical_s = typical_seconds(view.devices.values(), state)
+    assignment = view.clusterings[-1].assignment if view.clusterings else {}
+    divergence = read_divergence(state) if state else None
+    typical_s = find_typical_seconds(view.devices.values(), state)
     judged = frozenset(row[0] for row in view.verdict.rows) if view.verdict else frozenset()
     return {
         "federation": view.federation,
@@ -210,111 +210,113 @@ def snapshot(view: View, now_s: float) -> dict[str, Any]:
         "phase": state.phase if state else "",
         "round": state.round if state else 0,
         "rounds": state.rounds if state else 0,
-        "needed": _whole_number(state.settings.get("min_clients")) if state else None,
-        "experts": _expert_names(view),
+        "needed": _to_count(state.settings.get("min_clients")) if state else None,
+        "experts": _name_experts(view),
         "cohort_size": state.cohort_size if state else 0,
-        "deadline_s": finite(state.deadline_s) if state else None,
+        "deadline_s": to_json_value(state.deadline_s) if state else None,
         "round_started_ts": view.round_started,
         "ts": now_s,
         "broken": view.broken,
         "stopped_because": explain_divergence(divergence) if divergence else "",
         "differential_privacy": bool(state and state.settings.get("differential_privacy", 0.0) > 0),
         "verdict": as_dict(read_verdict(view.verdict)) if view.verdict and state else None,
-        "history": [_row(each) for each in view.history],
+        "history": [_describe_round(entry) for entry in view.history],
         "devices": [
-            _device(view.devices[client_id], view, placed, typical_s, now_s, judged)
+            _describe_device(view.devices[client_id], view, assignment, typical_s, now_s, judged)
             for client_id in sorted(view.devices)
         ],
         "clusters": {
-            "rounds": [{"round": each.round, "assignment": each.assignment} for each in view.clusterings],
-            "similarity": _similarity(view.similarity),
+            "rounds": [{"round": entry.round, "assignment": entry.assignment} for entry in view.clusterings],
+            "similarity": _describe_similarity(view.similarity),
         },
     }
 
 
-def _whole_number(value: float | None) -> int | None:
+def _to_count(value: float | None) -> int | None:
     """Return a count that came as a number from the network, None for anything else."""
     return int(value) if value is not None and math.isfinite(value) and 0 < value < 2**31 else None
 
 
-def _expert_names(view: View) -> list[str]:
+def _name_experts(view: FederationView) -> list[str]:
     """Return the names of the experts that a gate mixes, as a simulation calls them."""
-    count = max((len(each.gate) for each in view.devices.values()), default=0)
-    own = _whole_number(view.state.settings.get("own_experts")) if view.state else None
-    if not count or not own:
+    count = max((len(device.gate) for device in view.devices.values()), default=0)
+    num_local = _to_count(view.state.settings.get("own_experts")) if view.state else None
+    if not count or not num_local:
         return [f"expert {index}" for index in range(count)]
     if count == 2:
         return ["global", "local"]
     return [*(f"expert {index}" for index in range(count - 1)), "local"]
 
 
-def _row(summary: Summary) -> dict[str, Any]:
+def _describe_round(summary: Summary) -> dict[str, Any]:
     figures = ("loss", "accuracy_mean", "accuracy_p10", "accuracy_p90", "seconds")
     return {
         "round": summary.round,
         "phase": summary.phase,
         "updates": summary.updates,
-        **{name: finite(getattr(summary, name)) for name in figures},
+        **{name: to_json_value(getattr(summary, name)) for name in figures},
         "bytes_up": summary.bytes_up,
         "bytes_down": summary.bytes_down,
         "dropped": list(summary.dropped),
-        "metrics": {name: finite(value) for name, value in summary.metrics.items()},
+        "metrics": {name: to_json_value(value) for name, value in summary.metrics.items()},
     }
 
 
-def _device(
+def _describe_device(
     device: DeviceView,
-    view: View,
-    placed: Mapping[str, int],
+    view: FederationView,
+    assignment: Mapping[str, int],
     typical_s: float | None,
     now: float,
     judged: Collection[str],
 ) -> dict[str, Any]:
-    stands = standing(device, view.state, typical_s, view.began_here, now, judged)
-    expert = placed.get(device.client_id, device.expert)
-    key = device.changes, stands, expert
-    before = view.rows.get(device.client_id)
+    activity = classify_activity(device, view.state, typical_s, view.saw_round_start, now, judged)
+    expert = assignment.get(device.client_id, device.expert)
+    key = device.changes, activity, expert
+    before = view.cached_rows.get(device.client_id)
     if before is None or before[0] != key:
-        before = view.rows[device.client_id] = key, _tree_of(device, stands, expert)
+        before = view.cached_rows[device.client_id] = key, _build_device_tree(device, activity, expert)
     return before[1]
 
 
-def _tree_of(device: DeviceView, stands: Standing, expert: int | None) -> dict[str, Any]:
-    figures = {name: finite(value) for name, value in device.figures.items()}
-    board = {name: finite(value) for name, value in device.board.items()}
-    accuracy = next((found for key in CURRENT_ACCURACY if (found := figures.get(key)) is not None), None)
+def _build_device_tree(device: DeviceView, activity: Activity, expert: int | None) -> dict[str, Any]:
+    figures = {name: to_json_value(value) for name, value in device.figures.items()}
+    board = {name: to_json_value(value) for name, value in device.board.items()}
+    accuracy = next(
+        (figure for key in CURRENT_ACCURACY_KEYS if (figure := figures.get(key)) is not None), None
+    )
     return {
         "id": device.client_id,
-        "state": stands.word,
-        "why": stands.why,
-        "slow": stands.slow,
+        "state": activity.kind,
+        "why": activity.why,
+        "slow": activity.slow,
         "samples": device.status.num_samples if device.status else None,
         "version": device.status.version[:40] if device.status else "",
         "last_seen_ts": device.last_seen,
         "round": device.round,
         "accuracy": accuracy,
         "loss": figures.get("loss"),
-        **{key: figures.get(key) for key in ACCURACIES},
+        **{key: figures.get(key) for key in DEVICE_ACCURACIES},
         "shipped": figures.get("shipped"),
         **{key: board.get(key) for key in ("rss_mb", "peak_rss_mb", "temperature_c", "seconds")},
         "expert": expert,
-        "gate": [finite(each) for each in device.gate] or None,
+        "gate": [to_json_value(entry) for entry in device.gate] or None,
         "bytes_up": max(device.bytes_up, int(min(figures.get("bytes_up") or 0, 2**53))),
         "rejected": device.rejected,
         "last_error": device.last_error,
-        "trace": [list(each) for each in device.trace],
+        "trace": [list(entry) for entry in device.trace],
         "trace_of": device.trace_of,
     }
 
 
-def _similarity(clusters: Clusters | None) -> dict[str, Any] | None:
+def _describe_similarity(clusters: Clusters | None) -> dict[str, Any] | None:
     if clusters is None:
         return None
     return {
         "round": clusters.compared,
         "layer": clusters.layer,
         "clients": list(clusters.clients),
-        "matrix": [[finite(each) for each in row] for row in clusters.matrix],
-        "linkage": [[a, b, finite(height), size] for a, b, height, size in clusters.linkage],
-        "cut": finite(clusters.cut),
+        "matrix": [[to_json_value(value) for value in row] for row in clusters.matrix],
+        "linkage": [[a, b, to_json_value(height), size] for a, b, height, size in clusters.linkage],
+        "cut": to_json_value(clusters.cut),
     }

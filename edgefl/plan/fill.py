@@ -19,14 +19,14 @@ MAX_WEIGHT = 1e20
 """No training ends in such a weight; a flipped bit of an exponent does. Products overflow float32, which can
 end a runtime's process.
 """
-KERNEL = "batch_norm_kernel"
-BIAS = "batch_norm_bias"
+KERNEL_RULE = "batch_norm_kernel"
+BIAS_RULE = "batch_norm_bias"
 
 
-def weights_of(bindings: Sequence[Binding]) -> set[str]:
+def list_weight_names(bindings: Sequence[Binding]) -> set[str]:
     """Return the names of all weights that the bindings read."""
-    named = {binding.weight for binding in bindings}
-    return named | {
+    names = {binding.weight for binding in bindings}
+    return names | {
         str(b.derived[key])
         for b in bindings
         for key in ("gamma", "beta", "mean", "variance", "bias")
@@ -34,29 +34,29 @@ def weights_of(bindings: Sequence[Binding]) -> set[str]:
     }
 
 
-def _scale(derived: Mapping[str, Any], weights: Weights) -> Array:
+def _compute_scale(derived: Mapping[str, Any], weights: Weights) -> Array:
     gamma = weights[derived["gamma"]] if derived["gamma"] else np.float32(1)
     root = np.sqrt(weights[derived["variance"]] + np.float32(derived["epsilon"]))
     return np.asarray(gamma / root, np.float32)
 
 
-def value_of(binding: Binding, weights: Weights) -> Array:
+def resolve_binding(binding: Binding, weights: Weights) -> Array:
     """Return what the binding puts into its tensor: float32[binding.shape].
 
     Raises PlanError for a missing or misshapen weight.
     """
-    missing = weights_of((binding,)) - weights.keys()
+    missing = list_weight_names((binding,)) - weights.keys()
     if missing:
         raise PlanError(
             f"the mixture lacks {', '.join(sorted(missing))}; it was made by another plan, personalize again"
         )
     derived = binding.derived
     rule = derived.get("rule")
-    if rule == BIAS:
+    if rule == BIAS_RULE:
         bias = weights[derived["bias"]] if derived["bias"] else np.float32(0)
         beta = weights[derived["beta"]] if derived["beta"] else np.float32(0)
         return np.asarray(
-            (bias - weights[derived["mean"]]) * _scale(derived, weights) + beta, np.float32
+            (bias - weights[derived["mean"]]) * _compute_scale(derived, weights) + beta, np.float32
         ).reshape(binding.shape)
     source = weights[binding.weight]
     fits = source.ndim == len(binding.permutation) and source.size == np.prod(binding.shape, dtype=int)
@@ -68,13 +68,14 @@ def value_of(binding: Binding, weights: Weights) -> Array:
             "template; the mixture was made by another plan, personalize again"
         )
     value = value.reshape(binding.shape)
-    if rule == KERNEL:
+    if rule == KERNEL_RULE:
         spread = [1] * value.ndim
         spread[derived["axis"]] = -1
-        return np.asarray(value * _scale(derived, weights).reshape(spread), np.float32)
+        return np.asarray(value * _compute_scale(derived, weights).reshape(spread), np.float32)
     if rule:
         raise PlanError(
-            f"the binding of {binding.weight} has the rule {rule!r}, expected {KERNEL} or {BIAS}; update "
+            f"the binding of {binding.weight} has the rule {rule!r}, expected {KERNEL_RULE} or "
+            f"{BIAS_RULE}; update "
             "edgefl on this device"
         )
     return np.asarray(value, np.float32)
@@ -86,7 +87,7 @@ def fill_template(template: bytes, bindings: Sequence[Binding], weights: Weights
     Raises PlanError when a weight is missing, of another shape, not finite or unknown to the template,
     or when the template is not the one that the bindings were made for.
     """
-    unknown = set(weights) - weights_of(bindings)
+    unknown = set(weights) - list_weight_names(bindings)
     if unknown:
         raise PlanError(
             f"the template has no place for {', '.join(sorted(unknown))}; the mixture was made by another "
@@ -99,7 +100,7 @@ def fill_template(template: bytes, bindings: Sequence[Binding], weights: Weights
     content = bytearray(template)
     tensors = read_subgraph(content, "the plan's template.tflite").tensors
     for binding in bindings:
-        value = value_of(binding, weights)
+        value = resolve_binding(binding, weights)
         if not np.isfinite(value).all():
             raise PlanError(f"{binding.weight} holds NaN or infinite values; personalize again")
         if value.size and np.abs(value).max() > MAX_WEIGHT:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.errors import PlanError
-from edgefl.plan.spec import Plan, Signature, TensorSpec
+from edgefl.plan.spec import Plan, SignatureSpec, TensorSpec
 from edgefl.plan.tflite import Subgraph, read_model
 
 
@@ -17,7 +17,7 @@ def inspect_plan(plan: Plan) -> dict[str, Any]:
     spec = plan.spec
     program = read_model(plan.program, "plan.tflite")
     try:
-        ops = {s.name: _ops(program.subgraphs[program.signatures[s.name]]) for s in spec.signatures}
+        ops = {s.name: _count_ops(program.subgraphs[program.signatures[s.name]]) for s in spec.signatures}
     except (KeyError, IndexError) as error:
         raise PlanError(
             f"plan.tflite has no signature {error}, expected those of plan.json: it is of another plan; "
@@ -30,12 +30,12 @@ def inspect_plan(plan: Plan) -> dict[str, Any]:
         "options": dict(spec.options),
         "input_shape": list(spec.input_shape),
         "num_classes": spec.num_classes,
-        "num_weights": _count(spec.weights),
-        "weights_bytes": 4 * _count(spec.weights),
+        "num_weights": _count_weights(spec.weights),
+        "weights_bytes": 4 * _count_weights(spec.weights),
         "program_bytes": len(plan.program),
         "template_bytes": len(plan.template),
-        "weights": _shapes(spec.weights),
-        "signatures": {s.name: _describe(s) | {"ops": ops[s.name]} for s in spec.signatures},
+        "weights": _list_shapes(spec.weights),
+        "signatures": {s.name: _describe_signature(s) | {"ops": ops[s.name]} for s in spec.signatures},
     }
 
 
@@ -63,7 +63,7 @@ def render_plan(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _describe(signature: Signature) -> dict[str, Any]:
+def _describe_signature(signature: SignatureSpec) -> dict[str, Any]:
     gives = (
         f"{signature.out.shape}"
         if signature.out
@@ -72,24 +72,24 @@ def _describe(signature: Signature) -> dict[str, Any]:
     return {
         "kind": signature.kind,
         "batch_size": signature.batch_size,
-        "data": _shapes(signature.data),
-        "trained": _shapes(signature.trained),
-        "frozen": _shapes(signature.frozen),
-        "slots": _shapes(signature.slots),
-        "noise": _shapes(signature.noise),
+        "data": _list_shapes(signature.data),
+        "trained": _list_shapes(signature.trained),
+        "frozen": _list_shapes(signature.frozen),
+        "slots": _list_shapes(signature.slots),
+        "noise": _list_shapes(signature.noise),
         "hyper": dict(signature.hyper),
         "gives": gives,
     }
 
 
-def _ops(graph: Subgraph) -> dict[str, int]:
+def _count_ops(graph: Subgraph) -> dict[str, int]:
     counts = Counter(operator.name for operator in graph.operators)
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _count(specs: tuple[TensorSpec, ...]) -> int:
+def _count_weights(specs: tuple[TensorSpec, ...]) -> int:
     return sum(int(np.prod(spec.shape, dtype=int)) for spec in specs)
 
 
-def _shapes(specs: tuple[TensorSpec, ...]) -> dict[str, list[int]]:
+def _list_shapes(specs: tuple[TensorSpec, ...]) -> dict[str, list[int]]:
     return {spec.name: list(spec.shape) for spec in specs}

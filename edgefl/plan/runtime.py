@@ -8,29 +8,29 @@ import importlib.util
 from typing import Any
 
 from edgefl.errors import PlanError
-from edgefl.plan.tflite import check_mark
+from edgefl.plan.tflite import check_identifier
 
-RUNTIMES = {
+RUNTIME_PACKAGES = {
     "litert": ("ai_edge_litert", "ai-edge-litert"),
     "tflite-runtime": ("tflite_runtime", "tflite-runtime"),
 }
 
 
-def installed() -> tuple[str, ...]:
+def list_runtimes() -> tuple[str, ...]:
     """Return the names of the runtimes on this machine, the preferred one first."""
-    return tuple(name for name, (module, _) in RUNTIMES.items() if importlib.util.find_spec(module))
+    return tuple(name for name, (module, _) in RUNTIME_PACKAGES.items() if importlib.util.find_spec(module))
 
 
-def describe(name: str) -> str:
+def describe_runtime(name: str) -> str:
     """Return name and version of a runtime, such as `ai-edge-litert 2.3.0`."""
-    distribution = RUNTIMES[name][1]
+    distribution = RUNTIME_PACKAGES[name][1]
     try:
         return f"{distribution} {importlib.metadata.version(distribution)}"
     except importlib.metadata.PackageNotFoundError:
         return distribution
 
 
-RUNTIME = describe(installed()[0]) if installed() else "none"
+RUNTIME_VERSION = describe_runtime(list_runtimes()[0]) if list_runtimes() else "none"
 
 
 def load_interpreter(
@@ -44,20 +44,20 @@ def load_interpreter(
     Raises PlanError when no runtime is installed, when the one asked for is not, or when it refuses the
     model.
     """
-    have = installed()
-    if runtime == "auto" and not have:
+    installed_runtimes = list_runtimes()
+    if runtime == "auto" and not installed_runtimes:
         raise PlanError(
             "no TFLite runtime is installed, expected ai-edge-litert or tflite-runtime; `pip install "
             "ai-edge-litert`"
         )
-    name = have[0] if runtime == "auto" else runtime
-    if name not in have:
-        known = ", ".join(have) or "none"
+    name = installed_runtimes[0] if runtime == "auto" else runtime
+    if name not in installed_runtimes:
+        names = ", ".join(installed_runtimes) or "none"
         raise PlanError(
-            f"the runtime {name!r} is not installed, installed is {known}; install it or ask for `auto`"
+            f"the runtime {name!r} is not installed, installed is {names}; install it or ask for `auto`"
         )
-    check_mark(model)
-    module = importlib.import_module(f"{RUNTIMES[name][0]}.interpreter")
+    check_identifier(model)
+    module = importlib.import_module(f"{RUNTIME_PACKAGES[name][0]}.interpreter")
     kinds = module.OpResolverType
     plain = kinds.BUILTIN_WITHOUT_DEFAULT_DELEGATES if watch else kinds.AUTO
     options = {
@@ -68,5 +68,6 @@ def load_interpreter(
         return module.Interpreter(model_content=model, num_threads=threads, **options)
     except (ValueError, RuntimeError) as error:
         raise PlanError(
-            f"{describe(name)} refuses this model: {str(error).strip()}; it is damaged or of a newer format"
+            f"{describe_runtime(name)} refuses this model: {str(error).strip()}; it is damaged or of a "
+            f"newer format"
         ) from error

@@ -19,17 +19,17 @@ from safetensors.numpy import save as st_save
 from edgefl.errors import PlanError
 from edgefl.system.files import parse_json, write_atomic
 
-FORMAT = 2
-OLDER = 1
+PLAN_FORMAT = 2
+OLDER_PLAN_FORMAT = 1
 """The format of plans without a template for one model and without settings of the personalization."""
-NEW_KEYS = ("single_bindings", "personalization")
-MIXTURE = "predict_mixture"
+KEYS_OF_FORMAT_2 = ("single_bindings", "personalization")
+PREDICT_MIXTURE = "predict_mixture"
 """The signature that predicts with a client's personal model; the export template computes the same."""
-SINGLE = "predict"
+PREDICT_SINGLE = "predict"
 """The signature that predicts with one model; a client may ship one in place of its mixture."""
 TRAIN_SINGLE = "train_single"
 """The signature that trains one model on a client's own samples: alone, or from the federation's model."""
-FILES = {
+PLAN_FILE_NAMES = {
     "spec": "plan.json",
     "program": "plan.tflite",
     "template": "template.tflite",
@@ -49,7 +49,7 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
-class Signature:
+class SignatureSpec:
     """One pure function of the program.
 
     Arguments in the `.tflite` are named by place: data `d_<name>` (first axis `batch_size`), trained weights
@@ -104,14 +104,14 @@ class PlanSpec:
     input_shape: tuple[int, ...]
     num_classes: int
     weights: tuple[TensorSpec, ...]
-    signatures: tuple[Signature, ...]
+    signatures: tuple[SignatureSpec, ...]
     bindings: tuple[Binding, ...] = ()
     model_options: Mapping[str, Any] = field(default_factory=dict)
     single_bindings: tuple[Binding, ...] = ()
     personalization: Mapping[str, Any] = field(default_factory=dict)
-    format: int = FORMAT
+    format: int = PLAN_FORMAT
 
-    def signature(self, name: str) -> Signature:
+    def find_signature(self, name: str) -> SignatureSpec:
         """Return the signature of that name; PlanError when the plan lacks it."""
         for signature in self.signatures:
             if signature.name == name:
@@ -134,9 +134,9 @@ class Plan:
     template: bytes
     single: bytes = b""
 
-    def template_of(self, signature: str) -> tuple[bytes, tuple[Binding, ...]]:
+    def find_template(self, signature: str) -> tuple[bytes, tuple[Binding, ...]]:
         """Return the template of a predict signature and the place of each weight in it."""
-        if signature == SINGLE and self.single:
+        if signature == PREDICT_SINGLE and self.single:
             return self.single, self.spec.single_bindings
         return self.template, self.spec.bindings
 
@@ -146,46 +146,47 @@ class Plan:
         return hashlib.sha256(encode_plan(self)).hexdigest()
 
 
-def _tensors(rows: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
+def _parse_tensors(rows: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec(r["name"], tuple(r["shape"]), r["dtype"]) for r in rows)
 
 
-def _bindings(rows: list[dict[str, Any]]) -> tuple[Binding, ...]:
+def _parse_bindings(rows: list[dict[str, Any]]) -> tuple[Binding, ...]:
     return tuple(
         Binding(b["weight"], b["tensor"], tuple(b["permutation"]), tuple(b["shape"]), b["derived"])
         for b in rows
     )
 
 
-def spec_to_json(spec: PlanSpec) -> str:
+def serialize_spec(spec: PlanSpec) -> str:
     """Return the spec as JSON with sorted keys: the same spec gives the same bytes."""
     fields = asdict(spec)
-    if spec.format == OLDER:
-        fields = {key: value for key, value in fields.items() if key not in NEW_KEYS}
+    if spec.format == OLDER_PLAN_FORMAT:
+        fields = {key: value for key, value in fields.items() if key not in KEYS_OF_FORMAT_2}
     return json.dumps(fields, sort_keys=True, indent=1)
 
 
-def spec_from_json(text: str) -> PlanSpec:
+def parse_spec(text: str) -> PlanSpec:
     """Read a spec; PlanError when the text is of another format or lacks a field."""
     try:
         raw = parse_json(text)
-        if raw["format"] not in (OLDER, FORMAT):
+        if raw["format"] not in (OLDER_PLAN_FORMAT, PLAN_FORMAT):
             raise PlanError(
-                f"plan format {raw['format']}, expected {FORMAT}; update edgefl on this device or rebuild "
+                f"plan format {raw['format']}, expected {PLAN_FORMAT}; update edgefl on this device or "
+                f"rebuild "
                 "the plan"
             )
         signatures = tuple(
-            Signature(
+            SignatureSpec(
                 s["name"],
                 s["kind"],
                 s["batch_size"],
-                _tensors(s["data"]),
-                _tensors(s["trained"]),
-                _tensors(s["frozen"]),
-                _tensors(s["slots"]),
-                _tensors(s["noise"]),
+                _parse_tensors(s["data"]),
+                _parse_tensors(s["trained"]),
+                _parse_tensors(s["frozen"]),
+                _parse_tensors(s["slots"]),
+                _parse_tensors(s["noise"]),
                 s["hyper"],
-                _tensors([s["out"]])[0] if s["out"] else None,
+                _parse_tensors([s["out"]])[0] if s["out"] else None,
             )
             for s in raw["signatures"]
         )
@@ -195,12 +196,12 @@ def spec_from_json(text: str) -> PlanSpec:
             raw["options"],
             tuple(raw["input_shape"]),
             raw["num_classes"],
-            _tensors(raw["weights"]),
+            _parse_tensors(raw["weights"]),
             signatures,
-            _bindings(raw["bindings"]),
+            _parse_bindings(raw["bindings"]),
             raw["model_options"],
-            () if raw["format"] == OLDER else _bindings(raw["single_bindings"]),
-            {} if raw["format"] == OLDER else raw["personalization"],
+            () if raw["format"] == OLDER_PLAN_FORMAT else _parse_bindings(raw["single_bindings"]),
+            {} if raw["format"] == OLDER_PLAN_FORMAT else raw["personalization"],
             raw["format"],
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -210,7 +211,7 @@ def spec_from_json(text: str) -> PlanSpec:
 def encode_plan(plan: Plan) -> bytes:
     """Return the plan as one blob for the wire."""
     parts = {
-        "spec": spec_to_json(plan.spec).encode(),
+        "spec": serialize_spec(plan.spec).encode(),
         "program": plan.program,
         "template": plan.template,
     } | ({"single": plan.single} if plan.single else {})
@@ -221,7 +222,7 @@ def decode_plan(blob: bytes) -> Plan:
     """Read a blob; PlanError when it is not a plan."""
     try:
         parts = {name: tensor.tobytes() for name, tensor in st_load(blob).items()}
-        spec = spec_from_json(parts["spec"].decode())
+        spec = parse_spec(parts["spec"].decode())
         return Plan(spec, parts["program"], parts["template"], parts.get("single", b""))
     except PlanError:
         raise
@@ -232,13 +233,13 @@ def decode_plan(blob: bytes) -> Plan:
 def save_plan(plan: Plan, directory: Path) -> None:
     """Write the files of a plan into the directory, each by atomic rename."""
     directory.mkdir(parents=True, exist_ok=True)
-    write_atomic(directory / FILES["program"], plan.program)
-    write_atomic(directory / FILES["template"], plan.template)
+    write_atomic(directory / PLAN_FILE_NAMES["program"], plan.program)
+    write_atomic(directory / PLAN_FILE_NAMES["template"], plan.template)
     if plan.single:
-        write_atomic(directory / FILES["single"], plan.single)
+        write_atomic(directory / PLAN_FILE_NAMES["single"], plan.single)
     else:
-        (directory / FILES["single"]).unlink(missing_ok=True)
-    write_atomic(directory / FILES["spec"], spec_to_json(plan.spec).encode())
+        (directory / PLAN_FILE_NAMES["single"]).unlink(missing_ok=True)
+    write_atomic(directory / PLAN_FILE_NAMES["spec"], serialize_spec(plan.spec).encode())
 
 
 def load_plan(directory: Path) -> Plan:
@@ -246,7 +247,7 @@ def load_plan(directory: Path) -> Plan:
     try:
         parts = {
             name: (directory / file).read_bytes()
-            for name, file in FILES.items()
+            for name, file in PLAN_FILE_NAMES.items()
             if name != "single" or (directory / file).exists()
         }
     except OSError as error:
@@ -257,6 +258,6 @@ def load_plan(directory: Path) -> Plan:
         text = parts["spec"].decode()
     except UnicodeDecodeError as error:
         raise PlanError(
-            f"{directory / FILES['spec']} is damaged: {error}; copy the plan again, or remake it"
+            f"{directory / PLAN_FILE_NAMES['spec']} is damaged: {error}; copy the plan again, or remake it"
         ) from error
-    return Plan(spec_from_json(text), parts["program"], parts["template"], parts.get("single", b""))
+    return Plan(parse_spec(text), parts["program"], parts["template"], parts.get("single", b""))

@@ -17,18 +17,18 @@ import numpy as np
 from edgefl.errors import ModelFileError
 from edgefl.types import Array
 
-MARK = b"TFL3"
+FILE_IDENTIFIER = b"TFL3"
 """File identifier, at byte 4."""
-VERSION = 3
+SCHEMA_VERSION = 3
 """Version of the schema."""
-ALIGNMENT = 16
+FLATBUFFER_ALIGNMENT_BYTES = 16
 """Alignment of a buffer's data in bytes: `data:[ubyte] (force_align: 16)` in schema.fbs."""
-MODEL_BUFFERS = 4
-MODEL_METADATA = 6
+BUFFERS_FIELD = 4
+METADATA_FIELD = 6
 """Numbers of the fields of the table Model in schema.fbs."""
 VALUE_TYPES = {"INT8": np.int8, "INT32": np.int32, "INT64": np.int64, "FLOAT32": np.float32}
 """Types whose constants are read as numbers. Constants of another type are read as bytes."""
-DAMAGE = (
+DAMAGE_ERRORS = (
     struct.error,
     IndexError,
     KeyError,
@@ -42,7 +42,7 @@ DAMAGE = (
 
 
 @dataclass(frozen=True, eq=False)
-class Tensor:
+class TfliteTensor:
     """One tensor of a subgraph.
 
     Attributes:
@@ -114,7 +114,7 @@ class Operator:
 class Subgraph:
     """Tensors by index, operators in the order in which they run, and the tensors that go in and come out."""
 
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[TfliteTensor, ...]
     operators: tuple[Operator, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -136,9 +136,9 @@ class ModelFile:
     bytes_behind: int
 
 
-def check_mark(model: bytes | bytearray, name: str = "the model") -> None:
+def check_identifier(model: bytes | bytearray, name: str = "the model") -> None:
     """Raise ModelFileError if the bytes do not begin as a `.tflite` does."""
-    if bytes(model[4:8]) != MARK:
+    if bytes(model[4:8]) != FILE_IDENTIFIER:
         raise ModelFileError(
             f"{name} is no TFLite model: expected the mark TFL3 at byte 4, found {bytes(model[4:8])!r} in "
             f"{len(model)} bytes; give a .tflite file"
@@ -146,12 +146,12 @@ def check_mark(model: bytes | bytearray, name: str = "the model") -> None:
 
 
 @contextmanager
-def damage_reported(model: bytes | bytearray, name: str = "the model") -> Iterator[None]:
+def report_damage(model: bytes | bytearray, name: str = "the model") -> Iterator[None]:
     """Raise ModelFileError for what goes wrong inside because the model's bytes are truncated or damaged."""
-    check_mark(model, name)
+    check_identifier(model, name)
     try:
         yield
-    except DAMAGE as error:
+    except DAMAGE_ERRORS as error:
         raise ModelFileError(
             f"{name} cannot be read ({error!r} in {len(model)} bytes); it is truncated or damaged, copy it "
             "again"
@@ -168,15 +168,16 @@ def read_model(model: bytes | bytearray, name: str = "the model") -> ModelFile:
     Raises:
         ModelFileError: The bytes are no model, are truncated or damaged, or were written by a newer schema.
     """
-    with damage_reported(model, name):
-        root = _object_api(model)
-        if root.version != VERSION:
+    with report_damage(model, name):
+        root = _unpack_objects(model)
+        if root.version != SCHEMA_VERSION:
             raise ModelFileError(
-                f"{name} is of schema version {root.version}, expected {VERSION}; export it again, or update "
+                f"{name} is of schema version {root.version}, expected {SCHEMA_VERSION}; export it again, "
+                f"or update "
                 "edgefl"
             )
         return ModelFile(
-            tuple(_subgraph(model, root, graph, name) for graph in root.subgraphs),
+            tuple(_convert_subgraph(model, root, graph, name) for graph in root.subgraphs),
             {entry.signatureKey.decode(): entry.subgraphIndex for entry in root.signatureDefs or ()},
             sum(buffer.size for buffer in root.buffers if buffer.offset > 1),
         )
@@ -192,7 +193,7 @@ def read_subgraph(model: bytes | bytearray, name: str = "the model") -> Subgraph
     return subgraphs[0]
 
 
-def float_constants(model: bytes) -> dict[int, Array]:
+def read_float_constants(model: bytes) -> dict[int, Array]:
     """Return the float32 constants of a model of one subgraph by tensor index, as views of its bytes."""
     return {
         tensor.index: tensor.data
@@ -212,20 +213,20 @@ def with_constants(model: bytes, values: Mapping[int, Any]) -> bytes:
     return bytes(content)
 
 
-def unpack(model: bytes) -> Any:
+def unpack_model(model: bytes) -> Any:
     """Return a model as the schema's ModelT, an object tree that may be changed, for `pack`.
 
     Buffers behind the flatbuffer are brought inside. Run it and the changes within `damage_reported`.
     """
-    root = _object_api(model)
+    root = _unpack_objects(model)
     for buffer in root.buffers:
-        buffer.data = _content(model, buffer)
+        buffer.data = _read_buffer(model, buffer)
         buffer.offset = 0
         buffer.size = 0
     return root
 
 
-def pack(root: Any, size: int, *, align_all: bool = False) -> bytes:
+def pack_model(root: Any, size: int, *, align_all: bool = False) -> bytes:
     """Return the bytes of a ModelT.
 
     Args:
@@ -235,20 +236,20 @@ def pack(root: Any, size: int, *, align_all: bool = False) -> bytes:
     """
     import flatbuffers
 
-    class Aligned(flatbuffers.Builder):  # type: ignore[misc]
+    class AlignedBuilder(flatbuffers.Builder):  # type: ignore[misc]
         """flatbuffers for Python ignores `force_align` and aligns a vector by the size of its elements."""
 
         def CreateNumpyVector(self, x: Any) -> Any:
             if align_all or x.dtype == np.uint8:
-                self.Prep(ALIGNMENT, x.nbytes)
+                self.Prep(FLATBUFFER_ALIGNMENT_BYTES, x.nbytes)
             return super().CreateNumpyVector(x)
 
-    builder = Aligned(size)
-    builder.Finish(root.Pack(builder), MARK)
+    builder = AlignedBuilder(size)
+    builder.Finish(root.Pack(builder), FILE_IDENTIFIER)
     return bytes(builder.Output())
 
 
-def set_options(operator: Any, name: str, **members: Any) -> None:
+def set_operator_options(operator: Any, name: str, **members: Any) -> None:
     """Give an OperatorT new options, such as set_options(operator, "ReshapeOptions", newShape=[1, 8])."""
     from ai_edge_litert import schema_py_generated as schema
 
@@ -272,8 +273,8 @@ def with_metadata(model: bytes, name: str, content: bytes) -> bytes:
     """
     from ai_edge_litert import schema_py_generated as schema
 
-    with damage_reported(model):
-        root = unpack(model)
+    with report_damage(model):
+        root = unpack_model(model)
         entry = schema.MetadataT()
         entry.name = name
         entry.buffer = len(root.buffers)
@@ -281,48 +282,48 @@ def with_metadata(model: bytes, name: str, content: bytes) -> bytes:
         buffer.data = np.frombuffer(content, np.uint8)
         root.buffers = [*root.buffers, buffer]
         root.metadata = [*(root.metadata or []), entry]
-        return pack(root, len(model) + len(content), align_all=True)
+        return pack_model(root, len(model) + len(content), align_all=True)
 
 
 def read_metadata(model: bytes, name: str) -> bytes | None:
     """Return an entry of metadata; None if the model holds no such entry or is damaged."""
     try:
-        root = _follow(model, 0)
-        buffers = _tables(model, _field(model, root, MODEL_BUFFERS))
-        for entry in _tables(model, _field(model, root, MODEL_METADATA)):
-            place = _field(model, entry, 0)
-            if place and _vector_bytes(model, place) == name.encode():
-                index = _field(model, entry, 1)
-                data = _field(model, buffers[_uint32(model, index)], 0) if index else 0
-                return _vector_bytes(model, data) if data else None
+        root = _follow_offset(model, 0)
+        buffers = _find_tables(model, _find_field(model, root, BUFFERS_FIELD))
+        for entry in _find_tables(model, _find_field(model, root, METADATA_FIELD)):
+            name_field = _find_field(model, entry, 0)
+            if name_field and _read_vector(model, name_field) == name.encode():
+                index = _find_field(model, entry, 1)
+                data = _find_field(model, buffers[_read_uint32(model, index)], 0) if index else 0
+                return _read_vector(model, data) if data else None
     except (struct.error, IndexError):
         pass
     return None
 
 
-def _object_api(model: bytes | bytearray) -> Any:
+def _unpack_objects(model: bytes | bytearray) -> Any:
     from ai_edge_litert import schema_py_generated as schema
 
     return schema.ModelT.InitFromObj(schema.Model.GetRootAs(model, 0))
 
 
 @cache
-def _names(enumeration: str) -> dict[int, str]:
+def _read_enum_names(enumeration: str) -> dict[int, str]:
     from ai_edge_litert import schema_py_generated as schema
 
     members = vars(getattr(schema, enumeration))
     return {value: name for name, value in members.items() if isinstance(value, int)}
 
 
-def builtin_code(code: Any) -> int:
+def read_builtin_code(code: Any) -> int:
     """Return the number of an OperatorCodeT; old files have it in another field."""
     return int(max(code.builtinCode, code.deprecatedBuiltinCode))
 
 
-def _operator(operator: Any, codes: Any, name: str) -> Operator:
+def _convert_operator(operator: Any, codes: Any, name: str) -> Operator:
     code = codes[operator.opcodeIndex]
-    number = builtin_code(code)
-    names = _names("BuiltinOperator")
+    number = read_builtin_code(code)
+    names = _read_enum_names("BuiltinOperator")
     if number not in names:
         raise ModelFileError(
             f"{name} holds builtin operator {number}, which this edgefl does not know; it is of a newer "
@@ -332,39 +333,41 @@ def _operator(operator: Any, codes: Any, name: str) -> Operator:
         names[number],
         (code.customCode or b"").decode(errors="replace"),
         int(code.version),
-        _indices(operator.inputs),
-        _indices(operator.outputs),
+        _convert_indices(operator.inputs),
+        _convert_indices(operator.outputs),
         vars(operator.builtinOptions) if operator.builtinOptions is not None else {},
     )
 
 
-def _subgraph(model: bytes | bytearray, root: Any, graph: Any, name: str) -> Subgraph:
+def _convert_subgraph(model: bytes | bytearray, root: Any, graph: Any, name: str) -> Subgraph:
     return Subgraph(
-        tuple(_tensor(model, root, index, tensor) for index, tensor in enumerate(graph.tensors or ())),
-        tuple(_operator(operator, root.operatorCodes, name) for operator in graph.operators or ()),
-        _indices(graph.inputs),
-        _indices(graph.outputs),
+        tuple(
+            _convert_tensor(model, root, index, tensor) for index, tensor in enumerate(graph.tensors or ())
+        ),
+        tuple(_convert_operator(operator, root.operatorCodes, name) for operator in graph.operators or ()),
+        _convert_indices(graph.inputs),
+        _convert_indices(graph.outputs),
     )
 
 
-def _tensor(model: bytes | bytearray, root: Any, index: int, tensor: Any) -> Tensor:
+def _convert_tensor(model: bytes | bytearray, root: Any, index: int, tensor: Any) -> TfliteTensor:
     name = tensor.name.decode(errors="replace") if tensor.name else f"tensor {index}"
-    dtype = _names("TensorType")[tensor.type]
-    shape = _indices(tensor.shape)
+    dtype = _read_enum_names("TensorType")[tensor.type]
+    shape = _convert_indices(tensor.shape)
     quantization = tensor.quantization
     scale = np.zeros(0, np.float32)
     zero_points: tuple[int, ...] = (0,)
     if quantization is not None and quantization.scale is not None and len(quantization.scale):
         scale = np.asarray(quantization.scale, np.float32)
-        zero_points = _indices(quantization.zeroPoint) or (0,)
+        zero_points = _convert_indices(quantization.zeroPoint) or (0,)
     axis = int(quantization.quantizedDimension) if quantization is not None else 0
-    data = _content(model, root.buffers[tensor.buffer])
+    data = _read_buffer(model, root.buffers[tensor.buffer])
     if data is not None and dtype in VALUE_TYPES:
         data = data.view(np.dtype(VALUE_TYPES[dtype]).newbyteorder("<")).reshape(shape)
-    return Tensor(index, name, shape, dtype, scale, zero_points, axis, data)
+    return TfliteTensor(index, name, shape, dtype, scale, zero_points, axis, data)
 
 
-def _content(model: bytes | bytearray, buffer: Any) -> Any:
+def _read_buffer(model: bytes | bytearray, buffer: Any) -> Any:
     """Return a buffer's bytes as uint8, a view of the file; None if it has none.
 
     They lie inside of the flatbuffer, or behind it where a large model keeps them.
@@ -376,22 +379,22 @@ def _content(model: bytes | bytearray, buffer: Any) -> Any:
     return np.asarray(buffer.data, np.uint8)
 
 
-def _indices(values: Any) -> tuple[int, ...]:
+def _convert_indices(values: Any) -> tuple[int, ...]:
     return () if values is None else tuple(int(value) for value in values)
 
 
 # Reading of one field without the schema: https://flatbuffers.dev/internals/
 
 
-def _uint32(model: bytes, place: int) -> int:
-    return int(struct.unpack_from("<I", model, place)[0])
+def _read_uint32(model: bytes, position: int) -> int:
+    return int(struct.unpack_from("<I", model, position)[0])
 
 
-def _follow(model: bytes, place: int) -> int:
-    return place + _uint32(model, place)
+def _follow_offset(model: bytes, position: int) -> int:
+    return position + _read_uint32(model, position)
 
 
-def _field(model: bytes, table: int, number: int) -> int:
+def _find_field(model: bytes, table: int, number: int) -> int:
     """Return where a field of a table lies, 0 when the table does not hold it."""
     vtable = table - struct.unpack_from("<i", model, table)[0]
     if vtable < 0 or 4 + 2 * number >= struct.unpack_from("<H", model, vtable)[0]:
@@ -400,17 +403,17 @@ def _field(model: bytes, table: int, number: int) -> int:
     return table + inside if inside else 0
 
 
-def _tables(model: bytes, field: int) -> list[int]:
+def _find_tables(model: bytes, field: int) -> list[int]:
     """Return where the tables of a vector lie."""
     if not field:
         return []
-    start = _follow(model, field)
-    count = _uint32(model, start)
+    start = _follow_offset(model, field)
+    count = _read_uint32(model, start)
     if 4 * count > len(model) - start - 4:
         raise IndexError("the vector is longer than the file")
-    return [_follow(model, start + 4 + 4 * i) for i in range(count)]
+    return [_follow_offset(model, start + 4 + 4 * i) for i in range(count)]
 
 
-def _vector_bytes(model: bytes, field: int) -> bytes:
-    start = _follow(model, field)
-    return model[start + 4 : start + 4 + _uint32(model, start)]
+def _read_vector(model: bytes, field: int) -> bytes:
+    start = _follow_offset(model, field)
+    return model[start + 4 : start + 4 + _read_uint32(model, start)]

@@ -15,22 +15,22 @@ from typing import Any
 
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
-from edgefl.privacy.mechanism import sampling_rate
+from edgefl.privacy.mechanism import compute_sampling_rate
 
 LOGGER = logging.getLogger(__name__)
 
-GRID = 1e-3
-HIGHEST = 1e4
-LOWEST = 0.25
+LOSS_GRID_STEP = 1e-3
+MAX_NOISE_MULTIPLIER = 1e4
+MIN_NOISE_MULTIPLIER = 0.25
 """Less noise is not sought: epsilon is in the hundreds there, and long in coming."""
 
 
-def require() -> None:
+def require_accountant() -> None:
     """Raise ModuleNotFoundError when the extra `dp` is not installed: before hours are spent, not after."""
     import dp_accounting.pld  # noqa: F401
 
 
-def epsilon(rate: float, noise_multiplier: float, rounds: int, delta: float) -> float:
+def compute_epsilon(rate: float, noise_multiplier: float, rounds: int, delta: float) -> float:
     """Return epsilon after so many rounds; 0 before the first.
 
     Raises ModuleNotFoundError without the extra `dp`.
@@ -40,41 +40,42 @@ def epsilon(rate: float, noise_multiplier: float, rounds: int, delta: float) -> 
 
     gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
     event = gaussian if rate >= 1 else dp_accounting.PoissonSampledDpEvent(rate, gaussian)
-    accountant = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_SPECIAL, GRID)
+    accountant = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_SPECIAL, LOSS_GRID_STEP)
     if not rounds:
         return 0.0
     accountant.compose(event, rounds)
     return float(accountant.get_epsilon(delta))
 
 
-def noise_multiplier_for(rate: float, rounds: int, target: float, delta: float) -> float:
+def find_noise_multiplier(rate: float, rounds: int, target: float, delta: float) -> float:
     """Return a noise multiplier, three decimals, that spends at most the target epsilon: the least such one
     but for 1%, above .125.
 
     Raises ConfigError when that would be above 10,000.
     """
 
-    def keeps(noise_multiplier: float) -> bool:
-        return epsilon(rate, noise_multiplier, rounds, delta) <= target
+    def is_within_target(noise_multiplier: float) -> bool:
+        return compute_epsilon(rate, noise_multiplier, rounds, delta) <= target
 
     high = 1.0
-    while not keeps(high):
+    while not is_within_target(high):
         high *= 2
-        if high > HIGHEST:
+        if high > MAX_NOISE_MULTIPLIER:
             raise ConfigError(
-                f"epsilon {target} needs a noise multiplier above {HIGHEST:g}; raise --epsilon or --clients, "
+                f"epsilon {target} needs a noise multiplier above {MAX_NOISE_MULTIPLIER:g}; raise "
+                f"--epsilon or --clients, "
                 "or lower --rounds"
             )
-    while high > LOWEST and keeps(high / 2):
+    while high > MIN_NOISE_MULTIPLIER and is_within_target(high / 2):
         high /= 2
     low = high / 2
     while high - low > 0.005 * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if keeps(middle) else (middle, high)
+        low, high = (low, middle) if is_within_target(middle) else (middle, high)
     return math.ceil(high * 1000) / 1000
 
 
-def within_budget(config: FederationConfig) -> FederationConfig:
+def limit_to_budget(config: FederationConfig) -> FederationConfig:
     """Return the configuration with as many rounds as `max_epsilon` of `[privacy]` allows.
 
     The configuration is returned unchanged when `max_epsilon` allows all rounds, or is not set. Otherwise the
@@ -87,23 +88,24 @@ def within_budget(config: FederationConfig) -> FederationConfig:
     privacy = config.privacy
     if not privacy.is_on:
         return config
-    require()
+    require_accountant()
     if not privacy.max_epsilon:
         return config
 
-    def after(rounds: int) -> float:
-        return epsilon(sampling_rate(config), privacy.noise_multiplier, rounds, privacy.delta)
+    def compute_epsilon_after(rounds: int) -> float:
+        return compute_epsilon(compute_sampling_rate(config), privacy.noise_multiplier, rounds, privacy.delta)
 
-    if after(config.rounds) <= privacy.max_epsilon:
+    if compute_epsilon_after(config.rounds) <= privacy.max_epsilon:
         return config
     low = 0
     high = config.rounds
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if after(middle) <= privacy.max_epsilon else (low, middle)
+        low, high = (middle, high) if compute_epsilon_after(middle) <= privacy.max_epsilon else (low, middle)
     if not low:
         raise ConfigError(
-            f"[privacy] max_epsilon is {privacy.max_epsilon}, and the first round spends {after(1):.3f}; "
+            f"[privacy] max_epsilon is {privacy.max_epsilon}, and the first round spends "
+            f"{compute_epsilon_after(1):.3f}; "
             "raise it, or noise_multiplier: `edgefl privacy plan --epsilon` says how far"
         )
     LOGGER.warning(
@@ -113,21 +115,24 @@ def within_budget(config: FederationConfig) -> FederationConfig:
     return replace(config, rounds=low)
 
 
-def milestones(rounds: int) -> list[int]:
+def list_milestones(rounds: int) -> list[int]:
     """Return 1, 2, 5, 10, 20, 50, ... up to the last round, which ends them."""
     steps = [digit * 10**power for power in range(len(str(rounds))) for digit in (1, 2, 5)]
     return [*(step for step in steps if step < rounds), rounds]
 
 
-def spent(config: FederationConfig, rounds: int) -> dict[str, Any]:
+def summarize_spending(config: FederationConfig, rounds: int) -> dict[str, Any]:
     """Return, for JSON, what `rounds` rounds of this configuration spend and under which assumptions.
 
     Epsilon by round on the way.
     """
     privacy = config.privacy
-    rate = sampling_rate(config)
+    rate = compute_sampling_rate(config)
     curve = (
-        {str(n): epsilon(rate, privacy.noise_multiplier, n, privacy.delta) for n in milestones(rounds)}
+        {
+            str(n): compute_epsilon(rate, privacy.noise_multiplier, n, privacy.delta)
+            for n in list_milestones(rounds)
+        }
         if rounds
         else {}
     )
@@ -147,7 +152,9 @@ def spent(config: FederationConfig, rounds: int) -> dict[str, Any]:
     }
 
 
-def told(config: FederationConfig, rounds: int) -> str:
+def describe_spending(config: FederationConfig, rounds: int) -> str:
     """Return in words what was spent."""
-    value = epsilon(sampling_rate(config), config.privacy.noise_multiplier, rounds, config.privacy.delta)
+    value = compute_epsilon(
+        compute_sampling_rate(config), config.privacy.noise_multiplier, rounds, config.privacy.delta
+    )
     return f"privacy: epsilon {value:.3f} at delta {config.privacy.delta:g} after {rounds} rounds"

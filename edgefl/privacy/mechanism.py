@@ -27,24 +27,24 @@ import numpy as np
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.cohort import choose_cohort
 from edgefl.algorithms.server_optimizer import STATISTICS
-from edgefl.algorithms.update_sanitization import ends_with
+from edgefl.algorithms.update_sanitization import has_suffix
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.plan.spec import PlanSpec
-from edgefl.privacy.noise import normal, uniform
+from edgefl.privacy.noise import draw_normal, draw_uniform
 from edgefl.types import ServerState, Update
 
-Places = dict[tuple[str, str], np.ndarray]
+WeightSums = dict[tuple[str, str], np.ndarray]
 
 
-def expected_cohort(config: FederationConfig) -> int:
+def count_expected_cohort(config: FederationConfig) -> int:
     """Return how many clients take part in a round on average, q N, when the whole population is online."""
     return config.clients_per_round or config.privacy.population
 
 
-def sampling_rate(config: FederationConfig) -> float:
+def compute_sampling_rate(config: FederationConfig) -> float:
     """Return the probability q with which each client takes part in a round."""
-    return expected_cohort(config) / config.privacy.population
+    return count_expected_cohort(config) / config.privacy.population
 
 
 def draw_cohort(
@@ -56,8 +56,10 @@ def draw_cohort(
     if not config.privacy.is_on:
         return choose_cohort(config.seed, state, clients, config.clients_per_round)
     ids = sorted(set(clients))
-    drawn = uniform(key, f"cohort of round {state.round}", len(ids))
-    return tuple(client_id for client_id, u in zip(ids, drawn, strict=True) if u < sampling_rate(config))
+    drawn = draw_uniform(key, f"cohort of round {state.round}", len(ids))
+    return tuple(
+        client_id for client_id, u in zip(ids, drawn, strict=True) if u < compute_sampling_rate(config)
+    )
 
 
 def check_privacy(algorithm: Algorithm, config: FederationConfig) -> None:
@@ -71,7 +73,7 @@ def check_privacy(algorithm: Algorithm, config: FederationConfig) -> None:
         )
 
 
-def private(algorithm: Algorithm, config: FederationConfig, spec: PlanSpec, key: bytes) -> Algorithm:
+def with_privacy(algorithm: Algorithm, config: FederationConfig, spec: PlanSpec, key: bytes) -> Algorithm:
     """Return the algorithm with the mechanism before its `aggregate`; as it is without `[privacy]`.
 
     ConfigError, see `check_privacy`.
@@ -84,27 +86,30 @@ def private(algorithm: Algorithm, config: FederationConfig, spec: PlanSpec, key:
     check_privacy(algorithm, config)
     clip = config.privacy.clip
     sigma = config.privacy.clip * config.privacy.noise_multiplier
-    expected = expected_cohort(config)
-    trained = {each.name for each in spec.signature("train").trained}
+    expected = count_expected_cohort(config)
+    trained = {tensor.name for tensor in spec.find_signature("train").trained}
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
         sent = algorithm.broadcast(state, "").models
-        places = [
+        weight_keys = [
             (model, name)
             for model, weights in sent.items()
             for name in weights
             if _is_released(name, trained)
         ]
-        total = clipped_sum(
-            places, {place: sent[place[0]][place[1]].shape for place in places}, updates, clip
+        total = sum_clipped(
+            weight_keys,
+            {weight_key: sent[weight_key[0]][weight_key[1]].shape for weight_key in weight_keys},
+            updates,
+            clip,
         )
         deltas = {
             model: {name: np.zeros_like(array) for name, array in weights.items()}
             for model, weights in sent.items()
         }
-        digest = digest_of(total)
-        for model, name in places:
-            noise = normal(
+        digest = digest_sum(total)
+        for model, name in weight_keys:
+            noise = draw_normal(
                 key, f"noise of round {state.round} on {model}/{name} for {digest}", total[model, name].shape
             )
             deltas[model][name] = np.asarray((total[model, name] + sigma * noise) / expected, np.float32)
@@ -113,30 +118,32 @@ def private(algorithm: Algorithm, config: FederationConfig, spec: PlanSpec, key:
     return replace(algorithm, aggregate=aggregate)
 
 
-def clipped_sum(
-    places: Collection[tuple[str, str]],
+def sum_clipped(
+    weight_keys: Collection[tuple[str, str]],
     shapes: dict[tuple[str, str], tuple[int, ...]],
     updates: Iterable[Update],
     clip: float,
-) -> Places:
+) -> WeightSums:
     """Return the sum of all updates, float64, each cut to an L2 norm of `clip` over these places (model,
     weight) together.
 
     An update that is not finite counts as zeros: it must not decide what is released.
     """
-    total = {place: np.zeros(shapes[place]) for place in places}
+    total = {weight_key: np.zeros(shapes[weight_key]) for weight_key in weight_keys}
     for update in updates:
-        own = {(m, n): update.deltas[m][n].astype(np.float64) for m, n in places if m in update.deltas}
-        norm = math.sqrt(sum(float(np.square(array).sum()) for array in own.values()))
+        arrays = {
+            (m, n): update.deltas[m][n].astype(np.float64) for m, n in weight_keys if m in update.deltas
+        }
+        norm = math.sqrt(sum(float(np.square(array).sum()) for array in arrays.values()))
         if not math.isfinite(norm):
             continue
         scale = 1.0 if norm <= clip else clip / norm
-        for place, array in own.items():
-            total[place] += array * scale
+        for weight_key, array in arrays.items():
+            total[weight_key] += array * scale
     return total
 
 
-def digest_of(total: Places) -> str:
+def digest_sum(total: WeightSums) -> str:
     """Return the sha256, in hexadecimal, of a sum: its places by name, each as its name, a newline and
     float64 little-endian.
 
@@ -154,4 +161,4 @@ def digest_of(total: Places) -> str:
 
 
 def _is_released(name: str, trained: Collection[str]) -> bool:
-    return name in trained and not ends_with(name, STATISTICS)
+    return name in trained and not has_suffix(name, STATISTICS)

@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 Real = NDArray[np.float64]
-KEY_BYTES = 32
+NOISE_KEY_BYTES = 32
 
 
-def key_of_seed(seed: int) -> bytes:
+def derive_noise_key(seed: int) -> bytes:
     """Return the simulator's key: noise from it hides nothing from those who know the seed."""
     return hashlib.sha256(f"edgefl noise of seed {seed}".encode()).digest()
 
 
-def uniform(key: bytes, purpose: str, count: int) -> Real:
+def draw_uniform(key: bytes, purpose: str, count: int) -> Real:
     """Return float64[count] in (0, 1), of 53 bits each.
 
     The same key and purpose give the same numbers, any other pair unrelated ones.
@@ -31,18 +31,18 @@ def uniform(key: bytes, purpose: str, count: int) -> Real:
     from cryptography.hazmat.primitives.ciphers import Cipher
     from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
-    if len(key) != KEY_BYTES:
-        raise ValueError(f"a key of {len(key)} bytes, expected {KEY_BYTES}")
-    own = hmac.digest(key, purpose.encode(), "sha256")
-    stream = Cipher(ChaCha20(own, bytes(16)), mode=None).encryptor().update(bytes(8 * count))
+    if len(key) != NOISE_KEY_BYTES:
+        raise ValueError(f"a key of {len(key)} bytes, expected {NOISE_KEY_BYTES}")
+    purpose_key = hmac.digest(key, purpose.encode(), "sha256")
+    stream = Cipher(ChaCha20(purpose_key, bytes(16)), mode=None).encryptor().update(bytes(8 * count))
     return (np.frombuffer(stream, "<u8") >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54
 
 
-def normal(key: bytes, purpose: str, shape: tuple[int, ...]) -> Real:
+def draw_normal(key: bytes, purpose: str, shape: tuple[int, ...]) -> Real:
     """Return standard normal draws, float64[shape]; see `uniform`."""
     count = int(np.prod(shape, dtype=np.int64))
     half = (count + 1) // 2
-    drawn = uniform(key, purpose, 2 * half)
+    drawn = draw_uniform(key, purpose, 2 * half)
     radius = np.sqrt(-2 * np.log(drawn[:half]))
     angle = 2 * np.pi * drawn[half:]
     return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count].reshape(shape)

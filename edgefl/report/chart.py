@@ -36,14 +36,14 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class Missing:
+class MissingChart:
     """A chart that the folder has no data for: why, and what would record them."""
 
     title: str
     why: str
 
 
-Part = Chart | Missing
+SectionPart = Chart | MissingChart
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,15 @@ class Section:
 
     name: str
     title: str
-    parts: tuple[Part, ...]
+    parts: tuple[SectionPart, ...]
 
 
-MOST_ROWS = 1000
+MAX_CHART_ROWS = 1000
 
 
-def table(head: tuple[str, ...], rows: list[tuple[Cell, ...]], where: str) -> Table:
+def make_table(head: tuple[str, ...], rows: list[tuple[Cell, ...]], source: str) -> Table:
     """Return a table of at most a thousand rows; `where` names what holds all of them."""
-    left = "" if len(rows) <= MOST_ROWS else f"{MOST_ROWS} of {len(rows):,} rows; all are in {where}"
-    return Table(head, tuple(rows[:MOST_ROWS]), left)
+    left = (
+        "" if len(rows) <= MAX_CHART_ROWS else f"{MAX_CHART_ROWS} of {len(rows):,} rows; all are in {source}"
+    )
+    return Table(head, tuple(rows[:MAX_CHART_ROWS]), left)

@@ -10,21 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.errors import StateError
-from edgefl.report.chart import Chart, Missing, Part, Section, table
-from edgefl.report.drawing import GROUND, INK, PALETTE, SEQUENTIAL, fixed, shortened
-from edgefl.report.folder import Folder, Row, index, mapping_at, number
+from edgefl.report.chart import Chart, MissingChart, Section, SectionPart, make_table
+from edgefl.report.drawing import GROUND, INK, PALETTE, SEQUENTIAL, freeze_colour, shorten_name
+from edgefl.report.folder import Folder, JsonObject, find_mapping, to_index, to_number
 from edgefl.storage.run_directory import RunFiles
 
 Matrix = NDArray[np.float64]
-Labels = NDArray[np.int64]
-UNKNOWN = -1
-MOST_STRETCHES = 4000
-COMPARING = {"clustered", "fedap"}
+ClusterLabels = NDArray[np.int64]
+NO_CLUSTER = -1
+MAX_VECTOR_STRETCHES = 4000
+COMPARING_ALGORITHMS = {"clustered", "fedap"}
 """Algorithms that compare clients' models."""
 
 
 @dataclass(frozen=True)
-class Likeness:
+class ClientSimilarity:
     """How alike clients were when they were clustered.
 
     matrix: cosine similarity float64[n, n]; merges: float64[n - 1, 4] in scipy's form; cut: the height of the
@@ -39,14 +39,19 @@ class Likeness:
     cut: float
 
 
-def likeness(told: Row) -> Likeness:
+def read_client_similarity(stored: JsonObject) -> ClientSimilarity:
     """Read what clusters.json holds; StateError when its parts do not fit together."""
     try:
-        clients = tuple(str(client) for client in told["clients"])
-        matrix = np.array(told["matrix"], np.float64)
-        merges = np.array(told["linkage"], np.float64).reshape(-1, 4)
-        found = Likeness(
-            int(told["round"]), str(told.get("layer", "")), clients, matrix, merges, number(told.get("cut"))
+        clients = tuple(str(client) for client in stored["clients"])
+        matrix = np.array(stored["matrix"], np.float64)
+        merges = np.array(stored["linkage"], np.float64).reshape(-1, 4)
+        similarity = ClientSimilarity(
+            int(stored["round"]),
+            str(stored.get("layer", "")),
+            clients,
+            matrix,
+            merges,
+            to_number(stored.get("cut")),
         )
         fits = matrix.shape == (len(clients), len(clients)) and len(merges) == len(clients) - 1
         joined = sorted(merges[:, :2].ravel().tolist())
@@ -61,10 +66,10 @@ def likeness(told: Row) -> Likeness:
             f"{RunFiles.clusters.name} is damaged: {error!r}; simulate again, or remove it for a report "
             "without it"
         ) from error
-    return found
+    return similarity
 
 
-def leaves(merges: Matrix) -> list[int]:
+def order_leaves(merges: Matrix) -> list[int]:
     """Return the clients in the order of the dendrogram, so that no branches cross: each merge's first side
     first.
     """
@@ -77,79 +82,87 @@ def leaves(merges: Matrix) -> list[int]:
 Bracket = tuple[float, float, float, float]
 
 
-def branches(merges: Matrix) -> list[tuple[Bracket, Bracket]]:
+def build_dendrogram(merges: Matrix) -> list[tuple[Bracket, Bracket]]:
     """Return each merge as a bracket: four places along the leaves and four heights, the foot of either side
     first and last.
     """
-    places = {leaf: float(place) for place, leaf in enumerate(leaves(merges))}
-    heights = dict.fromkeys(places, 0.0)
-    found: list[tuple[Bracket, Bracket]] = []
+    positions = {leaf: float(position) for position, leaf in enumerate(order_leaves(merges))}
+    heights = dict.fromkeys(positions, 0.0)
+    brackets: list[tuple[Bracket, Bracket]] = []
     for row, (left, right, height, _) in enumerate(merges):
         a = int(left)
         b = int(right)
-        found.append(
+        brackets.append(
             (
-                (places[a], places[a], places[b], places[b]),
+                (positions[a], positions[a], positions[b], positions[b]),
                 (heights[a], float(height), float(height), heights[b]),
             )
         )
-        places[len(merges) + 1 + row] = (places[a] + places[b]) / 2
+        positions[len(merges) + 1 + row] = (positions[a] + positions[b]) / 2
         heights[len(merges) + 1 + row] = float(height)
-    return found
+    return brackets
 
 
-def own_cluster(told: Row) -> int:
+def read_chosen_cluster(update: JsonObject) -> int:
     """Return the cluster that a client's update tells of: the model that it chose, or the expert of its
     largest share; -1 for none.
     """
-    if "expert" in told:
-        return index(told["expert"])
-    shares = responsibilities(told)
-    return max(sorted(shares), key=lambda k: shares[k]) if shares else UNKNOWN
+    if "expert" in update:
+        return to_index(update["expert"])
+    shares = read_responsibilities(update)
+    return max(sorted(shares), key=lambda k: shares[k]) if shares else NO_CLUSTER
 
 
-def responsibilities(told: Row) -> dict[int, float]:
+def read_responsibilities(update: JsonObject) -> dict[int, float]:
     """Return q(expert given the client) of an update, by expert; empty where it tells none."""
-    found = {
-        int(key[2:]): number(value)
-        for key, value in told.items()
+    shares = {
+        int(key[2:]): to_number(value)
+        for key, value in update.items()
         if key.startswith("q/") and key[2:].isascii() and key[2:].isdecimal()
     }
     return {
-        expert: value for expert, value in found.items() if index(expert) != UNKNOWN and np.isfinite(value)
+        expert: value
+        for expert, value in shares.items()
+        if to_index(expert) != NO_CLUSTER and np.isfinite(value)
     }
 
 
-def membership(records: Sequence[Row]) -> tuple[list[int], list[str], Labels]:
+def read_membership(records: Sequence[JsonObject]) -> tuple[list[int], list[str], ClusterLabels]:
     """Return (rounds, clients, cluster int64[clients, rounds]) of the rounds that tell any; -1 where a client
     was in none or told none.
 
     Where the server assigns clusters, they hold until it assigns others; where clients choose, only in the
     rounds of the choice.
     """
-    placed: dict[str, int] = {}
+    assignment: dict[str, int] = {}
     columns: dict[int, dict[str, int]] = {}
     for record in records:
-        told = mapping_at(record, "measured", "clusters")
-        placed = {str(client): index(cluster) for client, cluster in told.items()} if told else placed
+        assigned = find_mapping(record, "measured", "clusters")
+        assignment = (
+            {str(client): to_index(cluster) for client, cluster in assigned.items()}
+            if assigned
+            else assignment
+        )
         chosen = {
-            str(client): own_cluster(own)
-            for client, own in mapping_at(record, "updates").items()
-            if isinstance(own, dict)
+            str(client): read_chosen_cluster(update)
+            for client, update in find_mapping(record, "updates").items()
+            if isinstance(update, dict)
         }
-        column = placed or {client: cluster for client, cluster in chosen.items() if cluster != UNKNOWN}
+        column = assignment or {
+            client: cluster for client, cluster in chosen.items() if cluster != NO_CLUSTER
+        }
         if column:
             columns[record["round"]] = column
     clients = sorted({client for column in columns.values() for client in column})
     matrix = np.array(
-        [[column.get(client, UNKNOWN) for column in columns.values()] for client in clients], np.int64
+        [[column.get(client, NO_CLUSTER) for column in columns.values()] for client in clients], np.int64
     )
     return list(columns), clients, matrix.reshape(len(clients), len(columns))
 
 
-def section(folder: Folder) -> Section:
+def build_section(folder: Folder) -> Section:
     """Return the clusters of a folder."""
-    return Section("clusters", "Clusters", (_heat_map(folder), _membership(folder)))
+    return Section("clusters", "Clusters", (_chart_similarity(folder), _chart_membership(folder)))
 
 
 def draw_matrix(
@@ -159,7 +172,7 @@ def draw_matrix(
     image = axes.imshow(matrix, cmap=SEQUENTIAL, vmin=low, vmax=high, aspect="equal")
     axes.grid(False)
     axes.spines[:].set_visible(False)
-    shown = [shortened(name, 14) for name in names] if len(names) <= 24 else []
+    shown = [shorten_name(name, 14) for name in names] if len(names) <= 24 else []
     axes.set_xticks(range(len(shown)), shown, rotation=90, fontsize=6.5)
     axes.set_yticks(range(len(shown)), shown, fontsize=6.5)
     axes.tick_params(length=0)
@@ -172,30 +185,30 @@ _NO_CLUSTERS = (
 )
 
 
-def _heat_map(folder: Folder) -> Part:
+def _chart_similarity(folder: Folder) -> SectionPart:
     title = "How alike clients are"
     if folder.clusters is None:
-        if folder.algorithm not in COMPARING:
-            return Missing(
+        if folder.algorithm not in COMPARING_ALGORITHMS:
+            return MissingChart(
                 title,
                 f"{folder.algorithm or 'this algorithm'} does not compare clients' models; clustered and "
                 "fedap do",
             )
-        return Missing(title, _NO_CLUSTERS)
-    found = likeness(folder.clusters)
-    order = leaves(found.merges)
-    names = [found.clients[i] for i in order]
-    matrix = found.matrix[np.ix_(order, order)]
+        return MissingChart(title, _NO_CLUSTERS)
+    similarity = read_client_similarity(folder.clusters)
+    order = order_leaves(similarity.merges)
+    names = [similarity.clients[i] for i in order]
+    matrix = similarity.matrix[np.ix_(order, order)]
 
     def draw(figure: Any) -> None:
         tree, heat = figure.subplots(2, 1, height_ratios=(1, 3.2), sharex=True)
-        for places, heights in branches(found.merges):
-            tree.plot(places, heights, color=INK, linewidth=1)
-        if np.isfinite(found.cut):
-            tree.axhline(found.cut, color=PALETTE[1], linestyle=(0, (4, 2)), linewidth=1.2)
+        for positions, heights in build_dendrogram(similarity.merges):
+            tree.plot(positions, heights, color=INK, linewidth=1)
+        if np.isfinite(similarity.cut):
+            tree.axhline(similarity.cut, color=PALETTE[1], linestyle=(0, (4, 2)), linewidth=1.2)
             tree.annotate(
-                f"cut at {found.cut:.3g}",
-                (1, found.cut),
+                f"cut at {similarity.cut:.3g}",
+                (1, similarity.cut),
                 xycoords=("axes fraction", "data"),
                 ha="right",
                 va="bottom",
@@ -209,77 +222,83 @@ def _heat_map(folder: Folder) -> Part:
         heat.set_aspect("auto")  # as wide as the tree, whose leaves it continues
         figure.colorbar(image, ax=(tree, heat), label="cosine similarity", fraction=0.05, pad=0.02)
 
-    apart = matrix[np.triu_indices(len(names), 1)]
-    taken = int((found.merges[:, 2] <= found.cut).sum()) if np.isfinite(found.cut) else 0
-    said = (
-        f"{len(names)} clients, similarities from {apart.min():.3f} to {apart.max():.3f}; "
-        if len(apart)
+    off_diagonal = matrix[np.triu_indices(len(names), 1)]
+    num_merges = int((similarity.merges[:, 2] <= similarity.cut).sum()) if np.isfinite(similarity.cut) else 0
+    alt = (
+        f"{len(names)} clients, similarities from {off_diagonal.min():.3f} to {off_diagonal.max():.3f}; "
+        if len(off_diagonal)
         else "one client; "
     )
-    said += (
-        f"the dendrogram is cut at a distance of {found.cut:.3g}, which leaves {len(names) - taken} clusters."
+    alt += (
+        f"the dendrogram is cut at a distance of {similarity.cut:.3g}, which leaves "
+        f"{len(names) - num_merges} clusters."
     )
     rows: list[Any] = [
         (name, *(round(float(v), 3) for v in row)) for name, row in zip(names, matrix, strict=True)
     ]
     note = (
-        f"Cosine similarity of {found.layer or 'the models'} in round {found.round}, in the order of the "
+        f"Cosine similarity of {similarity.layer or 'the models'} in round {similarity.round}, in the "
+        f"order of the "
         "dendrogram."
     )
     return Chart(
         "likeness",
         title,
-        said,
-        table(("client", *names), rows, RunFiles.clusters.name),
+        alt,
+        make_table(("client", *names), rows, RunFiles.clusters.name),
         draw,
         height=4.6,
         note=note,
     )
 
 
-def _membership(folder: Folder) -> Part:
+def _chart_membership(folder: Folder) -> SectionPart:
     title = "Who was in which cluster"
-    rounds, clients, found = membership(folder.records)
+    rounds, clients, clusters = read_membership(folder.records)
     if not rounds:
         last = {
-            row["id"]: index(row.get("cluster"))
+            row["id"]: to_index(row.get("cluster"))
             for row in folder.clients
-            if index(row.get("cluster")) != UNKNOWN
+            if to_index(row.get("cluster")) != NO_CLUSTER
         }
         if not last:
-            return Missing(
+            return MissingChart(
                 title,
                 f"{folder.algorithm or 'the algorithm'} has no clusters, or the folder does not tell of them "
                 "by round",
             )
         rounds = [len(folder.records)]
         clients = list(last)
-        found = np.array(list(last.values()), np.int64)[:, None]
-    count = int(found.max()) + 1
+        clusters = np.array(list(last.values()), np.int64)[:, None]
+    count = int(clusters.max()) + 1
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
-        draw_membership(axes, rounds, clients, found)
+        draw_membership(axes, rounds, clients, clusters)
 
-    used = sorted({int(c) for c in found[:, -1]} - {UNKNOWN})
-    sizes = ", ".join(f"{int((found[:, -1] == c).sum())} in {c}" for c in used)
-    said = (
+    used = sorted({int(c) for c in clusters[:, -1]} - {NO_CLUSTER})
+    sizes = ", ".join(f"{int((clusters[:, -1] == c).sum())} in {c}" for c in used)
+    alt = (
         f"{len(clients)} clients and {count} clusters over {len(rounds)} rounds; in round {rounds[-1]}: "
         f"{sizes or 'none'}."
     )
     rows: list[Any] = [
-        (client, *(None if c == UNKNOWN else int(c) for c in row))
-        for client, row in zip(clients, found.tolist(), strict=True)
+        (client, *(None if c == NO_CLUSTER else int(c) for c in row))
+        for client, row in zip(clients, clusters.tolist(), strict=True)
     ]
-    kept = rounds if len(rounds) <= 60 else rounds[:60]
-    cut: list[Any] = [row[: len(kept) + 1] for row in rows]
-    made = table(("client", *(f"round {r}" for r in kept)), cut, RunFiles.rounds.name)
-    note = "" if kept is rounds else f" The table ends after 60 rounds; all are in {RunFiles.rounds.name}."
+    shown_rounds = rounds if len(rounds) <= 60 else rounds[:60]
+    shown_rows: list[Any] = [row[: len(shown_rounds) + 1] for row in rows]
+    data = make_table(("client", *(f"round {r}" for r in shown_rounds)), shown_rows, RunFiles.rounds.name)
+    note = (
+        ""
+        if shown_rounds is rounds
+        else f" The table ends after 60 rounds; all are in {RunFiles.rounds.name}."
+    )
     return Chart(
         "membership",
         title,
-        said,
-        made,
+        alt,
+        data,
         draw,
         height=min(2.2 + 0.12 * len(clients), 6.0),
         note="The number of the cluster, or of the expert that the client chose; blank where it took no "
@@ -287,7 +306,7 @@ def _membership(folder: Folder) -> Part:
     )
 
 
-def runs_of(row: Sequence[int]) -> list[tuple[int, int, int]]:
+def find_stretches(row: Sequence[int]) -> list[tuple[int, int, int]]:
     """Return the longest stretches of one cluster as (first place, place after the last, cluster).
 
     Where it is unknown there is none.
@@ -296,23 +315,25 @@ def runs_of(row: Sequence[int]) -> list[tuple[int, int, int]]:
     return [
         (start, end, int(row[start]))
         for start, end in zip([0, *ends], ends, strict=False)
-        if row[start] != UNKNOWN
+        if row[start] != NO_CLUSTER
     ]
 
 
-def draw_membership(axes: Any, rounds: Sequence[int], clients: Sequence[str], found: Labels) -> None:
+def draw_membership(
+    axes: Any, rounds: Sequence[int], clients: Sequence[str], clusters: ClusterLabels
+) -> None:
     """Draw clients by rounds, a colour a cluster, with its number where there is room."""
     from matplotlib.patches import Patch, PathPatch
     from matplotlib.path import Path
 
     edges = np.array([*rounds, rounds[-1] + 1], np.float64) - 0.5
-    stretches = [(y, *stretch) for y, row in enumerate(found.tolist()) for stretch in runs_of(row)]
+    stretches = [(y, *stretch) for y, row in enumerate(clusters.tolist()) for stretch in find_stretches(row)]
     used = sorted({cluster for *_, cluster in stretches})
     faces = {cluster: PALETTE[cluster % len(PALETTE)] for cluster in used}
-    many = len(stretches) > MOST_STRETCHES
+    many = len(stretches) > MAX_VECTOR_STRETCHES
     # a picture within the picture does not follow the page's light and dark, so its legend does not either
     if many:
-        faces = {cluster: fixed(face) for cluster, face in faces.items()}
+        faces = {cluster: freeze_colour(face) for cluster, face in faces.items()}
     for cluster in used:
         corners = [
             Path(
@@ -325,8 +346,8 @@ def draw_membership(axes: Any, rounds: Sequence[int], clients: Sequence[str], fo
                 ],
                 closed=True,
             )
-            for y, i, j, own in stretches
-            if own == cluster
+            for y, i, j, stretch_cluster in stretches
+            if stretch_cluster == cluster
         ]
         axes.add_patch(
             PathPatch(
@@ -345,7 +366,7 @@ def draw_membership(axes: Any, rounds: Sequence[int], clients: Sequence[str], fo
                 color=GROUND,
             )
     if len(clients) <= 30:
-        axes.set_yticks(np.arange(len(clients)), [shortened(c, 16) for c in clients], fontsize=7)
+        axes.set_yticks(np.arange(len(clients)), [shorten_name(c, 16) for c in clients], fontsize=7)
     axes.set(
         xlabel="round",
         ylabel="" if len(clients) <= 30 else "clients",

@@ -7,74 +7,80 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.errors import StateError
-from edgefl.report.chart import Chart, Missing, Part, Section, table
-from edgefl.report.drawing import SEQUENTIAL, shortened
-from edgefl.report.folder import SIMULATION, Folder, Row
+from edgefl.report.chart import Chart, MissingChart, Section, SectionPart, make_table
+from edgefl.report.drawing import SEQUENTIAL, shorten_name
+from edgefl.report.folder import SIMULATION_FOLDER, Folder, JsonObject
 from edgefl.storage.run_directory import RunFiles
 
-Counts = NDArray[np.int64]
-MOST_CLIENTS = 12
-MOST_CLASSES = 1000
+ConfusionCounts = NDArray[np.int64]
+MAX_CLIENT_MATRICES = 12
+MAX_CONFUSION_CLASSES = 1000
 
 
-def confusions(clients: Sequence[Row]) -> dict[str, Counts]:
+def read_confusions(clients: Sequence[JsonObject]) -> dict[str, ConfusionCounts]:
     """Return int64[classes, classes] by client: how many samples of the class of the row were taken for that
     of the column.
 
     Clients without it are left out; StateError when what a row holds is no list of [true, predicted, count].
     """
-    found = {}
+    cells_by_client = {}
     for row in clients:
-        told = row.get("confusion")
-        if told is None:
+        stored = row.get("confusion")
+        if stored is None:
             continue
         cells = (
-            np.asarray(told)
-            if isinstance(told, list) and all(isinstance(each, list) and len(each) == 3 for each in told)
+            np.asarray(stored)
+            if isinstance(stored, list) and all(isinstance(cell, list) and len(cell) == 3 for cell in stored)
             else None
         )
         if cells is None or (
-            len(cells) and (cells.dtype.kind != "i" or cells.min() < 0 or cells[:, :2].max() >= MOST_CLASSES)
+            len(cells)
+            and (cells.dtype.kind != "i" or cells.min() < 0 or cells[:, :2].max() >= MAX_CONFUSION_CLASSES)
         ):
             raise StateError(
-                f"the confusion of {shortened(row['id'])} is no list of [true, predicted, count]; simulate "
+                f"the confusion of {shorten_name(row['id'])} is no list of [true, predicted, count]; "
+                f"simulate "
                 "again"
             )
-        found[row["id"]] = cells.reshape(-1, 3).astype(np.int64)
-    classes = max((int(cells[:, :2].max()) + 1 for cells in found.values() if len(cells)), default=0)
-    return {client: _dense(cells, classes) for client, cells in found.items()} if classes else {}
+        cells_by_client[row["id"]] = cells.reshape(-1, 3).astype(np.int64)
+    classes = max(
+        (int(cells[:, :2].max()) + 1 for cells in cells_by_client.values() if len(cells)), default=0
+    )
+    return (
+        {client: _fill_matrix(cells, classes) for client, cells in cells_by_client.items()} if classes else {}
+    )
 
 
-def _dense(cells: Counts, classes: int) -> Counts:
+def _fill_matrix(cells: ConfusionCounts, classes: int) -> ConfusionCounts:
     matrix = np.zeros((classes, classes), np.int64)
     np.add.at(matrix, (cells[:, 0], cells[:, 1]), cells[:, 2])
     return matrix
 
 
-def shares(counts: Counts) -> NDArray[np.float64]:
+def normalize_rows(counts: ConfusionCounts) -> NDArray[np.float64]:
     """Return each row over its sum, float64[classes, classes]; NaN in the row of a class without samples."""
     totals = counts.sum(axis=1, keepdims=True)
     return np.asarray(np.divide(counts, totals, out=np.full(counts.shape, np.nan), where=totals > 0))
 
 
-def section(folder: Folder) -> Section:
+def build_section(folder: Folder) -> Section:
     """Return the confusion of a folder's clients."""
-    found = confusions(folder.clients)
-    if not found:
+    matrices = read_confusions(folder.clients)
+    if not matrices:
         why = (
             "this run is from before edgefl kept it, or is not done; simulate again"
-            if folder.kind == SIMULATION
+            if folder.kind == SIMULATION_FOLDER
             else "which classes a device confuses stays on the device; a simulation of the federation tells "
             "it"
         )
-        return Section("confusion", "Confusion", (Missing("Confusion matrix", why),))
-    total = np.sum(list(found.values()), axis=0)
-    return Section("confusion", "Confusion", (_summed(total, len(found)), _each(found)))
+        return Section("confusion", "Confusion", (MissingChart("Confusion matrix", why),))
+    total = np.sum(list(matrices.values()), axis=0)
+    return Section("confusion", "Confusion", (_chart_total(total, len(matrices)), _chart_clients(matrices)))
 
 
-def draw_confusion(axes: Any, counts: Counts, *, numbers: bool) -> Any:
+def draw_confusion(axes: Any, counts: ConfusionCounts, *, numbers: bool) -> Any:
     """Draw one matrix, shaded by the share of the row; numbers: with the counts in it."""
-    part = shares(counts)
+    part = normalize_rows(counts)
     image = axes.imshow(100 * part, cmap=SEQUENTIAL, vmin=0, vmax=100)
     axes.grid(False)
     axes.spines[:].set_visible(False)
@@ -94,7 +100,7 @@ def draw_confusion(axes: Any, counts: Counts, *, numbers: bool) -> Any:
     return image
 
 
-def _summed(total: Counts, clients: int) -> Part:
+def _chart_total(total: ConfusionCounts, clients: int) -> SectionPart:
     classes = len(total)
 
     def draw(figure: Any) -> None:
@@ -106,62 +112,65 @@ def _summed(total: Counts, clients: int) -> Part:
         axes.set(xlabel="predicted class", ylabel="true class", aspect="auto")
         figure.colorbar(image, ax=axes, label="per cent of the true class", fraction=0.05, pad=0.02)
 
-    right = int(np.trace(total))
-    apart = total - np.diag(np.diag(total))
-    said = f"{right} of {int(total.sum())} held-out samples of {clients} clients are told right"
-    if apart.any():
-        true, taken = (int(i) for i in np.unravel_index(int(apart.argmax()), apart.shape))
-        said += f"; most often class {true} is taken for class {taken}, {int(apart[true, taken])} times"
+    num_correct = int(np.trace(total))
+    errors = total - np.diag(np.diag(total))
+    alt = f"{num_correct} of {int(total.sum())} held-out samples of {clients} clients are told right"
+    if errors.any():
+        true, predicted = (int(i) for i in np.unravel_index(int(errors.argmax()), errors.shape))
+        alt += (
+            f"; most often class {true} is taken for class {predicted}, {int(errors[true, predicted])} times"
+        )
     head = ("true class", *(f"as {c}" for c in range(classes)))
     rows: list[Any] = [(c, *(int(v) for v in row)) for c, row in enumerate(total)]
     return Chart(
         "confusion",
         "Confusion matrix, all clients",
-        f"{said}.",
-        table(head, rows, RunFiles.confusion.name),
+        f"{alt}.",
+        make_table(head, rows, RunFiles.confusion.name),
         draw,
         height=3.8,
         note="The clients' own models on their own held-out samples, counts summed over clients.",
     )
 
 
-def _each(found: dict[str, Counts]) -> Part:
-    shown = list(found.items())[:MOST_CLIENTS]
+def _chart_clients(matrices: dict[str, ConfusionCounts]) -> SectionPart:
+    shown = list(matrices.items())[:MAX_CLIENT_MATRICES]
     columns = min(4, len(shown))
-    lines = -(-len(shown) // columns)
+    num_rows = -(-len(shown) // columns)
 
     def draw(figure: Any) -> None:
-        grid = figure.subplots(lines, columns, squeeze=False).ravel()
+        grid = figure.subplots(num_rows, columns, squeeze=False).ravel()
         for axes, (client, counts) in zip(grid, shown, strict=False):
             draw_confusion(axes, counts, numbers=False)
             axes.set_xticks([])
             axes.set_yticks([])
-            axes.set_title(shortened(client, 14), fontsize=7.5, pad=2)
+            axes.set_title(shorten_name(client, 14), fontsize=7.5, pad=2)
         for axes in grid[len(shown) :]:
             axes.set_axis_off()
 
-    worst = min(found, key=lambda client: np.trace(found[client]) / max(1, found[client].sum()))
-    said = (
-        f"Rows are true classes, columns predicted ones, brighter is more. {shortened(worst)} is right least "
-        f"often: {int(np.trace(found[worst]))} of {int(found[worst].sum())}."
+    worst = min(matrices, key=lambda client: np.trace(matrices[client]) / max(1, matrices[client].sum()))
+    alt = (
+        f"Rows are true classes, columns predicted ones, brighter is more. {shorten_name(worst)} is right "
+        f"least "
+        f"often: {int(np.trace(matrices[worst]))} of {int(matrices[worst].sum())}."
     )
     cells: list[Any] = [
-        (client, int(true), int(taken), int(counts[true, taken]))
-        for client, counts in found.items()
-        for true, taken in np.argwhere(counts)
+        (client, int(true), int(predicted), int(counts[true, predicted]))
+        for client, counts in matrices.items()
+        for true, predicted in np.argwhere(counts)
     ]
     note = (
-        f"The first {len(shown)} of {len(found)} clients; the table has all."
-        if len(found) > len(shown)
+        f"The first {len(shown)} of {len(matrices)} clients; the table has all."
+        if len(matrices) > len(shown)
         else ""
     )
-    made = table(("client", "true class", "predicted", "samples"), cells, RunFiles.confusion.name)
+    data = make_table(("client", "true class", "predicted", "samples"), cells, RunFiles.confusion.name)
     return Chart(
         "confusions",
         "Confusion matrix of each client",
-        said,
-        made,
+        alt,
+        data,
         draw,
-        height=0.4 + 1.25 * lines,
+        height=0.4 + 1.25 * num_rows,
         note=note,
     )

@@ -7,27 +7,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.report.chart import Chart, Missing, Part, Section, table
-from edgefl.report.drawing import DASHES, PALETTE, colour
-from edgefl.report.folder import SIMULATION, Folder, Row, mapping_at, number
+from edgefl.report.chart import Chart, MissingChart, Section, SectionPart, make_table
+from edgefl.report.drawing import DASHES, PALETTE, choose_colour
+from edgefl.report.folder import SIMULATION_FOLDER, Folder, JsonObject, find_mapping, to_number
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.storage.run_directory import RunFiles
 
 Rounds = NDArray[np.int64]
 Vector = NDArray[np.float64]
-_TOGETHER = "All clients together; MB are 1,000,000 bytes."
-_PUBLISHED = (
+_SIMULATED_NOTE = "All clients together; MB are 1,000,000 bytes."
+_PUBLISHED_NOTE = (
     "What devices and what the aggregator have published; a model that the broker retains goes out once for "
     "all. MB are 1,000,000 bytes."
 )
-UNREPORTED = (
+NO_ACCURACY_REASON = (
     "no client reported an accuracy in a round: `evaluate = false` in [federation], secure aggregation and "
     "[privacy] turn that off. A simulation with --evaluate-every 1 measures every client after each round"
 )
 
 
 @dataclass(frozen=True)
-class Band:
+class AccuracyBand:
     """Accuracy over clients by round: rounds int64[n], the others float64[n]."""
 
     rounds: Rounds
@@ -36,103 +36,115 @@ class Band:
     p90: Vector
 
 
-def losses(records: Sequence[Row]) -> tuple[Rounds, Vector]:
+def read_losses(records: Sequence[JsonObject]) -> tuple[Rounds, Vector]:
     """Return (rounds int64[n], training loss float64[n]) of the rounds that tell one."""
-    told = [(record["round"], number(record.get("loss"))) for record in records]
-    known = [(round, loss) for round, loss in told if np.isfinite(loss)]
-    return np.array([round for round, _ in known], np.int64), np.array([loss for _, loss in known])
+    pairs = [(record["round"], to_number(record.get("loss"))) for record in records]
+    finite_pairs = [(round, loss) for round, loss in pairs if np.isfinite(loss)]
+    return np.array([round for round, _ in finite_pairs], np.int64), np.array(
+        [loss for _, loss in finite_pairs]
+    )
 
 
-def client_values(record: Row, key: str) -> dict[str, float]:
+def read_client_values(record: JsonObject, key: str) -> dict[str, float]:
     """Return what each client measured after a round, by id: what was recorded of it and is a number."""
-    found = {
-        client: number(mapping_at(record, "measured", "clients", client).get(key))
-        for client in mapping_at(record, "measured", "clients")
+    values = {
+        client: to_number(find_mapping(record, "measured", "clients", client).get(key))
+        for client in find_mapping(record, "measured", "clients")
     }
-    return {client: value for client, value in found.items() if np.isfinite(value)}
+    return {client: value for client, value in values.items() if np.isfinite(value)}
 
 
-def accuracies(records: Sequence[Row], key: str = "accuracy_mixture") -> Band:
+def summarize_measured_accuracy(records: Sequence[JsonObject], key: str = "accuracy_mixture") -> AccuracyBand:
     """Return mean, 10th and 90th percentile over clients of each round after which a simulation measured
     them.
     """
     rows = []
     for record in records:
-        own = list(client_values(record, key).values())
-        if own:
-            rows.append((record["round"], float(np.mean(own)), *np.percentile(own, (10, 90)).tolist()))
-    return _band(rows)
+        values = list(read_client_values(record, key).values())
+        if values:
+            rows.append((record["round"], float(np.mean(values)), *np.percentile(values, (10, 90)).tolist()))
+    return _make_band(rows)
 
 
-def reported_accuracies(records: Sequence[Row]) -> Band:
+def read_reported_accuracy(records: Sequence[JsonObject]) -> AccuracyBand:
     """Return mean, 10th and 90th percentile over clients of each round in which clients reported an
     accuracy.
     """
     rows = [
-        (record["round"], *(number(record.get(f"accuracy_{part}")) for part in ("mean", "p10", "p90")))
+        (record["round"], *(to_number(record.get(f"accuracy_{part}")) for part in ("mean", "p10", "p90")))
         for record in records
     ]
-    return _band([row for row in rows if np.isfinite(row).all()])
+    return _make_band([row for row in rows if np.isfinite(row).all()])
 
 
-def _band(rows: Sequence[tuple[float, ...]]) -> Band:
+def _make_band(rows: Sequence[tuple[float, ...]]) -> AccuracyBand:
     columns = np.array(rows, np.float64).reshape(-1, 4).T
-    return Band(columns[0].astype(np.int64), *columns[1:])
+    return AccuracyBand(columns[0].astype(np.int64), *columns[1:])
 
 
-def model_lines(records: Sequence[Row], key: str = "accuracy") -> dict[str, tuple[Rounds, Vector]]:
+def read_model_curves(
+    records: Sequence[JsonObject], key: str = "accuracy"
+) -> dict[str, tuple[Rounds, Vector]]:
     """Return (rounds, figure on the common test set) of each whole model that the server held, by name."""
-    found: dict[str, list[tuple[int, float]]] = {}
+    points: dict[str, list[tuple[int, float]]] = {}
     for record in records:
-        for name, told in mapping_at(record, "measured", "models").items():
-            value = number(told.get(key)) if isinstance(told, dict) else np.nan
+        for name, figures in find_mapping(record, "measured", "models").items():
+            value = to_number(figures.get(key)) if isinstance(figures, dict) else np.nan
             if np.isfinite(value):
-                found.setdefault(name, []).append((record["round"], value))
+                points.setdefault(name, []).append((record["round"], value))
     return {
         n: (np.array([r for r, _ in rows], np.int64), np.array([v for _, v in rows]))
-        for n, rows in sorted(found.items())
+        for n, rows in sorted(points.items())
     }
 
 
-def cumulated_bytes(records: Sequence[Row]) -> tuple[Rounds, Vector, Vector]:
+def accumulate_bytes(records: Sequence[JsonObject]) -> tuple[Rounds, Vector, Vector]:
     """Return (rounds, bytes up, bytes down), both summed over all rounds so far, of the rounds that tell
     them.
     """
-    told = [
-        (record["round"], number(record.get("bytes_up")), number(record.get("bytes_down")))
+    rows = [
+        (record["round"], to_number(record.get("bytes_up")), to_number(record.get("bytes_down")))
         for record in records
     ]
-    known = np.array([row for row in told if np.isfinite(row).all()], np.float64).reshape(-1, 3)
-    return known[:, 0].astype(np.int64), np.cumsum(known[:, 1]), np.cumsum(known[:, 2])
+    finite_rows = np.array([row for row in rows if np.isfinite(row).all()], np.float64).reshape(-1, 3)
+    return finite_rows[:, 0].astype(np.int64), np.cumsum(finite_rows[:, 1]), np.cumsum(finite_rows[:, 2])
 
 
-def accuracy_against_bytes(records: Sequence[Row]) -> tuple[Vector, Band]:
+def join_accuracy_with_bytes(records: Sequence[JsonObject]) -> tuple[Vector, AccuracyBand]:
     """Return (bytes up and down until then, accuracy over clients) of the rounds that have an accuracy.
 
     What a simulation measured comes before what clients reported: the two are of other samples.
     """
-    measured = accuracies(records)
-    band = measured if len(measured.rounds) else reported_accuracies(records)
-    rounds, up, down = cumulated_bytes(records)
+    measured = summarize_measured_accuracy(records)
+    band = measured if len(measured.rounds) else read_reported_accuracy(records)
+    rounds, up, down = accumulate_bytes(records)
     total = dict(zip(rounds.tolist(), (up + down).tolist(), strict=True))
-    known = np.array([round in total for round in band.rounds.tolist()], bool)
-    kept = Band(*(np.asarray(part)[known] for part in (band.rounds, band.mean, band.p10, band.p90)))
-    return np.array([total[round] for round in kept.rounds.tolist()]), kept
+    has_bytes = np.array([round in total for round in band.rounds.tolist()], bool)
+    matched = AccuracyBand(
+        *(np.asarray(part)[has_bytes] for part in (band.rounds, band.mean, band.p10, band.p90))
+    )
+    return np.array([total[round] for round in matched.rounds.tolist()]), matched
 
 
-def section(folder: Folder) -> Section:
+def build_section(folder: Folder) -> Section:
     """Return the curves of a folder."""
     return Section(
         "curves",
         "Over the rounds",
-        (*_accuracy(folder), _loss(folder), *_models(folder), _bytes(folder), _against(folder)),
+        (
+            *_chart_accuracy(folder),
+            _chart_loss(folder),
+            *_chart_models(folder),
+            _chart_bytes(folder),
+            _chart_accuracy_by_bytes(folder),
+        ),
     )
 
 
-def _loss(folder: Folder) -> Part:
-    rounds, loss = losses(folder.records)
+def _chart_loss(folder: Folder) -> SectionPart:
+    rounds, loss = read_losses(folder.records)
     if not len(rounds):
-        return Missing(
+        return MissingChart(
             "Training loss",
             "no round of this folder tells a loss; a federation with secure aggregation or [privacy] keeps "
             "it to itself",
@@ -142,9 +154,9 @@ def _loss(folder: Folder) -> Part:
         axes = figure.subplots()
         axes.plot(rounds, loss, color=PALETTE[0], marker="o" if len(rounds) == 1 else None)
         axes.set(xlabel="round", ylabel="training loss", ylim=(0, None))
-        whole(axes)
+        set_integer_ticks(axes)
 
-    said = (
+    alt = (
         f"The training loss is {loss[0]:.4g} in round {rounds[0]} and {loss[-1]:.4g} in round {rounds[-1]}, "
         f"{loss.min():.4g} at its lowest."
     )
@@ -152,30 +164,30 @@ def _loss(folder: Folder) -> Part:
     return Chart(
         "loss",
         "Training loss",
-        said,
-        table(("round", "loss"), rows, RunFiles.rounds.name),
+        alt,
+        make_table(("round", "loss"), rows, RunFiles.rounds.name),
         draw,
         note="Mean over the samples of the round's clients.",
     )
 
 
-def _accuracy(folder: Folder) -> tuple[Part, ...]:
-    reported = _band_chart(
+def _chart_accuracy(folder: Folder) -> tuple[SectionPart, ...]:
+    reported = _chart_band(
         "validation",
         "Accuracy while it runs",
-        reported_accuracies(folder.records),
+        read_reported_accuracy(folder.records),
         "The model that each client would use at the beginning of the round, on its own validation samples.",
     )
-    measured = _band_chart(
+    measured = _chart_band(
         "accuracy",
         "Accuracy over clients",
-        accuracies(folder.records),
+        summarize_measured_accuracy(folder.records),
         "Each client's own model after the round, on its own held-out samples.",
     )
-    return (*reported, *measured) or (Missing("Accuracy over clients", UNREPORTED),)
+    return (*reported, *measured) or (MissingChart("Accuracy over clients", NO_ACCURACY_REASON),)
 
 
-def _band_chart(name: str, title: str, band: Band, note: str) -> tuple[Chart, ...]:
+def _chart_band(name: str, title: str, band: AccuracyBand, note: str) -> tuple[Chart, ...]:
     """Return the chart of an accuracy over clients; none when no round has one."""
     if not len(band.rounds):
         return ()
@@ -183,15 +195,15 @@ def _band_chart(name: str, title: str, band: Band, note: str) -> tuple[Chart, ..
     def draw(figure: Any) -> None:
         draw_band(figure.subplots(), band.rounds, band, "round")
 
-    summary = (
+    alt = (
         f"The mean accuracy over clients is {100 * band.mean[0]:.1f} per cent in round {band.rounds[0]} and "
         f"{100 * band.mean[-1]:.1f} in round {band.rounds[-1]}; then the 10th percentile is "
         f"{100 * band.p10[-1]:.1f} and the 90th {100 * band.p90[-1]:.1f}."
     )
-    return (Chart(name, title, summary, _band_table(band), draw, note=note),)
+    return (Chart(name, title, alt, _make_band_table(band), draw, note=note),)
 
 
-def draw_band(axes: Any, x: NDArray[Any], band: Band, xlabel: str) -> None:
+def draw_band(axes: Any, x: NDArray[Any], band: AccuracyBand, xlabel: str) -> None:
     """Draw mean and 10th to 90th percentile in per cent."""
     axes.fill_between(
         x,
@@ -206,21 +218,21 @@ def draw_band(axes: Any, x: NDArray[Any], band: Band, xlabel: str) -> None:
     axes.set(xlabel=xlabel, ylabel="accuracy, per cent")
     axes.legend(loc="lower right")
     if xlabel == "round":
-        whole(axes)
+        set_integer_ticks(axes)
 
 
-def _band_table(band: Band) -> Any:
+def _make_band_table(band: AccuracyBand) -> Any:
     rows: list[Any] = [
-        (int(r), *(round(100 * float(v), 3) for v in each))
-        for r, *each in zip(band.rounds, band.mean, band.p10, band.p90, strict=True)
+        (int(r), *(round(100 * float(v), 3) for v in values))
+        for r, *values in zip(band.rounds, band.mean, band.p10, band.p90, strict=True)
     ]
-    return table(
+    return make_table(
         ("round", "mean, per cent", "10th percentile", "90th percentile"), rows, RunFiles.rounds.name
     )
 
 
-def _models(folder: Folder) -> tuple[Part, ...]:
-    lines = model_lines(folder.records)
+def _chart_models(folder: Folder) -> tuple[SectionPart, ...]:
+    lines = read_model_curves(folder.records)
     if not lines:
         return ()
 
@@ -243,14 +255,14 @@ def _models(folder: Folder) -> tuple[Part, ...]:
             "models",
             "The server's models on the common test set",
             f"Accuracy in the last evaluated round, per cent: {last}.",
-            table(("model", "round", "accuracy, per cent"), rows, RunFiles.rounds.name),
+            make_table(("model", "round", "accuracy, per cent"), rows, RunFiles.rounds.name),
             draw,
         ),
     )
 
 
-def _bytes(folder: Folder) -> Part:
-    rounds, up, down = cumulated_bytes(folder.records)
+def _chart_bytes(folder: Folder) -> SectionPart:
+    rounds, up, down = accumulate_bytes(folder.records)
     if not len(rounds):
         why = (
             f"the aggregator of this folder wrote no {AggregatorFiles.rounds.name}, which this version of "
@@ -258,8 +270,8 @@ def _bytes(folder: Folder) -> Part:
             if folder.kind != "simulation"
             else "no round is done"
         )
-        return Missing("Traffic", why)
-    scale, unit = scaled(float(max(up[-1], down[-1])))
+        return MissingChart("Traffic", why)
+    scale, unit = choose_byte_unit(float(max(up[-1], down[-1])))
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
@@ -268,7 +280,7 @@ def _bytes(folder: Folder) -> Part:
         )
         axes.set_ylim(0, None)
 
-    said = (
+    alt = (
         f"After round {rounds[-1]}, {up[-1] / scale:.3g} {unit} were sent by clients and "
         f"{down[-1] / scale:.3g} {unit} to them."
     )
@@ -276,24 +288,24 @@ def _bytes(folder: Folder) -> Part:
     return Chart(
         "bytes",
         "Traffic",
-        said,
-        table(("round", "bytes up so far", "bytes down so far"), rows, RunFiles.rounds.name),
+        alt,
+        make_table(("round", "bytes up so far", "bytes down so far"), rows, RunFiles.rounds.name),
         draw,
-        note=_TOGETHER if folder.kind == SIMULATION else _PUBLISHED,
+        note=_SIMULATED_NOTE if folder.kind == SIMULATION_FOLDER else _PUBLISHED_NOTE,
     )
 
 
-def _against(folder: Folder) -> Part:
+def _chart_accuracy_by_bytes(folder: Folder) -> SectionPart:
     title = "Accuracy against bytes"
-    total, band = accuracy_against_bytes(folder.records)
+    total, band = join_accuracy_with_bytes(folder.records)
     if not len(total):
-        return Missing(title, UNREPORTED)
-    scale, unit = scaled(float(total[-1]))
+        return MissingChart(title, NO_ACCURACY_REASON)
+    scale, unit = choose_byte_unit(float(total[-1]))
 
     def draw(figure: Any) -> None:
         draw_band(figure.subplots(), total / scale, band, f"{unit} up and down so far")
 
-    said = (
+    alt = (
         f"A mean accuracy of {100 * band.mean[-1]:.1f} per cent took {total[-1] / scale:.3g} {unit}, up and "
         "down of all clients together."
     )
@@ -304,8 +316,8 @@ def _against(folder: Folder) -> Part:
     return Chart(
         "against",
         title,
-        said,
-        table(("bytes so far", "round", "mean accuracy, per cent"), rows, RunFiles.rounds.name),
+        alt,
+        make_table(("bytes so far", "round", "mean accuracy, per cent"), rows, RunFiles.rounds.name),
         draw,
     )
 
@@ -314,28 +326,29 @@ def draw_lines(
     axes: Any, lines: Mapping[str, tuple[NDArray[Any], NDArray[Any]]], xlabel: str, ylabel: str
 ) -> None:
     """Draw a line a name, each with a colour and dashes of its own, and a legend."""
-    for place, (name, (x, y)) in enumerate(lines.items()):
+    for index, (name, (x, y)) in enumerate(lines.items()):
         axes.plot(
             x,
             y,
-            color=colour(name, place),
-            linestyle=DASHES[place % len(DASHES)],
+            color=choose_colour(name, index),
+            linestyle=DASHES[index % len(DASHES)],
             marker="o" if len(x) < 3 else None,
             label=name,
         )
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.legend(ncols=1 + (len(lines) > 6))
     if xlabel == "round":
-        whole(axes)
+        set_integer_ticks(axes)
 
 
-def whole(axes: Any) -> None:
+def set_integer_ticks(axes: Any) -> None:
     """Put ticks of the x axis at whole numbers only."""
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
-def scaled(most: float) -> tuple[float, str]:
+def choose_byte_unit(max_bytes: float) -> tuple[float, str]:
     """Return the unit for numbers of bytes up to `most`: (bytes in it, its name)."""
     return next(
-        ((float(s), u) for s, u in ((10**9, "GB"), (10**6, "MB"), (10**3, "KB")) if most >= s), (1.0, "bytes")
+        ((float(s), u) for s, u in ((10**9, "GB"), (10**6, "MB"), (10**3, "KB")) if max_bytes >= s),
+        (1.0, "bytes"),
     )

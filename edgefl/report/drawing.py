@@ -15,7 +15,7 @@ from typing import Any
 from edgefl.errors import ConfigError
 from edgefl.system.files import write_atomic
 
-COLOURS: dict[str, tuple[str, str]] = {
+THEME_COLOURS: dict[str, tuple[str, str]] = {
     "ink": ("#1b1f24", "#e8eaed"),
     "muted": ("#57606a", "#a3acb8"),
     "grid": ("#d3d9e0", "#3a424d"),
@@ -30,16 +30,17 @@ COLOURS: dict[str, tuple[str, str]] = {
     "wine": ("#7a2048", "#f2708f"),
 }
 """Each colour on light and on dark ground."""
-GROUNDS: dict[str, tuple[str, str]] = {
+PAGE_COLOURS: dict[str, tuple[str, str]] = {
     "page": ("#f6f7f9", "#14171b"),
     "card": ("#ffffff", "#1d2126"),
     "line": ("#d3d9e0", "#3a424d"),
     "link": ("#0b5cad", "#8cc4ff"),
 }
 """The colours of a page, on light and on dark ground."""
-INK, MUTED, GRID, GROUND = (COLOURS[name][0] for name in ("ink", "muted", "grid", "ground"))
+INK, MUTED, GRID, GROUND = (THEME_COLOURS[name][0] for name in ("ink", "muted", "grid", "ground"))
 PALETTE = tuple(
-    COLOURS[name][0] for name in ("blue", "vermilion", "green", "purple", "orange", "sky", "grey", "wine")
+    THEME_COLOURS[name][0]
+    for name in ("blue", "vermilion", "green", "purple", "orange", "sky", "grey", "wine")
 )
 DASHES: tuple[Any, ...] = (
     "-",
@@ -48,8 +49,8 @@ DASHES: tuple[Any, ...] = (
     (0, (6, 1.5, 1.2, 1.5)),
     (0, (3, 1, 1, 1, 1, 1)),
 )
-MARKS = ("o", "^", "s", "v", "D", "P", "X", "*")
-KNOWN = {
+MARKERS = ("o", "^", "s", "v", "D", "P", "X", "*")
+PALETTE_INDEX = {
     "mixture": 0,
     "federated": 1,
     "local": 2,
@@ -62,13 +63,13 @@ KNOWN = {
 """Models that have the same colour in every picture, by their places in the palette."""
 SEQUENTIAL = "cividis"
 """The colours of heat maps: as bright as the value for every reader."""
-FORMATS = ("svg", "png", "pdf")
+IMAGE_FORMATS = ("svg", "png", "pdf")
 _METADATA: dict[str, dict[str, str | None]] = {
     "svg": {"Date": None, "Creator": None, "Type": None, "Format": None},
     "pdf": {"CreationDate": None},
     "png": {},
 }
-_LOOK: dict[str, Any] = {
+_STYLE: dict[str, Any] = {
     "font.size": 9.5,
     "axes.titlesize": 10,
     "axes.titlelocation": "left",
@@ -106,21 +107,21 @@ _LOOK: dict[str, Any] = {
 }
 
 
-def colour(name: str, place: int) -> str:
+def choose_colour(name: str, index: int) -> str:
     """Return the colour of a model by its name, or of the place-th series where the name is none that is
     known.
     """
-    return PALETTE[KNOWN.get(name, place) % len(PALETTE)]
+    return PALETTE[PALETTE_INDEX.get(name, index) % len(PALETTE)]
 
 
-def fixed(shade: str) -> str:
+def freeze_colour(shade: str) -> str:
     """Return a colour that is the same to the eye and that no page replaces on dark ground: its last bit is
     another.
     """
     return f"#{int(shade[1:], 16) ^ 1:06x}"
 
 
-def grey(axes: Any, matrix: Any) -> Any:
+def draw_grey_matrix(axes: Any, matrix: Any) -> Any:
     """Draw probabilities as a papers' grey matrix, white 0 and black 1, and return the image."""
     image = axes.imshow(matrix, cmap="Greys", vmin=0, vmax=1, aspect="auto")
     axes.grid(False)
@@ -130,52 +131,59 @@ def grey(axes: Any, matrix: Any) -> Any:
 
 
 @contextmanager
-def look() -> Iterator[None]:
+def apply_style() -> Iterator[None]:
     """Draw and save with these settings. ModuleNotFoundError when matplotlib is not installed."""
     import matplotlib
 
-    with matplotlib.rc_context(_LOOK), warnings.catch_warnings():
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # a client's name may be in any script
         yield
 
 
-def drawn(draw: Callable[[Any], None], width: float, height: float) -> Any:
+def draw_figure(draw: Callable[[Any], None], width: float, height: float) -> Any:
     """Return a matplotlib figure of that size in inches that `draw` has drawn into."""
     from matplotlib.figure import Figure  # no pyplot: it keeps global state and looks for a display
 
-    with look():
+    with apply_style():
         figure = Figure(figsize=(width, height), layout="constrained")
         draw(figure)
     return figure
 
 
-def encoded(figure: Any, form: str, ground: str = "white", dpi: int = 150) -> bytes:
+def encode_figure(figure: Any, image_format: str, background: str = "white", dpi: int = 150) -> bytes:
     """Return the figure as svg, png or pdf: the same figure gives the same bytes, without a date."""
     buffer = io.BytesIO()
-    with look():
-        figure.savefig(buffer, format=form, metadata=_METADATA[form], facecolor=ground, dpi=dpi)
+    with apply_style():
+        figure.savefig(
+            buffer, format=image_format, metadata=_METADATA[image_format], facecolor=background, dpi=dpi
+        )
     return buffer.getvalue()
 
 
-def form_of(path: Path) -> str:
+def parse_image_format(path: Path) -> str:
     """Return the format of a path's ending; ConfigError when it is none of them."""
-    form = path.suffix.removeprefix(".").lower()
-    if form not in FORMATS:
+    image_format = path.suffix.removeprefix(".").lower()
+    if image_format not in IMAGE_FORMATS:
         raise ConfigError(
-            f"{path} ends in {path.suffix or 'nothing'}, expected .{', .'.join(FORMATS)}; give the picture "
+            f"{path} ends in {path.suffix or 'nothing'}, expected .{', .'.join(IMAGE_FORMATS)}; give the "
+            f"picture "
             "such a name"
         )
-    return form
+    return image_format
 
 
-def save(figure: Any, path: Path) -> None:
+def save_figure(figure: Any, path: Path) -> None:
     """Write the figure in the format of the path's ending; ConfigError when that is none of them."""
-    write_atomic(path, encoded(figure, form_of(path)))
+    write_atomic(path, encode_figure(figure, parse_image_format(path)))
 
 
-def shortened(text: object, most: int = 28) -> str:
+def shorten_name(text: object, max_length: int = 28) -> str:
     """Return a name as a picture shows it: what cannot be printed as a box, the middle of a long one left
     out.
     """
     shown = "".join(letter if letter.isprintable() else "\ufffd" for letter in str(text))
-    return shown if len(shown) <= most else f"{shown[: most // 2]}…{shown[-(most - most // 2 - 1) :]}"
+    return (
+        shown
+        if len(shown) <= max_length
+        else f"{shown[: max_length // 2]}…{shown[-(max_length - max_length // 2 - 1) :]}"
+    )

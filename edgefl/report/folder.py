@@ -16,15 +16,15 @@ from edgefl.runs.directory import read_json
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.storage.demo_directory import DemoFiles
 from edgefl.storage.run_directory import RunFiles
-from edgefl.system.format import some_of
+from edgefl.system.format import shorten_names
 
-Row = Mapping[str, Any]
-SIMULATION = "simulation"
-AGGREGATOR = "aggregator"
-DEMO = "demo"
-_MOST = 1e21
-_MOST_GROUPS = 10_000
-_SECRET = re.compile(r"(?<=//)[^/@\s]+@")
+JsonObject = Mapping[str, Any]
+SIMULATION_FOLDER = "simulation"
+AGGREGATOR_FOLDER = "aggregator"
+DEMO_FOLDER = "demo"
+_MAX_VALUE = 1e21
+_MAX_GROUPS = 10_000
+_CREDENTIALS = re.compile(r"(?<=//)[^/@\s]+@")
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class Folder:
     path: Path
     kind: str
     facts: Mapping[str, Any]
-    config: Row
-    records: tuple[Row, ...] = ()
-    clients: tuple[Row, ...] = ()
-    summary: Row = field(default_factory=dict)
-    clusters: Row | None = None
-    layers: Row | None = None
+    config: JsonObject
+    records: tuple[JsonObject, ...] = ()
+    clients: tuple[JsonObject, ...] = ()
+    summary: JsonObject = field(default_factory=dict)
+    clusters: JsonObject | None = None
+    layers: JsonObject | None = None
 
     @property
     def name(self) -> str:
@@ -57,13 +57,13 @@ class Folder:
         """The name of the algorithm."""
         return str(self.config.get("algorithm", ""))
 
-    def option(self, key: str, default: Any = None) -> Any:
+    def find_option(self, key: str, default: Any = None) -> Any:
         """Return an option of the algorithm."""
-        return _mapping(self.config.get("options")).get(key, default)
+        return _as_mapping(self.config.get("options")).get(key, default)
 
-    def partition(self, key: str) -> Any:
+    def find_partition_option(self, key: str) -> Any:
         """Return an option of the partition."""
-        return _mapping(_mapping(self.config.get("partition")).get("options")).get(key)
+        return _as_mapping(_as_mapping(self.config.get("partition")).get("options")).get(key)
 
 
 def read_folder(path: Path) -> Folder:
@@ -78,17 +78,18 @@ def read_folder(path: Path) -> Folder:
         )
     demo = DemoFiles(path)
     if demo.config.exists() and demo.summary.exists():
-        return _demo(demo)
+        return _read_demo(demo)
     aggregator = AggregatorFiles(path)
     if aggregator.result.exists() or aggregator.journal.exists():
-        return _aggregator(aggregator)
+        return _read_aggregator(aggregator)
     run = RunFiles(path)
     if run.note.exists() or run.rounds.exists():
-        return _simulation(run)
+        return _read_simulation(run)
     inside = sorted(child.name for child in path.iterdir() if RunFiles(child).note.exists())
     if inside:
         raise ConfigError(
-            f"{path} holds runs and is none: {some_of(inside)}; give one of them, such as {path / inside[0]}"
+            f"{path} holds runs and is none: {shorten_names(inside)}; give one of them, such as "
+            f"{path / inside[0]}"
         )
     raise ConfigError(
         f"{path} holds neither {run.note.name} nor {aggregator.result.name}, so no federation has written "
@@ -96,94 +97,98 @@ def read_folder(path: Path) -> Folder:
     )
 
 
-def _simulation(files: RunFiles) -> Folder:
+def _read_simulation(files: RunFiles) -> Folder:
     note = read_json(files.note)
-    summary = _optional(files.summary) or {}
-    config = _mapping(note.get("config"))
-    facts = _facts(config, summary) | {
-        "command": _safe(note.get("command")),
-        "versions": _pairs(note.get("versions")),
+    summary = _read_optional(files.summary) or {}
+    config = _as_mapping(note.get("config"))
+    facts = _collect_facts(config, summary) | {
+        "command": _strip_credentials(note.get("command")),
+        "versions": _format_pairs(note.get("versions")),
         "machine": note.get("machine"),
     }
-    confused = _optional(files.confusion) or {}
-    gates = _optional(files.gates) or {}
-    records = read_records(files.rounds)
+    confusions = _read_optional(files.confusion) or {}
+    gates = _read_optional(files.gates) or {}
+    records = read_round_records(files.rounds)
     clients = tuple(
-        {**row, "confusion": confused.get(row["id"]), "gates": gates.get(row["id"])}
-        for row in _clients(summary, files.summary)
+        {**row, "confusion": confusions.get(row["id"]), "gates": gates.get(row["id"])}
+        for row in _read_clients(summary, files.summary)
     )
     if not summary:
         facts["note"] = f"the run is not done: there is no {files.summary.name} yet; go on with --resume"
     return Folder(
         files.root,
-        SIMULATION,
+        SIMULATION_FOLDER,
         facts,
         config,
         records,
         clients,
         summary,
-        _optional(files.clusters),
-        _optional(files.layers),
+        _read_optional(files.clusters),
+        _read_optional(files.layers),
     )
 
 
-def _aggregator(files: AggregatorFiles) -> Folder:
-    result = _optional(files.result) or {}
-    note = _optional(files.note) or {}
+def _read_aggregator(files: AggregatorFiles) -> Folder:
+    result = _read_optional(files.result) or {}
+    note = _read_optional(files.note) or {}
     config = {
         "algorithm": result.get("algorithm"),
         "name": result.get("federation"),
         "rounds": result.get("rounds"),
     }
-    config |= _mapping(note.get("config"))
-    facts = _facts(config, result) | {
-        "command": _safe(note.get("command")),
-        "versions": _pairs(note.get("versions")),
+    config |= _as_mapping(note.get("config"))
+    facts = _collect_facts(config, result) | {
+        "command": _strip_credentials(note.get("command")),
+        "versions": _format_pairs(note.get("versions")),
         "machine": note.get("machine"),
         "session": result.get("session"),
         "plan": result.get("plan"),
     }
     if not result:
         facts["note"] = f"the federation is not done: there is no {files.result.name} yet"
-    records = read_records(files.rounds)
+    records = read_round_records(files.rounds)
     if not records:
         losses = result.get("losses")
-        told = losses if isinstance(losses, list) else []
-        records = tuple({"round": i + 1, "phase": "", "loss": loss} for i, loss in enumerate(told))
+        round_losses = losses if isinstance(losses, list) else []
+        records = tuple({"round": i + 1, "phase": "", "loss": loss} for i, loss in enumerate(round_losses))
     return Folder(
         files.root,
-        AGGREGATOR,
+        AGGREGATOR_FOLDER,
         facts,
         config,
         records,
-        _clients(result, files.result),
+        _read_clients(result, files.result),
         result,
-        _optional(files.clusters),
+        _read_optional(files.clusters),
     )
 
 
-def _demo(files: DemoFiles) -> Folder:
+def _read_demo(files: DemoFiles) -> Folder:
     summary = read_json(files.summary)
     try:
-        told = tomllib.loads(files.config.read_text())
+        stored_config = tomllib.loads(files.config.read_text())
     except (OSError, ValueError) as error:
         raise StateError(f"cannot read {files.config}: {error}; is this the folder of a demo?") from error
     aggregator = AggregatorFiles(files.aggregator)
-    inner = _aggregator(aggregator) if aggregator.result.exists() else None
+    inner = _read_aggregator(aggregator) if aggregator.result.exists() else None
     config = {
-        "model": _mapping(told.get("model")),
+        "model": _as_mapping(stored_config.get("model")),
         "data": {"name": summary.get("dataset")},
-        **_mapping(told.get("federation")),
+        **_as_mapping(stored_config.get("federation")),
     }
     config |= {"algorithm": summary.get("algorithm"), "seed": summary.get("seed")}
     config |= {key: value for key, value in (inner.config.items() if inner else ()) if value is not None}
-    facts = {**(inner.facts if inner else {}), **_facts(config, summary), "broker": summary.get("broker")}
-    rows = _clients(summary, files.summary)
+    facts = {
+        **(inner.facts if inner else {}),
+        **_collect_facts(config, summary),
+        "broker": summary.get("broker"),
+    }
+    rows = _read_clients(summary, files.summary)
     more = {row["id"]: row for row in (inner.clients if inner else ())}
     clients = tuple({**more.get(row["id"], {}), **row} for row in rows)
     return Folder(
         files.root,
-        DEMO,
+        DEMO_FOLDER,
         facts,
         config,
         inner.records if inner else (),
@@ -193,7 +198,7 @@ def _demo(files: DemoFiles) -> Folder:
     )
 
 
-def read_records(path: Path) -> tuple[Row, ...]:
+def read_round_records(path: Path) -> tuple[JsonObject, ...]:
     """Return the records of rounds.jsonl, in order and one a round, the last where a round was played again.
 
     None without the file.
@@ -202,9 +207,9 @@ def read_records(path: Path) -> tuple[Row, ...]:
     """
     if not path.exists():
         return ()
-    found: dict[int, Row] = {}
+    by_round: dict[int, JsonObject] = {}
     lines = path.read_text(errors="replace").split("\n")
-    for number, line in enumerate(lines, 1):
+    for line_number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
@@ -213,51 +218,51 @@ def read_records(path: Path) -> tuple[Row, ...]:
             if isinstance(round, bool) or not isinstance(round, int):
                 raise TypeError(f"round is {round!r}")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            if number == len(lines):  # it was being written when the process ended
+            if line_number == len(lines):  # it was being written when the process ended
                 continue
             raise StateError(
-                f"{path} is damaged in line {number}: {error!r}; is this the folder of a federation?"
+                f"{path} is damaged in line {line_number}: {error!r}; is this the folder of a federation?"
             ) from error
         if record.get("phase") != "personalize":
-            found[round] = record
-    return tuple(found[round] for round in sorted(found))
+            by_round[round] = record
+    return tuple(by_round[round] for round in sorted(by_round))
 
 
-def number(value: Any) -> float:
+def to_number(value: Any) -> float:
     """Return a finite number, NaN for anything else, and for what no federation measures (1e21 and more)."""
-    fits = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MOST
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MAX_VALUE
     return float(value) if fits else math.nan
 
 
-def index(value: Any) -> int:
+def to_index(value: Any) -> int:
     """Return the number of a cluster, an expert or a group, from 0 to 9999; -1 for anything else."""
-    found = number(value)
-    return int(found) if found.is_integer() and 0 <= found < _MOST_GROUPS else -1
+    numeric = to_number(value)
+    return int(numeric) if numeric.is_integer() and 0 <= numeric < _MAX_GROUPS else -1
 
 
-def values(rows: Iterable[Row], key: str) -> list[float]:
+def read_numbers(rows: Iterable[JsonObject], key: str) -> list[float]:
     """Return one number a row, NaN where it is not known."""
-    return [number(row.get(key)) for row in rows]
+    return [to_number(row.get(key)) for row in rows]
 
 
-def mapping_at(row: Row, *keys: str) -> Row:
+def find_mapping(row: JsonObject, *keys: str) -> JsonObject:
     """Return the object at a path of keys; an empty one where there is none."""
     for key in keys:
-        row = _mapping(row.get(key))
+        row = _as_mapping(row.get(key))
     return row
 
 
-def labels(folders: Sequence[Folder]) -> list[str]:
+def label_folders(folders: Sequence[Folder]) -> list[str]:
     """Return a name a folder: its own, or its path where two have the same."""
     names = [folder.name for folder in folders]
     return names if len(set(names)) == len(names) else [str(folder.path) for folder in folders]
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _as_mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _clients(summary: Row, path: Path) -> tuple[Row, ...]:
+def _read_clients(summary: JsonObject, path: Path) -> tuple[JsonObject, ...]:
     rows = summary.get("clients", [])
     if not isinstance(rows, list) or any(not isinstance(row, dict) or "id" not in row for row in rows):
         raise StateError(
@@ -266,24 +271,28 @@ def _clients(summary: Row, path: Path) -> tuple[Row, ...]:
     return tuple({**row, "id": str(row["id"])} for row in rows)
 
 
-def _optional(path: Path) -> Row | None:
+def _read_optional(path: Path) -> JsonObject | None:
     return read_json(path) if path.exists() else None
 
 
-def _facts(config: Row, summary: Row) -> dict[str, Any]:
+def _collect_facts(config: JsonObject, summary: JsonObject) -> dict[str, Any]:
     """Return what is known of the federation.
 
     Where its broker is stays out, for the address may hold a password.
     """
-    model, data, partition = (_mapping(config.get(key)) for key in ("model", "data", "partition"))
+    model, data, partition = (_as_mapping(config.get(key)) for key in ("model", "data", "partition"))
     shown = {
         "federation": config.get("name"),
         "algorithm": config.get("algorithm"),
-        "options": _pairs(config.get("options")),
-        "model": " ".join(str(part) for part in (model.get("name"), _pairs(model.get("options"))) if part),
-        "data": " ".join(str(part) for part in (data.get("name"), _pairs(data.get("options"))) if part),
+        "options": _format_pairs(config.get("options")),
+        "model": " ".join(
+            str(part) for part in (model.get("name"), _format_pairs(model.get("options"))) if part
+        ),
+        "data": " ".join(
+            str(part) for part in (data.get("name"), _format_pairs(data.get("options"))) if part
+        ),
         "partition": " ".join(
-            str(part) for part in (partition.get("name"), _pairs(partition.get("options"))) if part
+            str(part) for part in (partition.get("name"), _format_pairs(partition.get("options"))) if part
         ),
         "clients": len(summary.get("clients") or ()) or partition.get("num_clients"),
         "clients a round": config.get("clients_per_round"),
@@ -297,9 +306,9 @@ def _facts(config: Row, summary: Row) -> dict[str, Any]:
     return shown
 
 
-def _pairs(value: Any) -> str:
-    return ", ".join(f"{key} {each}" for key, each in _mapping(value).items())
+def _format_pairs(value: Any) -> str:
+    return ", ".join(f"{key} {item}" for key, item in _as_mapping(value).items())
 
 
-def _safe(command: Any) -> str:
-    return _SECRET.sub("", str(command or ""))
+def _strip_credentials(command: Any) -> str:
+    return _CREDENTIALS.sub("", str(command or ""))

@@ -6,55 +6,64 @@ from typing import Any, get_args
 import numpy as np
 
 from edgefl.report.chart import Chart, Table
-from edgefl.report.drawing import MUTED, PALETTE, shortened
-from edgefl.report.folder import Folder, mapping_at, number
-from edgefl.system.format import percent
-from edgefl.verdict import FIGURES, Comparison, DeviceFigures, Verdict, from_dict, judge
+from edgefl.report.drawing import MUTED, PALETTE, shorten_name
+from edgefl.report.folder import Folder, find_mapping, to_number
+from edgefl.system.format import format_percent
+from edgefl.verdict import (
+    DEVICE_FIGURES,
+    Comparison,
+    DeviceFigures,
+    FederationVerdict,
+    from_dict,
+    judge_federation,
+)
 
-MAX_ROWS = 40
+MAX_CLIENT_ROWS = 40
 """A row of dots each for at most so many clients; a distribution shows more."""
 HEADLINES = (
     ("local", "Alone", "each device trained by itself"),
     ("federated", "Together", "one model for all devices"),
     ("shipped", "Yours", "the model that each device keeps"),
 )
-MARKS = {"local": "s", "federated": "^", "shipped": "o"}
-LABELS = {"local": "alone", "federated": "together", "shipped": "yours"}
-COLOURS = {"local": PALETTE[1], "federated": PALETTE[3], "shipped": PALETTE[0]}
-_WAYS: Mapping[Comparison, str] = {"better": "up", "as good": "same", "worse": "down", "": ""}
+MODEL_MARKERS = {"local": "s", "federated": "^", "shipped": "o"}
+MODEL_LABELS = {"local": "alone", "federated": "together", "shipped": "yours"}
+MODEL_COLOURS = {"local": PALETTE[1], "federated": PALETTE[3], "shipped": PALETTE[0]}
+_DIRECTIONS: Mapping[Comparison, str] = {"better": "up", "as good": "same", "worse": "down", "": ""}
 _COMPARISON_COLOURS: Mapping[Comparison, str] = {
     "better": PALETTE[2],
     "as good": MUTED,
     "worse": PALETTE[1],
     "": MUTED,
 }
-CROWDED_POINTS = 0.02
+MIN_MARKER_GAP_SHARE = 0.02
 """Marks closer than this share of the axis would hide each other."""
 
 
-def verdict_of(folder: Folder) -> Verdict | None:
+def find_verdict(folder: Folder) -> FederationVerdict | None:
     """Return the verdict on a folder's federation, None where no client has measured a model of its own.
 
     It is the verdict that the run has stored. A run of an older version may have none: then it is computed
     from the figures of the clients.
     """
-    verdict = _stored_verdict(folder) or _computed_verdict(folder)
+    verdict = _read_stored_verdict(folder) or _compute_verdict(folder)
     return verdict if verdict.means["shipped"] is not None else None
 
 
-def _computed_verdict(folder: Folder) -> Verdict:
-    classes = number(mapping_at(folder.config, "model").get("num_classes"))
+def _compute_verdict(folder: Folder) -> FederationVerdict:
+    classes = to_number(find_mapping(folder.config, "model").get("num_classes"))
     num_classes = int(classes) if np.isfinite(classes) else 0
-    select = mapping_at(folder.config, "personalization").get("select") is not False
-    return judge(folder.clients, algorithm=folder.algorithm, num_classes=num_classes, select=select)
+    select = find_mapping(folder.config, "personalization").get("select") is not False
+    return judge_federation(
+        folder.clients, algorithm=folder.algorithm, num_classes=num_classes, select=select
+    )
 
 
-def _stored_verdict(folder: Folder) -> Verdict | None:
+def _read_stored_verdict(folder: Folder) -> FederationVerdict | None:
     """Return the verdict in the folder's result, None where it is missing or has another form."""
     try:
         verdict = from_dict(folder.summary["verdict"])
-        shares = [each.get(name) for each in (verdict.means, verdict.worst) for name in FIGURES]
-        shares += [getattr(row, name) for row in verdict.rows for name in FIGURES]
+        shares = [item.get(name) for item in (verdict.means, verdict.worst) for name in DEVICE_FIGURES]
+        shares += [getattr(row, name) for row in verdict.rows for name in DEVICE_FIGURES]
         points = verdict.gain_points
         texts = [verdict.sentence, *(text for row in verdict.rows for text in (row.id, row.kind))]
         comparisons = [verdict.overall, *(row.comparison for row in verdict.rows)]
@@ -62,25 +71,25 @@ def _stored_verdict(folder: Folder) -> Verdict | None:
             all(share is None or 0 <= share <= 1 for share in shares)
             and (points is None or -100 <= points <= 100)
             and all(isinstance(text, str) for text in texts)
-            and all(each in get_args(Comparison) for each in comparisons)
+            and all(item in get_args(Comparison) for item in comparisons)
         )
     except (KeyError, TypeError, AttributeError):
         return None
     return verdict if is_sound else None
 
 
-def headlines(verdict: Verdict) -> list[dict[str, str]]:
+def build_headlines(verdict: FederationVerdict) -> list[dict[str, str]]:
     """Return the three large figures of a page.
 
     Each has a name, a figure and a note. The last one also has the gain over training alone, and its `way`:
     `up` or `down` where the difference is significant, `same` where it is within chance, empty where it was
     not tested.
     """
-    found = [
+    cards = [
         {
             "kind": kind,
             "name": name,
-            "figure": percent(verdict.means[kind]),
+            "figure": format_percent(verdict.means[kind]),
             "note": note if verdict.means[kind] is not None else "not measured",
             "gain": "",
             "way": "",
@@ -88,26 +97,26 @@ def headlines(verdict: Verdict) -> list[dict[str, str]]:
         }
         for kind, name, note in HEADLINES
     ]
-    shipped = found[-1]
+    shipped = cards[-1]
     if verdict.means["int8"] is not None:
-        shipped["int8"] = f"as int8: {percent(verdict.means['int8'])}"
+        shipped["int8"] = f"as int8: {format_percent(verdict.means['int8'])}"
     if verdict.gain_points is not None:
-        shipped["gain"] = _gain_text(verdict.gain_points, verdict.overall)
+        shipped["gain"] = _format_gain(verdict.gain_points, verdict.overall)
         # The test counts samples, the mean counts devices: they may point in opposite directions.
         is_opposite = {"better": verdict.gain_points < 0, "worse": verdict.gain_points > 0}
-        shipped["way"] = "" if is_opposite.get(verdict.overall) else _WAYS[verdict.overall]
-    return found
+        shipped["way"] = "" if is_opposite.get(verdict.overall) else _DIRECTIONS[verdict.overall]
+    return cards
 
 
-def _gain_text(points: float, overall: Comparison) -> str:
+def _format_gain(points: float, overall: Comparison) -> str:
     if round(abs(points), 1) == 0:
         return "the same as alone"
-    sign, word = ("▲", "above") if points > 0 else ("▼", "below")
+    sign, relation = ("▲", "above") if points > 0 else ("▼", "below")
     chance = ", within chance" if overall == "as good" else ""
-    return f"{sign} {abs(points):.1f} points {word} alone{chance}"
+    return f"{sign} {abs(points):.1f} points {relation} alone{chance}"
 
 
-def client_chart(verdict: Verdict, data: Table) -> Chart:
+def chart_clients(verdict: FederationVerdict, data: Table) -> Chart:
     """Return a row of marks for each client: alone, together, and the model that it keeps.
 
     Args:
@@ -115,8 +124,8 @@ def client_chart(verdict: Verdict, data: Table) -> Chart:
         data: the table behind the picture.
     """
     rows = verdict.rows
-    kinds = [kind for kind in MARKS if any(getattr(row, kind) is not None for row in rows)]
-    means = ", ".join(f"{LABELS[kind]} {percent(verdict.means[kind])}" for kind in kinds)
+    kinds = [kind for kind in MODEL_MARKERS if any(getattr(row, kind) is not None for row in rows)]
+    means = ", ".join(f"{MODEL_LABELS[kind]} {format_percent(verdict.means[kind])}" for kind in kinds)
 
     def draw(figure: Any) -> None:
         draw_clients(figure.subplots(), rows, kinds)
@@ -136,47 +145,49 @@ def client_chart(verdict: Verdict, data: Table) -> Chart:
 
 def draw_clients(axes: Any, rows: Sequence[DeviceFigures], kinds: Sequence[str]) -> None:
     """Draw a row of marks for each client, from top to bottom. Marks that would hide each other part."""
-    found = np.array(
+    accuracies = np.array(
         [[np.nan if (value := getattr(row, kind)) is None else 100 * value for kind in kinds] for row in rows]
     )
-    low, high = float(np.nanmin(found)), float(np.nanmax(found))
+    low, high = float(np.nanmin(accuracies)), float(np.nanmax(accuracies))
     margin = max(2.0, 0.06 * (high - low))
-    places = np.arange(len(rows), dtype=float)
-    offsets = np.array([lanes(row, CROWDED_POINTS * (high - low + 2 * margin)) for row in found])
-    for y, row in zip(places, rows, strict=True):
+    positions = np.arange(len(rows), dtype=float)
+    offsets = np.array(
+        [assign_lanes(row, MIN_MARKER_GAP_SHARE * (high - low + 2 * margin)) for row in accuracies]
+    )
+    for y, row in zip(positions, rows, strict=True):
         if row.local is not None and row.shipped is not None:
             colour = _COMPARISON_COLOURS[row.comparison]
             axes.plot([100 * row.local, 100 * row.shipped], [y, y], color=colour, linewidth=2.2, alpha=0.55)
     for column, kind in enumerate(kinds):
         axes.plot(
-            found[:, column],
-            places + 0.24 * offsets[:, column],
-            MARKS[kind],
-            color=COLOURS[kind],
-            markerfacecolor="none" if kind == "local" else COLOURS[kind],
-            label=LABELS[kind],
+            accuracies[:, column],
+            positions + 0.24 * offsets[:, column],
+            MODEL_MARKERS[kind],
+            color=MODEL_COLOURS[kind],
+            markerfacecolor="none" if kind == "local" else MODEL_COLOURS[kind],
+            label=MODEL_LABELS[kind],
         )
     axes.set(
         xlabel="accuracy, per cent",
         xlim=(max(0.0, low - margin), min(100.0, high + margin) + (margin / 3 if high > 99 else 0)),
         ylim=(len(rows) - 0.4, -0.6),
     )
-    axes.set_yticks(places, [shortened(row.id, 16) for row in rows])
+    axes.set_yticks(positions, [shorten_name(row.id, 16) for row in rows])
     axes.grid(axis="y", visible=False)
     axes.legend(ncols=3, loc="lower left", bbox_to_anchor=(0, 1.0), borderaxespad=0.2, handletextpad=0.2)
 
 
-def lanes(values: Sequence[float], crowded: float) -> list[float]:
+def assign_lanes(values: Sequence[float], min_gap: float) -> list[float]:
     """Return how far each mark of a row leaves its middle: 0 where it stands alone."""
-    lanes = [0.0] * len(values)
+    offsets = [0.0] * len(values)
     order = [i for i in np.argsort(values) if np.isfinite(values[i])]
     crowds: list[list[int]] = []
     for i in order:
-        if crowds and values[i] - values[crowds[-1][-1]] < crowded:
+        if crowds and values[i] - values[crowds[-1][-1]] < min_gap:
             crowds[-1].append(int(i))
         else:
             crowds.append([int(i)])
     for crowd in crowds:
         for lane, i in enumerate(sorted(crowd)):
-            lanes[i] = lane - (len(crowd) - 1) / 2
-    return lanes
+            offsets[i] = lane - (len(crowd) - 1) / 2
+    return offsets

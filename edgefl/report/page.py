@@ -7,11 +7,11 @@ from pathlib import Path
 
 from edgefl import __version__
 from edgefl.report import clusters, confusion, curves, distribution, gates
-from edgefl.report.chart import Chart, Missing, Section, Table
-from edgefl.report.drawing import COLOURS, GROUNDS, drawn, encoded
+from edgefl.report.chart import Chart, MissingChart, Section, Table
+from edgefl.report.drawing import PAGE_COLOURS, THEME_COLOURS, draw_figure, encode_figure
 from edgefl.report.folder import Folder
-from edgefl.report.outcome import headlines, verdict_of
-from edgefl.verdict import table_rows
+from edgefl.report.outcome import build_headlines, find_verdict
+from edgefl.verdict import make_table_rows
 
 _PREAMBLE = re.compile(r"^.*?(?=<svg )", re.DOTALL)
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
@@ -20,21 +20,23 @@ _IDS = re.compile(r'(\bid="|url\(#|href="#)')
 _ID = re.compile(r'\sid="([^"]*)"')
 _REFERENCE = re.compile(r'(?:url\(#|href="#)([^")]+)')
 _FONT = re.compile(r"font:\s*([^;\"]*?)'DejaVu Sans'[^;\"]*")
-_VARIABLES = {light: f"var(--{name})" for name, (light, _) in COLOURS.items()}
+_VARIABLES = {colour: f"var(--{name})" for name, (colour, _) in THEME_COLOURS.items()}
 _COLOUR = re.compile("|".join(_VARIABLES))
 
 
-def sections(folder: Folder) -> tuple[Section, ...]:
+def build_sections(folder: Folder) -> tuple[Section, ...]:
     """Return all that the page shows of a folder, and what it cannot show."""
-    return tuple(each.section(folder) for each in (distribution, curves, clusters, gates, confusion))
+    return tuple(
+        module.build_section(folder) for module in (distribution, curves, clusters, gates, confusion)
+    )
 
 
-def charts_of(section: Section) -> list[Chart]:
+def list_charts(section: Section) -> list[Chart]:
     """Return the pictures of a section."""
     return [part for part in section.parts if isinstance(part, Chart)]
 
 
-def head(folder: Folder) -> str:
+def summarize_folder(folder: Folder) -> str:
     """Return what the federation was, in a few words: the rest of its facts stands below the results."""
     facts = folder.facts
     counts = [f"{facts[key]} {key}" for key in ("clients", "rounds") if facts.get(key)]
@@ -42,11 +44,13 @@ def head(folder: Folder) -> str:
     return ", ".join([*names, *counts])
 
 
-def inline_svg(chart: Chart, prefix: str) -> str:
+def render_svg(chart: Chart, prefix: str) -> str:
     """Return the chart as an <svg> element for a page: its colours follow the page's, its ids begin with the
     prefix.
     """
-    text = encoded(drawn(chart.draw, chart.width, chart.height), "svg", ground="none").decode()
+    text = encode_figure(
+        draw_figure(chart.draw, chart.width, chart.height), "svg", background="none"
+    ).decode()
     text = _METADATA.sub("", _PREAMBLE.sub("", text))
     text = _NAMESPACES.sub("", text)
     text = re.sub(
@@ -55,24 +59,24 @@ def inline_svg(chart: Chart, prefix: str) -> str:
         re.sub(r'(<svg\b[^>]*?) width="[^"]*"', r"\1", text, count=1),
         count=1,
     )
-    text = _COLOUR.sub(lambda found: _VARIABLES[found[0]], _FONT.sub(r"font: \1system-ui, sans-serif", text))
-    text = _IDS.sub(rf"\g<1>{prefix}-", _without_ids(text))
+    text = _COLOUR.sub(lambda match: _VARIABLES[match[0]], _FONT.sub(r"font: \1system-ui, sans-serif", text))
+    text = _IDS.sub(rf"\g<1>{prefix}-", _strip_unused_ids(text))
     return text.replace(
         "<svg ", f'<svg role="img" aria-label="{escape(chart.title)}: {escape(chart.alt)}" ', 1
     )
 
 
-def _without_ids(text: str) -> str:
+def _strip_unused_ids(text: str) -> str:
     """Return an SVG without the ids that nothing in it refers to, each of the others once."""
-    left = set(_REFERENCE.findall(text))
+    used = set(_REFERENCE.findall(text))
 
-    def kept(found: re.Match[str]) -> str:
-        if found[1] not in left:
+    def keep_used(match: re.Match[str]) -> str:
+        if match[1] not in used:
             return ""
-        left.discard(found[1])
-        return found[0]
+        used.discard(match[1])
+        return match[0]
 
-    return _ID.sub(kept, text)
+    return _ID.sub(keep_used, text)
 
 
 def to_html(folder: Folder) -> str:
@@ -88,25 +92,27 @@ def to_html(folder: Folder) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["text"] = _text
-    found = sections(folder)
-    verdict = verdict_of(folder)
+    environment.filters["text"] = _format_cell
+    all_sections = build_sections(folder)
+    verdict = find_verdict(folder)
     return environment.get_template("page.html").render(
         title=f"{folder.facts.get('federation') or folder.name}: {folder.algorithm or 'a federation'}",
         kind=f"{_KINDS[folder.kind]}, folder {folder.name}",
         note=folder.facts.get("note", ""),
-        head=head(folder),
+        head=summarize_folder(folder),
         facts={
             key: value for key, value in folder.facts.items() if key != "note" and value not in (None, "", 0)
         },
         verdict=verdict,
-        headlines=headlines(verdict) if verdict else [],
-        verdict_table=table_rows(verdict) if verdict else [],
-        sections=[section for section in found if charts_of(section)],
-        missing=[part for section in found for part in section.parts if isinstance(part, Missing)],
-        svg=lambda chart, prefix: Markup(inline_svg(chart, prefix)),
-        number_columns=_number_columns,
-        colours={**GROUNDS, **COLOURS},
+        headlines=build_headlines(verdict) if verdict else [],
+        verdict_table=make_table_rows(verdict) if verdict else [],
+        sections=[section for section in all_sections if list_charts(section)],
+        missing=[
+            part for section in all_sections for part in section.parts if isinstance(part, MissingChart)
+        ],
+        svg=lambda chart, prefix: Markup(render_svg(chart, prefix)),
+        number_columns=_find_number_columns,
+        colours={**PAGE_COLOURS, **THEME_COLOURS},
         version=__version__,
     )
 
@@ -118,11 +124,11 @@ _KINDS = {
 }
 
 
-def _number_columns(table: Table) -> list[bool]:
+def _find_number_columns(table: Table) -> list[bool]:
     return [all(not isinstance(row[i], str) for row in table.rows) for i in range(len(table.head))]
 
 
-def _text(cell: object) -> str:
+def _format_cell(cell: object) -> str:
     if cell is None or (isinstance(cell, float) and not math.isfinite(cell)):
         return "-"
     if isinstance(cell, int) and not isinstance(cell, bool):

@@ -14,39 +14,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl import __version__
-from edgefl.data.forms import shape_text
-from edgefl.data.inspection.records import DeviceSamples, Example, Inspection, Range
-from edgefl.report.drawing import COLOURS, GROUNDS
+from edgefl.data.forms import format_shape
+from edgefl.data.inspection.records import DeviceSamples, Inspection, SampleExample, ValueRange
+from edgefl.report.drawing import PAGE_COLOURS, THEME_COLOURS
 from edgefl.report.samples_text import (
     NOTHING_UNUSUAL,
-    class_name,
-    range_text,
-    split_lines,
-    summary_line,
-    training_and_test,
+    describe_splits,
+    format_range,
+    format_sample_counts,
+    name_class,
+    summarize_samples,
 )
-from edgefl.system.format import some_of
+from edgefl.system.format import shorten_names
 
 MAX_DEVICES_SHOWN = 24
-MAX_CLASSES_SHOWN = 200
-MAX_PIXELS = 96
-MAX_POINTS = 256
+MAX_CLASS_COLUMNS = 200
+MAX_SIDE_PIXELS = 96
+MAX_TRACE_POINTS = 256
 MAX_TRACES = 6
 TRACE_WIDTH = 160
 TRACE_HEIGHT = 80
-STYLES = ("page.css", "samples_page.css")
-SERIES = ("blue", "vermilion", "green", "purple", "orange", "sky")
+STYLESHEETS = ("page.css", "samples_page.css")
+SERIES_COLOURS = ("blue", "vermilion", "green", "purple", "orange", "sky")
 
 
-def samples_page(inspection: Inspection) -> str:
+def render_samples_page(inspection: Inspection) -> str:
     """Return the page. The same inspection gives the same text."""
-    title = f"Samples of {some_of([device.name for device in inspection.devices])}"
+    title = f"Samples of {shorten_names([device.name for device in inspection.devices])}"
     sections = [
-        ("findings", "Findings", _findings(inspection)),
-        ("devices", "Devices", _devices(inspection)),
-        ("classes", "Class balance", _classes(inspection)),
-        ("ranges", "Ranges", _ranges(inspection)),
-        ("samples", "Samples", _samples(inspection)),
+        ("findings", "Findings", _render_findings(inspection)),
+        ("devices", "Devices", _render_devices(inspection)),
+        ("classes", "Class balance", _render_classes(inspection)),
+        ("ranges", "Ranges", _render_ranges(inspection)),
+        ("samples", "Samples", _render_samples(inspection)),
     ]
     links = "".join(f'<li><a href="#{name}">{head}</a></li>' for name, head, _ in sections)
     body = "\n".join(
@@ -57,16 +57,16 @@ def samples_page(inspection: Inspection) -> str:
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{_text(title)}</title>
+<title>{_escape_text(title)}</title>
 <style>
-:root {{ color-scheme:light dark; {_variables(0)} }}
-@media(prefers-color-scheme:dark) {{ :root {{ {_variables(1)} }} }}
-{"".join((Path(__file__).parent / name).read_text() for name in STYLES)}</style>
+:root {{ color-scheme:light dark; {_format_variables(0)} }}
+@media(prefers-color-scheme:dark) {{ :root {{ {_format_variables(1)} }} }}
+{"".join((Path(__file__).parent / name).read_text() for name in STYLESHEETS)}</style>
 </head>
 <body>
 <header>
-<h1>{_text(title)}</h1>
-<p class="note">{_text(summary_line(inspection))}</p>
+<h1>{_escape_text(title)}</h1>
+<p class="note">{_escape_text(summarize_samples(inspection))}</p>
 </header>
 <nav aria-label="Sections"><ul>{links}</ul></nav>
 <main>
@@ -78,37 +78,39 @@ def samples_page(inspection: Inspection) -> str:
 """
 
 
-def _variables(ground: int) -> str:
-    return "".join(f"--{name}:{pair[ground]};" for name, pair in {**GROUNDS, **COLOURS}.items())
+def _format_variables(theme: int) -> str:
+    return "".join(f"--{name}:{pair[theme]};" for name, pair in {**PAGE_COLOURS, **THEME_COLOURS}.items())
 
 
-def _text(text: object) -> str:
+def _escape_text(text: object) -> str:
     """Return text for HTML; what cannot be printed becomes a box."""
     return escape("".join(letter if letter.isprintable() else "\ufffd" for letter in str(text)))
 
 
-def _findings(inspection: Inspection) -> str:
+def _render_findings(inspection: Inspection) -> str:
     if not inspection.findings:
         return f'<ul class="findings"><li class="none">{NOTHING_UNUSUAL.capitalize()}.</li></ul>'
     items = "\n".join(
-        f'<li class="{each.severity}"><b>{each.severity}</b>, {_text(some_of(each.devices))}: '
-        f"{_text(each.text)}</li>"
-        for each in inspection.findings
+        f'<li class="{finding.severity}"><b>{finding.severity}</b>, '
+        f"{_escape_text(shorten_names(finding.devices))}: "
+        f"{_escape_text(finding.text)}</li>"
+        for finding in inspection.findings
     )
     return f'<ul class="findings">\n{items}\n</ul>'
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
+def _render_table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
     """Return a table of cells that are HTML already; the first `texts` columns stand left."""
 
-    def kind(index: int) -> str:
+    def style_cell(index: int) -> str:
         return "" if index < texts else ' class="number"'
 
-    heads = "".join(f'<th scope="col"{kind(i)}>{cell}</th>' for i, cell in enumerate(head))
+    heads = "".join(f'<th scope="col"{style_cell(i)}>{cell}</th>' for i, cell in enumerate(head))
     body = "\n".join(
         "<tr>"
         + "".join(
-            cell if cell.startswith("<td") else f"<td{kind(i)}>{cell}</td>" for i, cell in enumerate(row)
+            cell if cell.startswith("<td") else f"<td{style_cell(i)}>{cell}</td>"
+            for i, cell in enumerate(row)
         )
         + "</tr>"
         for row in rows
@@ -117,7 +119,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -
     return f'<div class="wide" tabindex="0">{table}</div>'
 
 
-def _devices(inspection: Inspection) -> str:
+def _render_devices(inspection: Inspection) -> str:
     head = (
         "device",
         "stored as",
@@ -132,10 +134,10 @@ def _devices(inspection: Inspection) -> str:
     )
     rows = [
         (
-            _text(device.name),
-            _text(device.stored),
-            shape_text(device.shape) or "-",
-            *training_and_test(device),
+            _escape_text(device.name),
+            _escape_text(device.stored),
+            format_shape(device.shape) or "-",
+            *format_sample_counts(device),
             f"{device.num_copies:,}",
             f"{device.num_shared:,}",
             f"{device.num_blank:,}",
@@ -148,51 +150,53 @@ def _devices(inspection: Inspection) -> str:
         "Copies equal an earlier sample of the same device, shared samples are on another device too. "
         "Both count training and test samples"
     )
-    notes = "".join(f'<p class="note">{_text(line)}.</p>' for line in (note, *split_lines(inspection)))
-    return f"{_table(head, rows, 3)}\n{notes}"
+    notes = "".join(
+        f'<p class="note">{_escape_text(line)}.</p>' for line in (note, *describe_splits(inspection))
+    )
+    return f"{_render_table(head, rows, 3)}\n{notes}"
 
 
-def _classes(inspection: Inspection) -> str:
-    shown = inspection.classes[:MAX_CLASSES_SHOWN]
+def _render_classes(inspection: Inspection) -> str:
+    shown = inspection.classes[:MAX_CLASS_COLUMNS]
     if not shown:
         return '<p class="note">No labels could be read.</p>'
     rows = []
     for device in inspection.devices:
         counts = dict(device.class_counts)
         total = max(1, sum(counts.values()))
-        cells = [_share_cell(counts.get(label, 0), total) for label in shown]
-        rows.append([_text(device.name), *cells])
+        cells = [_render_share_cell(counts.get(label, 0), total) for label in shown]
+        rows.append([_escape_text(device.name), *cells])
     left = len(inspection.classes) - len(shown)
     more = f" {left:,} more classes are not shown." if left else ""
     note = f"Number of samples by class. The colour fills the share of the device's samples.{more}"
-    head = ["device", *(_text(class_name(inspection, label)) for label in shown)]
-    return f'{_table(head, rows)}\n<p class="note">{note}</p>'
+    head = ["device", *(_escape_text(name_class(inspection, label)) for label in shown)]
+    return f'{_render_table(head, rows)}\n<p class="note">{note}</p>'
 
 
-def _share_cell(count: int, total: int) -> str:
+def _render_share_cell(count: int, total: int) -> str:
     fill = f"background-size:100% {100 * count / total:.0f}%"
     return f'<td class="number share" style="{fill}">{count or "-"}</td>'
 
 
-def _ranges(inspection: Inspection) -> str:
-    known = [device.values for device in inspection.devices if device.values]
-    if not known:
+def _render_ranges(inspection: Inspection) -> str:
+    ranges = [device.values for device in inspection.devices if device.values]
+    if not ranges:
         return '<p class="note">No values could be read.</p>'
-    low = min(each.low for each in known)
-    high = max(each.high for each in known)
+    low = min(value_range.low for value_range in ranges)
+    high = max(value_range.high for value_range in ranges)
     rows = []
     for device in inspection.devices:
-        rows.append([_text(device.name), "all", *_range_cells(device.values, low, high)])
+        rows.append([_escape_text(device.name), "all", *_render_range_cells(device.values, low, high)])
         if len(device.channels) > 1:
             rows += [
-                ["", str(channel), *_range_cells(values, low, high)]
+                ["", str(channel), *_render_range_cells(values, low, high)]
                 for channel, values in enumerate(device.channels)
             ]
     head = ("device", "channel", "range", "lowest to highest", "mean", "standard deviation")
-    return _table(head, rows, 2)
+    return _render_table(head, rows, 2)
 
 
-def _range_cells(values: Range | None, low: float, high: float) -> list[str]:
+def _render_range_cells(values: ValueRange | None, low: float, high: float) -> list[str]:
     if values is None:
         return ["-", "-", "-", "-"]
     width = max(high - low, 1e-30)
@@ -204,41 +208,41 @@ def _range_cells(values: Range | None, low: float, high: float) -> list[str]:
         f'<rect x="{start:.2f}" y="3" width="{length:.2f}" height="4" fill="var(--sky)"/>'
         f'<rect x="{min(at, 99):.2f}" y="1" width="1" height="8" fill="var(--ink)"/></svg></td>'
     )
-    return [bar, range_text(values), f"{values.mean:.4g}", f"{values.spread:.4g}"]
+    return [bar, format_range(values), f"{values.mean:.4g}", f"{values.spread:.4g}"]
 
 
-def _samples(inspection: Inspection) -> str:
+def _render_samples(inspection: Inspection) -> str:
     cards = []
     for device in inspection.devices[:MAX_DEVICES_SHOWN]:
-        figures = "\n".join(_figure(inspection, device, example) for example in device.examples)
+        figures = "\n".join(_render_example(inspection, device, example) for example in device.examples)
         content = (
             f'<div class="samples">\n{figures}\n</div>' if figures else '<p class="note">No samples.</p>'
         )
-        cards.append(f'<div class="card"><h3>{_text(device.name)}</h3>\n{content}</div>')
+        cards.append(f'<div class="card"><h3>{_escape_text(device.name)}</h3>\n{content}</div>')
     left = len(inspection.devices) - MAX_DEVICES_SHOWN
     more = f'\n<p class="note">{left} more devices are not shown.</p>' if left > 0 else ""
     note = "The first sample of each class, and outliers in a frame, drawn in their device's usual range."
     return f'<p class="note">{note}</p>\n<div class="grid">\n{chr(10).join(cards)}\n</div>{more}'
 
 
-def _figure(inspection: Inspection, device: DeviceSamples, example: Example) -> str:
-    label = "no label" if example.label is None else f"class {class_name(inspection, example.label)}"
+def _render_example(inspection: Inspection, device: DeviceSamples, example: SampleExample) -> str:
+    label = "no label" if example.label is None else f"class {name_class(inspection, example.label)}"
     caption = f"{label}, row {example.row}{', outlier' if example.is_outlier else ''}"
     values = example.values
     if values.ndim == 3:
-        content = base64.b64encode(encode_png(_pixels(values, device.usual))).decode()
-        drawn = f'<img alt="{_text(caption)}" src="data:image/png;base64,{content}">'
+        content = base64.b64encode(encode_png(_to_pixels(values, device.usual))).decode()
+        picture = f'<img alt="{_escape_text(caption)}" src="data:image/png;base64,{content}">'
     elif values.ndim <= 2:
-        drawn = _trace(values.reshape(len(values), -1), device.usual, caption)
+        picture = _draw_trace(values.reshape(len(values), -1), device.usual, caption)
     else:
-        drawn = f'<p class="note">{shape_text(values.shape)}: no picture</p>'
+        picture = f'<p class="note">{format_shape(values.shape)}: no picture</p>'
     kind = ' class="outlier"' if example.is_outlier else ""
-    return f"<figure{kind}>{drawn}<figcaption>{_text(caption)}</figcaption></figure>"
+    return f"<figure{kind}>{picture}<figcaption>{_escape_text(caption)}</figcaption></figure>"
 
 
-def _pixels(values: NDArray[np.float32], device: Range | None) -> NDArray[np.uint8]:
+def _to_pixels(values: NDArray[np.float32], device: ValueRange | None) -> NDArray[np.uint8]:
     """Return a sample as uint8[height, width] or uint8[height, width, 3]."""
-    steps = [-(-size // MAX_PIXELS) for size in values.shape[:2]]
+    steps = [-(-size // MAX_SIDE_PIXELS) for size in values.shape[:2]]
     picture = values[:: steps[0], :: steps[1]].astype(np.float64)
     picture = picture[..., :3] if picture.shape[2] in (3, 4) else picture.mean(axis=2)
     low, high = (0.0, 1.0) if device is None else (min(device.low, 0.0), max(device.high, 1.0))
@@ -254,7 +258,7 @@ def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     Source: PNG specification, third edition, sections 5 and 11.
     """
 
-    def chunk(name: bytes, content: bytes) -> bytes:
+    def encode_chunk(name: bytes, content: bytes) -> bytes:
         return (
             struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
         )
@@ -265,20 +269,20 @@ def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     rows = np.pad(pixels.reshape(height, -1), ((0, 0), (1, 0)))  # each row begins with its filter, 0: none
     return (
         b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(rows.tobytes(), 9))
-        + chunk(b"IEND", b"")
+        + encode_chunk(b"IHDR", header)
+        + encode_chunk(b"IDAT", zlib.compress(rows.tobytes(), 9))
+        + encode_chunk(b"IEND", b"")
     )
 
 
-def _trace(values: NDArray[np.float32], device: Range | None, caption: str) -> str:
+def _draw_trace(values: NDArray[np.float32], device: ValueRange | None, caption: str) -> str:
     """Return values of shape [readings, channels] as lines, one for each of the first channels."""
-    shown = values[:: -(-len(values) // MAX_POINTS), :MAX_TRACES].astype(np.float64)
+    shown = values[:: -(-len(values) // MAX_TRACE_POINTS), :MAX_TRACES].astype(np.float64)
     low, high = (float(shown.min()), float(shown.max())) if device is None else (device.low, device.high)
     y = np.full(shown.shape, 0.5) if high <= low else np.clip((shown - low) / (high - low), -0.1, 1.1)
     x = np.linspace(2, TRACE_WIDTH - 2, len(shown)) if len(shown) > 1 else np.array([TRACE_WIDTH / 2])
     lines = "".join(
-        f'<polyline fill="none" stroke="var(--{SERIES[channel]})" stroke-width="1.2" points="'
+        f'<polyline fill="none" stroke="var(--{SERIES_COLOURS[channel]})" stroke-width="1.2" points="'
         + " ".join(
             f"{a:.1f},{(1 - b) * (TRACE_HEIGHT - 6) + 3:.1f}" for a, b in zip(x, y[:, channel], strict=True)
         )
@@ -286,4 +290,4 @@ def _trace(values: NDArray[np.float32], device: Range | None, caption: str) -> s
         for channel in range(shown.shape[1])
     )
     box = f'viewBox="0 0 {TRACE_WIDTH} {TRACE_HEIGHT}"'
-    return f'<svg {box} role="img" aria-label="{_text(caption)}">{lines}</svg>'
+    return f'<svg {box} role="img" aria-label="{_escape_text(caption)}">{lines}</svg>'

@@ -6,25 +6,25 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgefl.data.forms import shape_text
-from edgefl.data.inspection.records import DeviceSamples, Inspection, Range
-from edgefl.data.partitions.heatmap import heat_text
+from edgefl.data.forms import format_shape
+from edgefl.data.inspection.records import DeviceSamples, Inspection, ValueRange
+from edgefl.data.partitions.heatmap import render_heatmap
 from edgefl.data.split import RULES
-from edgefl.system.format import NONE, columns, cut, printable
+from edgefl.system.format import NO_VALUE, align_columns, escape_unprintable, truncate
 
 MAX_NUMBER_COLUMNS = 12
 MAX_CLASSES_DRAWN = 2_000
 NAME_WIDTH = 24
-MAX_DEVICES_IN_SHORT = 8
-MAX_FINDINGS_IN_SHORT = 12
+MAX_SHORT_DEVICES = 8
+MAX_SHORT_FINDINGS = 12
 NOTHING_UNUSUAL = "nothing unusual found"
 
 
-def summary_line(inspection: Inspection) -> str:
+def summarize_samples(inspection: Inspection) -> str:
     """Return numbers of devices, samples and classes, and the shape of a sample."""
     count = sum(device.num_samples + device.num_test for device in inspection.devices)
     shapes = {device.shape for device in inspection.devices if device.shape}
-    form = f" of {shape_text(next(iter(shapes)))}" if len(shapes) == 1 else ""
+    form = f" of {format_shape(next(iter(shapes)))}" if len(shapes) == 1 else ""
     devices = len(inspection.devices)
     return (
         f"{devices} device{'s' if devices != 1 else ''}, {count:,} samples{form}, "
@@ -32,76 +32,78 @@ def summary_line(inspection: Inspection) -> str:
     )
 
 
-def finding_lines(inspection: Inspection) -> list[str]:
+def format_sample_findings(inspection: Inspection) -> list[str]:
     """Return one line for each finding: its severity, its devices and its text."""
     return [
-        printable(f"{each.severity}: {_devices(inspection, each.devices)}: {each.text}")
-        for each in inspection.findings
+        escape_unprintable(
+            f"{finding.severity}: {_format_devices(inspection, finding.devices)}: {finding.text}"
+        )
+        for finding in inspection.findings
     ]
 
 
-def split_lines(inspection: Inspection) -> list[str]:
+def describe_splits(inspection: Inspection) -> list[str]:
     """Return how test samples are held out: a line for each rule, with its devices."""
     names: dict[str, list[str]] = {}
     for device in inspection.devices:
         if device.split is not None:
             names.setdefault(device.split.rule, []).append(device.name)
     return [
-        printable(f"held out on {_devices(inspection, own)} by {rule}: {RULES[rule]}")
-        for rule, own in names.items()
+        escape_unprintable(f"held out on {_format_devices(inspection, devices)} by {rule}: {RULES[rule]}")
+        for rule, devices in names.items()
     ]
 
 
-def _devices(inspection: Inspection, names: Sequence[str]) -> str:
+def _format_devices(inspection: Inspection, names: Sequence[str]) -> str:
     """Return the names of devices in at most 60 characters."""
     everywhere = [device.name for device in inspection.devices]
     if len(everywhere) > 1 and list(names) == everywhere:
         return "all devices"
-    return cut(", ".join(names), 60)
+    return truncate(", ".join(names), 60)
 
 
-def short_text(inspection: Inspection) -> str:
+def format_short_inspection(inspection: Inspection) -> str:
     """Return one line for each of the first devices, and the first findings."""
-    shown = replace(inspection, devices=inspection.devices[:MAX_DEVICES_IN_SHORT])
+    shown = replace(inspection, devices=inspection.devices[:MAX_SHORT_DEVICES])
     left = len(inspection.devices) - len(shown.devices)
     more = [f"and {left} more devices"] if left else []
-    findings = finding_lines(inspection)
-    rest = len(findings) - MAX_FINDINGS_IN_SHORT
+    findings = format_sample_findings(inspection)
+    rest = len(findings) - MAX_SHORT_FINDINGS
     if rest > 0:
-        findings[MAX_FINDINGS_IN_SHORT:] = [f"and {rest} more findings; `edgefl data show` prints all"]
-    return "\n".join([columns(_rows(shown)), *more, *split_lines(inspection), *findings])
+        findings[MAX_SHORT_FINDINGS:] = [f"and {rest} more findings; `edgefl data show` prints all"]
+    return "\n".join([align_columns(_build_rows(shown)), *more, *describe_splits(inspection), *findings])
 
 
-def inspection_text(inspection: Inspection) -> str:
+def format_inspection(inspection: Inspection) -> str:
     """Return the inspection: a table of devices, class balance, and findings."""
-    parts = [summary_line(inspection), columns(_rows(inspection))]
+    parts = [summarize_samples(inspection), align_columns(_build_rows(inspection))]
     if len(inspection.classes) > MAX_NUMBER_COLUMNS:
-        parts.append("\n".join(_balance(inspection)))
-    parts += ["\n".join(lines)] if (lines := split_lines(inspection)) else []
-    parts.append("\n".join(finding_lines(inspection)) or NOTHING_UNUSUAL)
+        parts.append("\n".join(_draw_balance(inspection)))
+    parts += ["\n".join(lines)] if (lines := describe_splits(inspection)) else []
+    parts.append("\n".join(format_sample_findings(inspection)) or NOTHING_UNUSUAL)
     return "\n\n".join(parts)
 
 
-def range_text(values: Range | None) -> str:
+def format_range(values: ValueRange | None) -> str:
     """Return a range as `0 to 1`."""
-    return NONE if values is None else f"{values.low:.3g} to {values.high:.3g}"
+    return NO_VALUE if values is None else f"{values.low:.3g} to {values.high:.3g}"
 
 
-def training_and_test(device: DeviceSamples) -> tuple[str, str]:
+def format_sample_counts(device: DeviceSamples) -> tuple[str, str]:
     """Return how many samples a device trains on and holds out, dashes when it refuses the samples."""
     split = device.split
-    return (NONE, NONE) if split is None else (f"{split.train:,}", f"{split.test:,}")
+    return (NO_VALUE, NO_VALUE) if split is None else (f"{split.train:,}", f"{split.test:,}")
 
 
-def class_name(inspection: Inspection, label: int) -> str:
+def name_class(inspection: Inspection, label: int) -> str:
     """Return a class's name where it has one, else its number."""
     names = inspection.class_names
-    return printable(names[label]) if 0 <= label < len(names) else str(label)
+    return escape_unprintable(names[label]) if 0 <= label < len(names) else str(label)
 
 
-def _rows(inspection: Inspection) -> Sequence[Sequence[str]]:
+def _build_rows(inspection: Inspection) -> Sequence[Sequence[str]]:
     shown = inspection.classes if len(inspection.classes) <= MAX_NUMBER_COLUMNS else ()
-    names = [cut(class_name(inspection, label), 10) for label in shown]
+    names = [truncate(name_class(inspection, label), 10) for label in shown]
     names[:1] = [f"class {name}" for name in names[:1]]
     head = ["device", "training", "test", *names, "values", "copies", "shared", "outliers"]
     rows = [head]
@@ -109,10 +111,10 @@ def _rows(inspection: Inspection) -> Sequence[Sequence[str]]:
         counts = dict(device.class_counts)
         rows.append(
             [
-                cut(printable(device.name), NAME_WIDTH),
-                *training_and_test(device),
-                *(f"{counts[label]:,}" if label in counts else NONE for label in shown),
-                range_text(device.values),
+                truncate(escape_unprintable(device.name), NAME_WIDTH),
+                *format_sample_counts(device),
+                *(f"{counts[label]:,}" if label in counts else NO_VALUE for label in shown),
+                format_range(device.values),
                 str(device.num_copies),
                 str(device.num_shared),
                 str(len(device.outliers)),
@@ -138,7 +140,7 @@ def _rows(inspection: Inspection) -> Sequence[Sequence[str]]:
     return rows
 
 
-def _balance(inspection: Inspection) -> list[str]:
+def _draw_balance(inspection: Inspection) -> list[str]:
     """Return the share of each class on each device as shades."""
     classes = [label for label in inspection.classes if label >= 0]
     if not classes or classes[-1] >= MAX_CLASSES_DRAWN:
@@ -151,5 +153,5 @@ def _balance(inspection: Inspection) -> list[str]:
         for label, count in device.class_counts:
             if label >= 0:
                 counts[row, label] = count
-    names = [cut(printable(device.name), NAME_WIDTH) for device in labelled]
-    return heat_text(counts, names, [-1] * len(names), "class")
+    names = [truncate(escape_unprintable(device.name), NAME_WIDTH) for device in labelled]
+    return render_heatmap(counts, names, [-1] * len(names), "class")

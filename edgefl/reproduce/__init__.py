@@ -15,12 +15,13 @@ EXPERIMENTS = {
 }
 
 
-def experiment(name: str) -> ModuleType:
+def load_experiment(name: str) -> ModuleType:
     """Return the module of an experiment: `stages(scale, seed)`, `figures(scale, results)`, and
     `verdicts(scale, results)`.
 
-    PAPER, REFERENCE: published figures to compare with. ABOUT: by scale, how the set-up differs from the
-    paper's. REFUSED: by scale, why it cannot be run. Two functions are optional: `table(results)` is printed
-    instead of the figures, `in_picture(scale, results)` returns the figures of the picture.
+    PAPER, REFERENCE: published figures to compare with. SETUP_NOTES: by scale, how the set-up differs from
+    the paper's. REFUSALS: by scale, why it cannot be run. Two functions are optional:
+    `format_results(results)` is printed
+    instead of the figures, `choose_plotted_figures(scale, results)` returns the figures of the picture.
     """
     return import_module(f"edgefl.reproduce.{name.replace('-', '_')}")

@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgefl.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfig, PartitionConfig
-from edgefl.reproduce.report import Figure, Verdict, above, below
-from edgefl.reproduce.stage import Result, Scale, Stage
+from edgefl.reproduce.report import ExperimentVerdict, Figure, check_at_least, check_at_most
+from edgefl.reproduce.stage import ExperimentResult, ExperimentScale, ExperimentStage
 
-P = {"p=1": 1.0, "p=.2": 0.2}
-WAYS = {"explored": 0.33, "not explored": 0.0}
-ROUNDS = {"smoke": 4, "reduced": 60, "full": 100}
-CLIENTS = {"smoke": 8, "reduced": 50, "full": 50}
-MODELS = {"MoE": "mixture", "IFCA": "federated", "Ensemble": "ensemble", "Local": "local_expert"}
-PAPER = {
+FRACTIONS = {"p=1": 1.0, "p=.2": 0.2}
+EPSILONS = {"explored": 0.33, "not explored": 0.0}
+ROUNDS_BY_SCALE = {"smoke": 4, "reduced": 60, "full": 100}
+CLIENTS_BY_SCALE = {"smoke": 8, "reduced": 50, "full": 50}
+MODEL_KEYS = {"MoE": "mixture", "IFCA": "federated", "Ensemble": "ensemble", "Local": "local_expert"}
+PAPER_RESULTS = {
     "p=1, explored": {"MoE": 90.76, "IFCA": 48.79, "Ensemble": 71.06, "Fine-tuned": 90.26, "Local": 86.65},
     "p=1, not explored": {
         "MoE": 88.79,
@@ -35,13 +35,13 @@ PAPER = {
         "Local": 38.06,
     },
 }
-ABOUT = {
+SETUP_NOTES = {
     "reduced": "paper: CIFAR-10, LEAF CNN, 100 rounds; here: Fashion-MNIST, LeNet-5, 60 rounds, a linear "
     "gate on pixels",
     "full": "paper: ten rows; here: the four rows with p = 1 and .2, a tenth of the training samples "
     "validate",
 }
-REFERENCE = {
+REFERENCE_RESULTS = {
     "p=1, explored": {"MoE": "94.95 / 97.85", "IFCA": "78.95 / 91.15", "Local": "95.0 / 98.3"},
     "p=1, not explored": {"MoE": "94.4 / 98.3", "IFCA": "80.7 / 90.6"},
     "p=.2, explored": {"MoE": "74.9 / 75.9", "largest share of picks": ".65 / .70"},
@@ -49,11 +49,11 @@ REFERENCE = {
 }
 
 
-def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
+def stages(scale: ExperimentScale, seed: int) -> tuple[ExperimentStage, ...]:
     """Return the four federations."""
     full = scale == "full"
 
-    def stage(part: str, way: str) -> Stage:
+    def make_stage(part: str, way: str) -> ExperimentStage:
         options: dict[str, Any] = {
             "num_experts": 6,
             "epochs": 3,
@@ -62,7 +62,7 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
             "weight_decay": 1.10e-3,
             "local_weight_decay": 9.89e-3,
             "gate_weight_decay": 6.88e-4,
-            "epsilon": WAYS[way],
+            "epsilon": EPSILONS[way],
         }
         if full:
             options |= {
@@ -93,86 +93,101 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
         config = FederationConfig(
             name="aem",
             seed=seed,
-            rounds=ROUNDS[scale],
+            rounds=ROUNDS_BY_SCALE[scale],
             clients_per_round=4 if small else 10,
             algorithm="aem",
             options=options,
             model=ModelConfig("aem-cnn", (32, 32, 3), 10) if full else ModelConfig("lenet5", (28, 28, 1), 10),
             data=DataConfig("cifar10" if full else "fashion-mnist", num_test=2000 if small else 0),
-            partition=PartitionConfig("p-majority", CLIENTS[scale], {"p": P[part], **samples}),
+            partition=PartitionConfig(
+                "p-majority", CLIENTS_BY_SCALE[scale], {"p": FRACTIONS[part], **samples}
+            ),
             personalization=MIXTURE_ONLY,
         )
-        return Stage(_name(part, way), config, models=True)
+        return ExperimentStage(_name_stage(part, way), config, measure_models=True)
 
-    return tuple(stage(part, way) for part in P for way in WAYS)
+    return tuple(make_stage(part, way) for part in FRACTIONS for way in EPSILONS)
 
 
-def _name(part: str, way: str) -> str:
+def _name_stage(part: str, way: str) -> str:
     return f"{part.replace('=.', '0').replace('=', '')}-{way.replace(' ', '-')}"
 
 
-def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figure, ...]:
+def figures(scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]) -> tuple[Figure, ...]:
     """Return accuracies in per cent, and the share of the model that was picked most."""
-    found = []
-    for part in P:
-        for way in WAYS:
+    rows = []
+    for part in FRACTIONS:
+        for way in EPSILONS:
             label = f"{part}, {way}"
-            runs = [each[_name(part, way)] for each in results]
-            known = REFERENCE[label] if scale == "reduced" else {}
-            models = MODELS | ({"Fine-tuned": "tuned"} if scale == "full" else {})
+            runs = [stage_results[_name_stage(part, way)] for stage_results in results]
+            references = REFERENCE_RESULTS[label] if scale == "reduced" else {}
+            models = MODEL_KEYS | ({"Fine-tuned": "tuned"} if scale == "full" else {})
             for name, key in models.items():
                 measured = tuple(100 * run["figures"][f"accuracy_{key}"]["mean"] for run in runs)
-                found.append(
+                rows.append(
                     Figure(
                         f"{label}: {name}",
                         measured,
-                        str(PAPER[label].get(name, "")),
-                        str(known.get(name, "")),
+                        str(PAPER_RESULTS[label].get(name, "")),
+                        str(references.get(name, "")),
                     )
                 )
             std = tuple(100 * run["figures"]["accuracy_mixture"]["std"] for run in runs)
-            found.append(Figure(f"{label}: MoE, std over clients", std))
-            share = tuple(100 * _largest_share(run["records"]) for run in runs)
-            found.append(
-                Figure(f"{label}: largest share of picks", share, "", known.get("largest share of picks", ""))
+            rows.append(Figure(f"{label}: MoE, std over clients", std))
+            share = tuple(100 * _find_largest_share(run["records"]) for run in runs)
+            rows.append(
+                Figure(
+                    f"{label}: largest share of picks",
+                    share,
+                    "",
+                    references.get("largest share of picks", ""),
+                )
             )
-            for k, place in enumerate(("worst", "2nd", "3rd", "4th", "5th", "best")):
+            for k, rank in enumerate(("worst", "2nd", "3rd", "4th", "5th", "best")):
                 measured = tuple(
                     100 * sorted(v for n, v in run["models"].items() if n.startswith("expert"))[k]
                     for run in runs
                 )
-                found.append(Figure(f"{label}: {place} model on the test set", measured))
-    return tuple(found)
+                rows.append(Figure(f"{label}: {rank} model on the test set", measured))
+    return tuple(rows)
 
 
-def _largest_share(records: Sequence[Mapping[str, Any]]) -> float:
+def _find_largest_share(records: Sequence[Mapping[str, Any]]) -> float:
     picked = [int(update["expert"]) for record in records for update in record["updates"].values()]
     return max(picked.count(expert) for expert in set(picked)) / len(picked)
 
 
-def verdicts(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Verdict, ...]:
+def verdicts(
+    scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]
+) -> tuple[ExperimentVerdict, ...]:
     """Return whether the lines hold, on means over seeds."""
     if scale != "reduced":
         return ()
     mean = {figure.name: figure.mean for figure in figures(scale, results)}
     one = "p=1, explored"
     two = "p=.2, explored"
-    plain = "p=.2, not explored"
+    unexplored = "p=.2, not explored"
     change = abs(mean[f"{one}: MoE"] - mean["p=1, not explored: MoE"])
     return (
-        above("p=1: MoE is at least IFCA + 4", mean[f"{one}: MoE"], mean[f"{one}: IFCA"] + 4),
-        below("p=1: MoE is within 1.5 of Local", abs(mean[f"{one}: MoE"] - mean[f"{one}: Local"]), 1.5),
-        below("p=1: exploration changes MoE by at most 1.5", change, 1.5),
-        above("p=.2: MoE gains from exploration", mean[f"{two}: MoE"], mean[f"{plain}: MoE"] + 1e-9),
-        above("p=.2 explored: all six models reach 65", mean[f"{two}: worst model on the test set"], 65),
-        above(
+        check_at_least("p=1: MoE is at least IFCA + 4", mean[f"{one}: MoE"], mean[f"{one}: IFCA"] + 4),
+        check_at_most(
+            "p=1: MoE is within 1.5 of Local", abs(mean[f"{one}: MoE"] - mean[f"{one}: Local"]), 1.5
+        ),
+        check_at_most("p=1: exploration changes MoE by at most 1.5", change, 1.5),
+        check_at_least(
+            "p=.2: MoE gains from exploration", mean[f"{two}: MoE"], mean[f"{unexplored}: MoE"] + 1e-9
+        ),
+        check_at_least(
+            "p=.2 explored: all six models reach 65", mean[f"{two}: worst model on the test set"], 65
+        ),
+        check_at_least(
             "p=.2 not explored: one model takes over 90 % of the picks",
-            mean[f"{plain}: largest share of picks"],
+            mean[f"{unexplored}: largest share of picks"],
             90 + 1e-9,
         ),
-        below(
+        check_at_most(
             "p=.2 not explored: at least four models stay below 50",
-            mean[f"{plain}: 4th model on the test set"],
+            mean[f"{unexplored}: 4th model on the test set"],
             50 - 1e-9,
         ),
     )

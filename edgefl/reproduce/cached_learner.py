@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.learner.base import Data, Learner
+from edgefl.learner.base import DataTensors, Learner
 from edgefl.learner.litert import LiteRTLearner
-from edgefl.plan.spec import SINGLE, TRAIN_SINGLE, Plan
+from edgefl.plan.spec import PREDICT_SINGLE, TRAIN_SINGLE, Plan
 from edgefl.system.files import write_atomic
 from edgefl.types import Array, Labels, Weights
 from edgefl.wire.tensors import decode_weights, encode_weights
@@ -46,8 +46,10 @@ class CachedLearner:
         model = {
             "model": plan.spec.model,
             "model_options": plan.spec.model_options,
-            "signatures": [asdict(each) for each in plan.spec.signatures if each.name == TRAIN_SINGLE],
-            "template": hashlib.sha256(plan.template_of(SINGLE)[0]).hexdigest(),
+            "signatures": [
+                asdict(signature) for signature in plan.spec.signatures if signature.name == TRAIN_SINGLE
+            ],
+            "template": hashlib.sha256(plan.find_template(PREDICT_SINGLE)[0]).hexdigest(),
         }
         self._model = json.dumps(model, sort_keys=True).encode()
 
@@ -55,7 +57,7 @@ class CachedLearner:
         self,
         signature: str,
         weights: Weights,
-        data: Data,
+        data: DataTensors,
         labels: Labels,
         *,
         epochs: int,
@@ -64,35 +66,35 @@ class CachedLearner:
     ) -> tuple[Weights, float]:
         """See `Learner.fit`."""
 
-        def trained() -> tuple[Weights, float]:
+        def train() -> tuple[Weights, float]:
             return self._learner.fit(signature, weights, data, labels, epochs=epochs, rng=rng, hyper=hyper)
 
         if signature != TRAIN_SINGLE:
-            return trained()
-        key = self._key(weights, data, labels, epochs, rng, hyper)
+            return train()
+        key = self._hash_inputs(weights, data, labels, epochs, rng, hyper)
         files = self._directory / f"{key}.safetensors", self._directory / f"{key}.json"
         if files[1].exists():
             notes = json.loads(files[1].read_text())
             rng.bit_generator.state = notes["rng"]
             self.saved_s += notes["seconds"]
-            specs = self.spec.signature(TRAIN_SINGLE).trained
+            specs = self.spec.find_signature(TRAIN_SINGLE).trained
             return decode_weights(files[0].read_bytes(), specs, str(files[0])), float(notes["loss"])
         began = time.process_time()
-        model, loss = trained()
+        model, loss = train()
         seconds = time.process_time() - began
         notes = {"rng": rng.bit_generator.state, "loss": loss, "seconds": seconds}
         write_atomic(files[0], encode_weights(model))
         write_atomic(files[1], json.dumps(notes).encode())
         return model, loss
 
-    def predict(self, signature: str, weights: Weights, data: Data) -> Array:
+    def predict(self, signature: str, weights: Weights, data: DataTensors) -> Array:
         """See `Learner.predict`."""
         return self._learner.predict(signature, weights, data)
 
-    def _key(
+    def _hash_inputs(
         self,
         weights: Weights,
-        data: Data,
+        data: DataTensors,
         labels: Labels,
         epochs: int,
         rng: np.random.Generator,

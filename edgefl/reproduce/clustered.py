@@ -12,27 +12,27 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgefl.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfig, PartitionConfig
-from edgefl.reproduce.report import Figure, Verdict, above
-from edgefl.reproduce.stage import Result, Scale, Stage
+from edgefl.reproduce.report import ExperimentVerdict, Figure, check_at_least
+from edgefl.reproduce.stage import ExperimentResult, ExperimentScale, ExperimentStage
 
-MIXING = (0.25, 0.5, 0.75)
-ROUNDS = {"smoke": 3, "reduced": 10, "full": 50}
-TASKS: Mapping[str, Mapping[str, int]] = {
+MIXING_RATES = (0.25, 0.5, 0.75)
+ROUNDS_BY_SCALE = {"smoke": 3, "reduced": 10, "full": 50}
+REDUCED_TASKS: Mapping[str, Mapping[str, int]] = {
     "2 tasks": {"tasks": 2, "num_tasks": 8, "clusters": 4},
     "3 tasks": {"tasks": 3, "num_tasks": 10, "clusters": 2},
 }
-FULL: Mapping[str, Mapping[str, int]] = {
+FULL_TASKS: Mapping[str, Mapping[str, int]] = {
     "2 tasks": {"tasks": 2, "num_tasks": 16, "clusters": 8},
     "3 tasks": {"tasks": 3, "num_tasks": 20, "clusters": 4},
 }
-ABOUT = {
+SETUP_NOTES = {
     "reduced": "paper: CIFAR-100, five convolutions, weights compared (.9); here: Fashion-MNIST, LeNet-5, "
     "deltas compared (0)",
     "full": "paper: 10 rounds, weights compared with threshold .9; here: 50 rounds, 20 classes of "
     "CIFAR-100, deltas with threshold 0",
 }
-GAIN = {"2 tasks": "+12", "3 tasks": "+11"}
-REFERENCE = {
+PAPER_GAINS = {"2 tasks": "+12", "3 tasks": "+11"}
+REFERENCE_RESULTS = {
     "2 tasks, clusters": "98.3 / 97.6",
     "2 tasks, none": "94.3 / 92.5",
     "3 tasks, clusters": "82.6 / 79.8",
@@ -40,12 +40,12 @@ REFERENCE = {
 }
 
 
-def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
+def stages(scale: ExperimentScale, seed: int) -> tuple[ExperimentStage, ...]:
     """Return a federation for each number of tasks and lambda, with clusters and without."""
     full = scale == "full"
     small = scale == "smoke"
 
-    def stage(label: str, clustering: bool, mixing: float) -> Stage:
+    def make_stage(label: str, clustering: bool, mixing: float) -> ExperimentStage:
         options: dict[str, Any] = {
             "clustering": clustering,
             "mixing": mixing,
@@ -54,11 +54,15 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
             "momentum": 0.0,
             "batch_size": 32,
         }
-        tasks = {**(FULL if full else TASKS)[label], "samples": 60 if small else 200, "test_samples": 50}
+        tasks = {
+            **(FULL_TASKS if full else REDUCED_TASKS)[label],
+            "samples": 60 if small else 200,
+            "test_samples": 50,
+        }
         config = FederationConfig(
             name="clustered",
             seed=seed,
-            rounds=ROUNDS[scale],
+            rounds=ROUNDS_BY_SCALE[scale],
             algorithm="clustered",
             options=options,
             model=ModelConfig("five-conv", (32, 32, 3), 20)
@@ -70,70 +74,73 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
             partition=PartitionConfig("tasks", 8 if small else 16, tasks),
             personalization=MIXTURE_ONLY,
         )
-        return Stage(_name(label, clustering, mixing), config)
+        return ExperimentStage(_name_stage(label, clustering, mixing), config)
 
-    found = [
-        stage(label, clustering, mixing)
-        for label in TASKS
+    paired_stages = [
+        make_stage(label, clustering, mixing)
+        for label in REDUCED_TASKS
         for clustering in (True, False)
-        for mixing in _mixing(scale)
+        for mixing in _choose_mixing_rates(scale)
     ]
-    return (*found, *(stage(label, False, 0.0) for label in TASKS if full))
+    return (*paired_stages, *(make_stage(label, False, 0.0) for label in REDUCED_TASKS if full))
 
 
-def _mixing(scale: Scale) -> tuple[float, ...]:
-    return MIXING[1:2] if scale == "smoke" else MIXING
+def _choose_mixing_rates(scale: ExperimentScale) -> tuple[float, ...]:
+    return MIXING_RATES[1:2] if scale == "smoke" else MIXING_RATES
 
 
-def _name(label: str, clustering: bool, mixing: float) -> str:
+def _name_stage(label: str, clustering: bool, mixing: float) -> str:
     return f"{label.replace(' ', '-')}-{'clusters' if clustering else 'none'}-{mixing:g}"
 
 
-def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figure, ...]:
+def figures(scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]) -> tuple[Figure, ...]:
     """Return mean accuracies over clients and lambdas in per cent, the gain, and how well clusters match the
     tasks.
     """
-    found = []
-    for label in TASKS:
+    rows = []
+    for label in REDUCED_TASKS:
         both = {}
         for clustering, way in ((True, "clusters"), (False, "none")):
-            names = [_name(label, clustering, mixing) for mixing in _mixing(scale)]
+            names = [_name_stage(label, clustering, mixing) for mixing in _choose_mixing_rates(scale)]
             means = [
-                sum(each[n]["figures"]["accuracy_mixture"]["mean"] for n in names) / len(names)
-                for each in results
+                sum(stage_results[n]["figures"]["accuracy_mixture"]["mean"] for n in names) / len(names)
+                for stage_results in results
             ]
             both[way] = tuple(100 * value for value in means)
-            reference = REFERENCE[f"{label}, {way}"] if scale == "reduced" else ""
-            found.append(Figure(f"{label}, {way}", both[way], "", reference))
+            reference = REFERENCE_RESULTS[f"{label}, {way}"] if scale == "reduced" else ""
+            rows.append(Figure(f"{label}, {way}", both[way], "", reference))
         if scale == "full":
             averaged = tuple(
-                100 * each[_name(label, False, 0.0)]["figures"]["accuracy_mixture"]["mean"]
-                for each in results
+                100 * stage_results[_name_stage(label, False, 0.0)]["figures"]["accuracy_mixture"]["mean"]
+                for stage_results in results
             )
-            found.append(Figure(f"{label}, none, lambda 0", averaged))
+            rows.append(Figure(f"{label}, none, lambda 0", averaged))
         gain = tuple(a - b for a, b in zip(both["clusters"], both["none"], strict=True))
-        found.append(Figure(f"{label}, gain", gain, GAIN[label]))
-        first = _name(label, True, _mixing(scale)[0])
-        found.append(
+        rows.append(Figure(f"{label}, gain", gain, PAPER_GAINS[label]))
+        first = _name_stage(label, True, _choose_mixing_rates(scale)[0])
+        rows.append(
             Figure(
-                f"{label}, adjusted Rand index", tuple(each[first]["adjusted_rand_index"] for each in results)
+                f"{label}, adjusted Rand index",
+                tuple(stage_results[first]["adjusted_rand_index"] for stage_results in results),
             )
         )
-    return tuple(found)
+    return tuple(rows)
 
 
-def verdicts(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Verdict, ...]:
+def verdicts(
+    scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]
+) -> tuple[ExperimentVerdict, ...]:
     """Return whether the lines hold, on means over seeds."""
     if scale == "smoke":
         return ()
     mean = {figure.name: figure.mean for figure in figures(scale, results)}
     gain = (mean["2 tasks, gain"] + mean["3 tasks, gain"]) / 2
     return (
-        above("clusters gain at least 2.5 on average", gain, 2.5),
+        check_at_least("clusters gain at least 2.5 on average", gain, 2.5),
         *(
-            above(
+            check_at_least(
                 f"{label}: the clusters are exactly the true ones", mean[f"{label}, adjusted Rand index"], 1.0
             )
-            for label in TASKS
+            for label in REDUCED_TASKS
         ),
     )

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgefl.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfig, PartitionConfig
-from edgefl.reproduce.report import Figure, Verdict, above, below
-from edgefl.reproduce.stage import Result, Scale, Stage
+from edgefl.reproduce.report import ExperimentVerdict, Figure, check_at_least, check_at_most
+from edgefl.reproduce.stage import ExperimentResult, ExperimentScale, ExperimentStage
 
-ROUNDS = {"smoke": (2, 4), "reduced": (40, 260), "full": (40, 1280)}
-FIGURES: Mapping[str, tuple[str, str]] = {
+ROUNDS_BY_SCALE = {"smoke": (2, 4), "reduced": (40, 260), "full": (40, 1280)}
+STAGE_MODELS: Mapping[str, tuple[str, str]] = {
     "FedAvg": ("fedavg", "federated"),
     "FedAvg + clusters": ("fedavg-hc", "federated"),
     "FedAP": ("fedap", "mixture"),
@@ -24,22 +24,22 @@ FIGURES: Mapping[str, tuple[str, str]] = {
     "FedAvg + fine-tuning": ("fedavg", "mixture"),
     "Local": ("local", "mixture"),
 }
-ABOUT = {
+SETUP_NOTES = {
     "reduced": "paper: HAM10000, MobileNetV2 trained on ImageNet, cut at distance 5; here: Fashion-MNIST, "
     "LeNet-5, six clusters asked for",
 }
-REFUSED = {
+REFUSALS = {
     "full": "the paper starts from MobileNetV2 trained on ImageNet, and edgefl has no such weights; from "
     "random weights it stays at chance for some ten hours and all clients are one cluster; use "
     "--reduced, or simulate fedap with a .keras file of your own",
 }
-PAPER = {
+PAPER_RESULTS = {
     "FedAvg": (41.1, 34.3),
     "FedAvg + clusters": (44.1, 20.9),
     "FedAP": (84.1, 14.5),
     "FedAP + clusters": (86.9, 12.8),
 }
-REFERENCE = {
+REFERENCE_RESULTS = {
     "FedAvg": "79.4 / 81.1",
     "FedAvg + clusters": "92.0 / 91.6",
     "FedAP": "93.3 / 94.1",
@@ -49,9 +49,9 @@ REFERENCE = {
 }
 
 
-def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
+def stages(scale: ExperimentScale, seed: int) -> tuple[ExperimentStage, ...]:
     """Return the four federations and the clients' training alone."""
-    before, after = ROUNDS[scale]
+    before, after = ROUNDS_BY_SCALE[scale]
     full = scale == "full"
     model = (
         ModelConfig("mobilenetv2", (64, 64, 3), 7, {"dropout": 0.8})
@@ -65,7 +65,7 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
     )
     rate: dict[str, Any] = {"learning_rate": 0.001} if full else {"learning_rate": 0.05}
 
-    def config(algorithm: str, rounds: int, options: dict[str, Any]) -> FederationConfig:
+    def make_config(algorithm: str, rounds: int, options: dict[str, Any]) -> FederationConfig:
         return FederationConfig(
             name="fedap",
             seed=seed,
@@ -79,7 +79,7 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
             personalization=MIXTURE_ONLY,
         )
 
-    def stage(name: str, clustering: bool, beta_end: float) -> Stage:
+    def make_stage(name: str, clustering: bool, beta_end: float) -> ExperimentStage:
         options = (
             rate
             | {
@@ -97,7 +97,7 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
             }
             | ({} if full else {"num_clusters": 3 if scale == "smoke" else 6})
         )
-        return Stage(name, config("fedap", before + after + clustering, options))
+        return ExperimentStage(name, make_config("fedap", before + after + clustering, options))
 
     pairs = (
         ("fedavg", False, 1.0),
@@ -106,30 +106,45 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
         ("fedap-hc", True, 0.46),
     )
     alone = {**rate, "momentum": 0.0, "batch_size": 16, "epochs": min(50, before + after)}
-    return (*(stage(*pair) for pair in pairs), Stage("local", config("local", 1, alone)))
+    return (*(make_stage(*pair) for pair in pairs), ExperimentStage("local", make_config("local", 1, alone)))
 
 
-def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figure, ...]:
+def figures(scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]) -> tuple[Figure, ...]:
     """Return accuracy and its standard deviation over clients, in per cent."""
-    found = []
-    for name, (stage, model) in FIGURES.items():
-        for part, place, label in (("mean", 0, name), ("std", 1, f"{name}, std over clients")):
-            measured = tuple(100 * each[stage]["figures"][f"accuracy_{model}"][part] for each in results)
-            reference = REFERENCE[name] if scale == "reduced" and part == "mean" else ""
-            found.append(Figure(label, measured, f"{PAPER[name][place]}" if name in PAPER else "", reference))
-    return tuple(found)
+    rows = []
+    for name, (stage, model) in STAGE_MODELS.items():
+        for part, column, label in (("mean", 0, name), ("std", 1, f"{name}, std over clients")):
+            measured = tuple(
+                100 * stage_results[stage]["figures"][f"accuracy_{model}"][part] for stage_results in results
+            )
+            reference = REFERENCE_RESULTS[name] if scale == "reduced" and part == "mean" else ""
+            rows.append(
+                Figure(
+                    label,
+                    measured,
+                    f"{PAPER_RESULTS[name][column]}" if name in PAPER_RESULTS else "",
+                    reference,
+                )
+            )
+    return tuple(rows)
 
 
-def verdicts(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Verdict, ...]:
+def verdicts(
+    scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]
+) -> tuple[ExperimentVerdict, ...]:
     """Return whether the lines hold, on means over seeds."""
     if scale == "smoke":
         return ()
     mean = {figure.name: figure.mean for figure in figures(scale, results)}
     return (
-        above("FedAP is at least FedAvg + 8", mean["FedAP"], mean["FedAvg"] + 8),
-        above("FedAvg in clusters is at least FedAvg + 5", mean["FedAvg + clusters"], mean["FedAvg"] + 5),
-        above("FedAP in clusters is at least FedAP - 2", mean["FedAP + clusters"], mean["FedAP"] - 2),
-        below(
+        check_at_least("FedAP is at least FedAvg + 8", mean["FedAP"], mean["FedAvg"] + 8),
+        check_at_least(
+            "FedAvg in clusters is at least FedAvg + 5", mean["FedAvg + clusters"], mean["FedAvg"] + 5
+        ),
+        check_at_least(
+            "FedAP in clusters is at least FedAP - 2", mean["FedAP + clusters"], mean["FedAP"] - 2
+        ),
+        check_at_most(
             "FedAP's std is below FedAvg's",
             mean["FedAP, std over clients"],
             mean["FedAvg, std over clients"] - 1e-9,

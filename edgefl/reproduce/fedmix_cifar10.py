@@ -9,94 +9,104 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgefl.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfig, PartitionConfig
-from edgefl.reproduce.report import Figure, Verdict, above
-from edgefl.reproduce.stage import Result, Scale, Stage
+from edgefl.reproduce.report import ExperimentVerdict, Figure, check_at_least
+from edgefl.reproduce.stage import ExperimentResult, ExperimentScale, ExperimentStage
 
-ROUNDS = {"smoke": 3, "reduced": 60, "full": 2000}
-CLIENTS = {"smoke": 4, "reduced": 20, "full": 100}
-EXPERTS = 4
-PHI = {"smoke": 0.0, "reduced": 0.033, "full": 0.0}
+ROUNDS_BY_SCALE = {"smoke": 3, "reduced": 60, "full": 2000}
+CLIENTS_BY_SCALE = {"smoke": 4, "reduced": 20, "full": 100}
+NUM_EXPERTS = 4
+PHI_LEARNING_RATES = {"smoke": 0.0, "reduced": 0.033, "full": 0.0}
 """Adam moves a logit of q(z|y) by its rate a round at most: this one comes as far in 60 rounds as the paper's
 .001 in 2,000.
 """
-ABOUT = {
+SETUP_NOTES = {
     "reduced": "paper: 100 clients, 50,000 samples, 2,000 rounds; here: 20 clients, 10,000 samples, 60 "
     "rounds, a higher rate for q(z|y)",
     "full": "paper: clients of equal size; here: sizes vary, since each class is divided over the clients",
 }
-SPECIALIZATION = "FedMix, how far experts parted the classes (0 to 1)"
+SPECIALIZATION_FIGURE = "FedMix, how far experts parted the classes (0 to 1)"
 
 
-def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
+def stages(scale: ExperimentScale, seed: int) -> tuple[ExperimentStage, ...]:
     """Return FedAvg, biased FedAvg and FedMix."""
     small = scale == "smoke"
     full = scale == "full"
     common: dict[str, Any] = {"epochs": 1, "learning_rate": 0.05, "batch_size": 64}
     adam = {"momentum": 0.0, "server_optimizer": "adam", "server_learning_rate": 1e-3}
-    ways: Mapping[str, dict[str, Any]] = {
+    options_by_algorithm: Mapping[str, dict[str, Any]] = {
         "fedavg": adam,
         "biased-fedavg": adam,
         "fedmix": {
-            "num_experts": EXPERTS,
+            "num_experts": NUM_EXPERTS,
             "server_learning_rate": 1e-3,
-            "phi_learning_rate": PHI[scale],
+            "phi_learning_rate": PHI_LEARNING_RATES[scale],
             "personal_epochs": 0,
         },
     }
 
-    def stage(algorithm: str) -> Stage:
+    def make_stage(algorithm: str) -> ExperimentStage:
         config = FederationConfig(
             name="fedmix-cifar10",
             seed=seed,
-            rounds=ROUNDS[scale],
+            rounds=ROUNDS_BY_SCALE[scale],
             clients_per_round=2 if small else 10,
             algorithm=algorithm,
-            options=common | ways[algorithm],
+            options=common | options_by_algorithm[algorithm],
             model=ModelConfig("lenet5", (32, 32, 3), 10),
             data=DataConfig(
                 "cifar10",
                 num_train=0 if full else 800 if small else 10000,
                 num_test=0 if full else 400 if small else 5000,
             ),
-            partition=PartitionConfig("dirichlet", CLIENTS[scale], {"alpha": 1.0, "min_samples": 20}),
+            partition=PartitionConfig(
+                "dirichlet", CLIENTS_BY_SCALE[scale], {"alpha": 1.0, "min_samples": 20}
+            ),
             personalization=MIXTURE_ONLY,
         )
-        return Stage(algorithm, config)
+        return ExperimentStage(algorithm, config)
 
-    return tuple(stage(algorithm) for algorithm in ways)
+    return tuple(make_stage(algorithm) for algorithm in options_by_algorithm)
 
 
-def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figure, ...]:
+def figures(scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]) -> tuple[Figure, ...]:
     """Return accuracies in per cent, megabytes, and how far experts have specialized."""
-    found = []
+    rows = []
     names = {"fedavg": "FedAvg", "biased-fedavg": "biased FedAvg", "fedmix": "FedMix"}
     for stage, name in names.items():
-        runs = [each[stage] for each in results]
+        runs = [stage_results[stage] for stage_results in results]
         measured = tuple(100 * run["figures"]["accuracy_mixture"]["mean"] for run in runs)
-        found.append(Figure(name, measured))
-        found.append(
+        rows.append(Figure(name, measured))
+        rows.append(
             Figure(
                 f"{name}, MB up and down", tuple((run["bytes_up"] + run["bytes_down"]) / 1e6 for run in runs)
             )
         )
-        found.append(
+        rows.append(
             Figure(
                 f"{name}, training loss of the last round", tuple(run["records"][-1]["loss"] for run in runs)
             )
         )
-    found.append(
+    rows.append(
         Figure(
             "FedMix, one expert a client",
-            tuple(100 * each["fedmix"]["figures"]["accuracy_expert"]["mean"] for each in results),
+            tuple(
+                100 * stage_results["fedmix"]["figures"]["accuracy_expert"]["mean"]
+                for stage_results in results
+            ),
         )
     )
-    found.append(
-        Figure(SPECIALIZATION, tuple(each["fedmix"]["diagnostics"]["specialization"] for each in results))
+    rows.append(
+        Figure(
+            SPECIALIZATION_FIGURE,
+            tuple(stage_results["fedmix"]["diagnostics"]["specialization"] for stage_results in results),
+        )
     )
-    return tuple(found)
+    return tuple(rows)
 
 
-def verdicts(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Verdict, ...]:
+def verdicts(
+    scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]
+) -> tuple[ExperimentVerdict, ...]:
     """Return what can be said of so few rounds: the experts specialize, and together they are no worse than
     one model.
     """
@@ -104,6 +114,6 @@ def verdicts(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Ver
         return ()
     mean = {figure.name: figure.mean for figure in figures(scale, results)}
     return (
-        above("FedMix is at least FedAvg", mean["FedMix"], mean["FedAvg"]),
-        above("experts part the classes among them", mean[SPECIALIZATION], 0.3),
+        check_at_least("FedMix is at least FedAvg", mean["FedMix"], mean["FedAvg"]),
+        check_at_least("experts part the classes among them", mean[SPECIALIZATION_FIGURE], 0.3),
     )

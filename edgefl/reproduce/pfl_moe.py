@@ -14,31 +14,31 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgefl.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfig, PartitionConfig
-from edgefl.reproduce.report import Figure, Verdict, above, within
-from edgefl.reproduce.stage import Result, Scale, Stage
+from edgefl.reproduce.report import ExperimentVerdict, Figure, check_at_least, check_within
+from edgefl.reproduce.stage import ExperimentResult, ExperimentScale, ExperimentStage
 
-KINDS = {
+KINDS_BY_SCALE = {
     "smoke": ("ft", "fb", "mf", "mfe"),
     "reduced": ("ft", "fb", "mf", "mfe"),
     "full": ("fb", "mf", "mfe"),
 }
 """The tables have no FT, and 200 epochs of whole models are most of an hour."""
-ROUNDS = {"smoke": 3, "reduced": 20, "full": 1000}
-CLIENTS = {"smoke": 10, "reduced": 100, "full": 100}
-ADAPTATION = {"smoke": 3, "reduced": 10, "full": 200}
-LOCAL = {"smoke": 1, "reduced": 0, "full": 20}
+ROUNDS_BY_SCALE = {"smoke": 3, "reduced": 20, "full": 1000}
+CLIENTS_BY_SCALE = {"smoke": 10, "reduced": 100, "full": 100}
+ADAPT_EPOCHS_BY_SCALE = {"smoke": 3, "reduced": 10, "full": 200}
+LOCAL_ROUNDS_BY_SCALE = {"smoke": 1, "reduced": 0, "full": 20}
 """Rounds of five epochs of a client alone. The paper takes 300 epochs with a rate that falls from .1, we 100
 with .01.
 """
-SAMPLES = {"smoke": 2000, "reduced": 30_000, "full": 0}
+TRAIN_SAMPLES_BY_SCALE = {"smoke": 2000, "reduced": 30_000, "full": 0}
 """Training samples, 0 for all."""
-ABOUT = {
+SETUP_NOTES = {
     "reduced": "paper: 60,000 samples, 1,000 rounds, images cropped and flipped at random; here: 30,000 "
     "samples, 20 rounds, plain images",
     "full": "paper: images cropped and flipped at random, best of 1,000 models; here: plain images, the "
     "last model",
 }
-PAPER = {
+PAPER_RESULTS = {
     "Local, local test": "84.87",
     "Local, global test": "57.77",
     "FedAvg, global test": "90.00",
@@ -50,7 +50,7 @@ PAPER = {
     "MF, global test": "85.45",
     "MFE, global test": "85.30",
 }
-REFERENCE = {
+REFERENCE_RESULTS = {
     "FedAvg, global test": "75.3 / 77.3",
     "FB, local test": "86.9 / 86.7",
     "MF, local test": "86.8 / 86.7",
@@ -61,7 +61,7 @@ REFERENCE = {
 }
 
 
-def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
+def stages(scale: ExperimentScale, seed: int) -> tuple[ExperimentStage, ...]:
     """Return the federation and the personalizations after it."""
     federation: dict[str, Any] = {
         "epochs": 5,
@@ -70,7 +70,7 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
         "batch_size": 10,
     }
     adapting = {
-        "adapt_epochs": ADAPTATION[scale],
+        "adapt_epochs": ADAPT_EPOCHS_BY_SCALE[scale],
         "adapt_learning_rate": 0.001,
         "adapt_batch_size": 64,
         "least_steps": 0,
@@ -78,7 +78,9 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
 
     alone = {"epochs": 5, "learning_rate": 0.01, "momentum": 0.9, "weight_decay": 5e-4, "batch_size": 64}
 
-    def config(algorithm: str, options: Mapping[str, Any], rounds: int = ROUNDS[scale]) -> FederationConfig:
+    def make_config(
+        algorithm: str, options: Mapping[str, Any], rounds: int = ROUNDS_BY_SCALE[scale]
+    ) -> FederationConfig:
         small = scale == "smoke"
         return FederationConfig(
             name="pfl-moe",
@@ -88,47 +90,66 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
             algorithm=algorithm,
             options=options,
             model=ModelConfig("lenet5", (28, 28, 1), 10, {"initializer": "fan-in"}),
-            data=DataConfig("fashion-mnist", num_train=SAMPLES[scale], num_test=1000 if small else 0),
-            partition=PartitionConfig("dirichlet", CLIENTS[scale], {"alpha": 0.5}),
+            data=DataConfig(
+                "fashion-mnist", num_train=TRAIN_SAMPLES_BY_SCALE[scale], num_test=1000 if small else 0
+            ),
+            partition=PartitionConfig("dirichlet", CLIENTS_BY_SCALE[scale], {"alpha": 0.5}),
             personalization=MIXTURE_ONLY,
         )
 
-    stages = [Stage("federation", config("fedavg", federation), on_test=True)]
-    for kind in KINDS[scale]:
-        own = adapting | ({"gate_epochs": ADAPTATION[scale]} if kind in ("mf", "mfe") else {})
-        stages.append(Stage(kind, config(f"pfl-{kind}", federation | own), after="federation", on_test=True))
-    if LOCAL[scale]:
-        stages.append(Stage("local", config("local", alone, LOCAL[scale]), on_test=True))
+    stages = [ExperimentStage("federation", make_config("fedavg", federation), measure_test=True)]
+    for kind in KINDS_BY_SCALE[scale]:
+        adapt_options = adapting | (
+            {"gate_epochs": ADAPT_EPOCHS_BY_SCALE[scale]} if kind in ("mf", "mfe") else {}
+        )
+        stages.append(
+            ExperimentStage(
+                kind,
+                make_config(f"pfl-{kind}", federation | adapt_options),
+                after="federation",
+                measure_test=True,
+            )
+        )
+    if LOCAL_ROUNDS_BY_SCALE[scale]:
+        stages.append(
+            ExperimentStage(
+                "local", make_config("local", alone, LOCAL_ROUNDS_BY_SCALE[scale]), measure_test=True
+            )
+        )
     return tuple(stages)
 
 
-def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figure, ...]:
+def figures(scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]) -> tuple[Figure, ...]:
     """Return the tables' figures in per cent, size-weighted means over clients.
 
     `results`: by stage, one mapping a seed.
     """
-    reference = REFERENCE if scale == "reduced" else {}
+    reference = REFERENCE_RESULTS if scale == "reduced" else {}
 
-    def figure(name: str, stage: str, key: str, part: str = "weighted") -> Figure:
-        measured = tuple(100 * each[stage]["figures"][key][part] for each in results)
-        return Figure(name, measured, PAPER.get(name, ""), reference.get(name, ""))
+    def make_figure(name: str, stage: str, key: str, part: str = "weighted") -> Figure:
+        measured = tuple(100 * stage_results[stage]["figures"][key][part] for stage_results in results)
+        return Figure(name, measured, PAPER_RESULTS.get(name, ""), reference.get(name, ""))
 
-    found = [figure("FedAvg, global test", "federation", "global_federated")]
+    rows = [make_figure("FedAvg, global test", "federation", "global_federated")]
     for test, key in (("local test", "expected"), ("global test", "global")):
-        found += [figure(f"Local, {test}", "local", f"{key}_mixture")] if LOCAL[scale] else []
-        found += [figure(f"FT, {test}", "ft", f"{key}_mixture")] if "ft" in KINDS[scale] else []
-        found.append(figure(f"FB on all samples, {test}", "fb", f"{key}_mixture"))
-        found.append(figure(f"FB, {test}", "mf", f"{key}_adapted"))
-        found += [figure(f"{kind.upper()}, {test}", kind, f"{key}_mixture") for kind in ("mf", "mfe")]
-    found.append(figure("FB, local test, plain mean", "mf", "expected_adapted", "mean"))
-    found += [
-        figure(f"{kind.upper()}, local test, plain mean", kind, "expected_mixture", "mean")
+        rows += (
+            [make_figure(f"Local, {test}", "local", f"{key}_mixture")] if LOCAL_ROUNDS_BY_SCALE[scale] else []
+        )
+        rows += [make_figure(f"FT, {test}", "ft", f"{key}_mixture")] if "ft" in KINDS_BY_SCALE[scale] else []
+        rows.append(make_figure(f"FB on all samples, {test}", "fb", f"{key}_mixture"))
+        rows.append(make_figure(f"FB, {test}", "mf", f"{key}_adapted"))
+        rows += [make_figure(f"{kind.upper()}, {test}", kind, f"{key}_mixture") for kind in ("mf", "mfe")]
+    rows.append(make_figure("FB, local test, plain mean", "mf", "expected_adapted", "mean"))
+    rows += [
+        make_figure(f"{kind.upper()}, local test, plain mean", kind, "expected_mixture", "mean")
         for kind in ("mf", "mfe")
     ]
-    return tuple(found)
+    return tuple(rows)
 
 
-def verdicts(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Verdict, ...]:
+def verdicts(
+    scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]
+) -> tuple[ExperimentVerdict, ...]:
     """Return whether the lines hold, on means over seeds.
 
     They are of the reduced size: the paper's own FB is 2.8 above its FedAvg.
@@ -141,12 +162,15 @@ def verdicts(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Ver
     local = {kind: mean[f"{kind.upper()}, local test"] for kind in kinds}
     fb = mean["FB, global test"]
     return (
-        within("FedAvg is 72 to 80", federated, 72, 80),
-        *(within(f"{k.upper()}, local test, is 85.5 to 88", local[k], 85.5, 88) for k in kinds),
-        *(above(f"{k.upper()}, local test, is at least FedAvg + 6", local[k], federated + 6) for k in kinds),
-        within("MFE, local test, is within .4 of FB", local["mfe"] - local["fb"], -0.4, 0.4),
+        check_within("FedAvg is 72 to 80", federated, 72, 80),
+        *(check_within(f"{k.upper()}, local test, is 85.5 to 88", local[k], 85.5, 88) for k in kinds),
         *(
-            above(
+            check_at_least(f"{k.upper()}, local test, is at least FedAvg + 6", local[k], federated + 6)
+            for k in kinds
+        ),
+        check_within("MFE, local test, is within .4 of FB", local["mfe"] - local["fb"], -0.4, 0.4),
+        *(
+            check_at_least(
                 f"{k.upper()}, global test, is at least FB + .3", mean[f"{k.upper()}, global test"], fb + 0.3
             )
             for k in ("mf", "mfe")

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.report.drawing import PALETTE, drawn, save
-from edgefl.system.format import columns
+from edgefl.report.drawing import PALETTE, draw_figure, save_figure
+from edgefl.system.format import align_columns
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ExperimentVerdict:
     """A line that must hold, what was measured for it, and whether it holds."""
 
     line: str
@@ -43,25 +43,25 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Report:
+class ExperimentReport:
     """An experiment's end. about: how its set-up differs from the paper's, whose figures stand beside."""
 
     experiment: str
     scale: str
     seeds: tuple[int, ...]
     figures: tuple[Figure, ...]
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[ExperimentVerdict, ...]
     seconds: float
     note: Mapping[str, Any]
     about: str = ""
 
 
-def to_json(report: Report) -> dict[str, Any]:
+def to_json(report: ExperimentReport) -> dict[str, Any]:
     """Return the report as one object."""
     return asdict(report) | {"figures": [asdict(figure) | {"mean": figure.mean} for figure in report.figures]}
 
 
-def to_csv(report: Report) -> str:
+def to_csv(report: ExperimentReport) -> str:
     """Return one line a figure: name, paper, reference, mean, and one column a seed."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
@@ -79,15 +79,23 @@ def to_csv(report: Report) -> str:
     return text.getvalue()
 
 
-def to_text(report: Report) -> str:
+def to_text(report: ExperimentReport) -> str:
     """Return the figures as a table, then the verdicts."""
     rows: list[tuple[str, ...]] = [
-        (f"{report.experiment} ({report.scale})", "paper", "reference", "measured", *_heads(report))
+        (
+            f"{report.experiment} ({report.scale})",
+            "paper",
+            "reference",
+            "measured",
+            *_list_seed_headings(report),
+        )
     ]
     for figure in report.figures:
-        each = tuple(f"{value:.2f}" for value in figure.measured) if len(report.seeds) > 1 else ()
-        rows.append((figure.name, figure.paper or "-", figure.reference or "-", f"{figure.mean:.2f}", *each))
-    lines = [columns(rows), *([report.about] if report.about else [])]
+        seed_values = tuple(f"{value:.2f}" for value in figure.measured) if len(report.seeds) > 1 else ()
+        rows.append(
+            (figure.name, figure.paper or "-", figure.reference or "-", f"{figure.mean:.2f}", *seed_values)
+        )
+    lines = [align_columns(rows), *([report.about] if report.about else [])]
     if report.verdicts:
         marks = [
             f"{'holds ' if verdict.holds else 'FAILS '} {verdict.line}: {verdict.measured}"
@@ -97,62 +105,66 @@ def to_text(report: Report) -> str:
     return "\n\n".join(lines)
 
 
-def _heads(report: Report) -> tuple[str, ...]:
+def _list_seed_headings(report: ExperimentReport) -> tuple[str, ...]:
     return tuple(f"seed {seed}" for seed in report.seeds) if len(report.seeds) > 1 else ()
 
 
-def plot(report: Report, path: Path) -> None:
+def plot_report(report: ExperimentReport, path: Path) -> None:
     """Draw the measured figures as bars, with a mark for each seed and, where the reference is a number, one
     for it.
     """
-    places = np.arange(len(report.figures))[::-1]
+    positions = np.arange(len(report.figures))[::-1]
 
     def draw(canvas: Any) -> None:
         axes = canvas.subplots()
         axes.barh(
-            places, [figure.mean for figure in report.figures], color=PALETTE[5], alpha=0.6, label="measured"
+            positions,
+            [figure.mean for figure in report.figures],
+            color=PALETTE[5],
+            alpha=0.6,
+            label="measured",
         )
-        for place, figure in zip(places, report.figures, strict=True):
-            axes.plot(figure.measured, [place] * len(figure.measured), "k|")
-            known = numbers(figure.reference)
+        for position, figure in zip(positions, report.figures, strict=True):
+            axes.plot(figure.measured, [position] * len(figure.measured), "k|")
+            references = parse_numbers(figure.reference)
             axes.plot(
-                known,
-                [place] * len(known),
+                references,
+                [position] * len(references),
                 "d",
                 color=PALETTE[1],
                 markersize=5,
-                label="reference" if place == places[0] else None,
+                label="reference" if position == positions[0] else None,
             )
-        axes.set_yticks(places, [figure.name for figure in report.figures], fontsize="small")
+        axes.set_yticks(positions, [figure.name for figure in report.figures], fontsize="small")
         axes.set_title(f"{report.experiment} ({report.scale}), seeds {', '.join(map(str, report.seeds))}")
         axes.grid(axis="x", alpha=0.3)
-        if any(numbers(figure.reference) for figure in report.figures):
+        if any(parse_numbers(figure.reference) for figure in report.figures):
             axes.legend(fontsize="small")
 
-    save(drawn(draw, 8, 0.7 + 0.32 * len(report.figures)), path)
+    save_figure(draw_figure(draw, 8, 0.7 + 0.32 * len(report.figures)), path)
 
 
-def numbers(text: str) -> Sequence[float]:
+def parse_numbers(text: str) -> Sequence[float]:
     """Return the numbers of a reference such as `75.3 / 77.3`."""
-    found = []
+    values = []
     for part in text.replace("/", " ").split():
         try:
-            found.append(float(part))
+            values.append(float(part))
         except ValueError:
             continue
-    return found
+    return values
 
 
-def above(line: str, value: float, least: float) -> Verdict:
+def check_at_least(line: str, value: float, least: float) -> ExperimentVerdict:
     """Return the verdict of `value >= least`."""
-    return Verdict(line, f"{value:.2f} against {least:.2f}", bool(value >= least))
+    return ExperimentVerdict(line, f"{value:.2f} against {least:.2f}", bool(value >= least))
 
 
-def below(line: str, value: float, most: float) -> Verdict:
+def check_at_most(line: str, value: float, most: float) -> ExperimentVerdict:
     """Return the verdict of `value <= most`."""
-    return Verdict(line, f"{value:.2f} against {most:.2f}", bool(value <= most))
+    return ExperimentVerdict(line, f"{value:.2f} against {most:.2f}", bool(value <= most))
 
 
-def within(line: str, value: float, low: float, high: float) -> Verdict:
+def check_within(line: str, value: float, low: float, high: float) -> ExperimentVerdict:
     """Return the verdict of `low <= value <= high`."""
-    return Verdict(line, f"{value:.2f}, expected {low:g} to {high:g}", bool(low <= value <= high))
+    return ExperimentVerdict(line, f"{value:.2f}, expected {low:g} to {high:g}", bool(low <= value <= high))

@@ -19,27 +19,27 @@ from edgefl.errors import ExportError
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.reproduce.cached_learner import CachedLearner
 from edgefl.reproduce.timed_engine import TimedEngine, read_seconds
+from edgefl.runs.client_directories import make_state_writer
 from edgefl.runs.directory import RunDirectory, read_json
-from edgefl.runs.mixtures import keep_states
-from edgefl.runs.pipeline import Shared, play, shared_out
+from edgefl.runs.pipeline import PartitionedDataset, open_partitioned_dataset, play_run
 from edgefl.runs.progress import RoundProgress
-from edgefl.runs.summary import confusions, gates, summarize
-from edgefl.simulation.clients import Federation, without_mixture
-from edgefl.simulation.diagnostics import models_on_test
-from edgefl.simulation.engines.base import Engine, Serial
-from edgefl.simulation.engines.processes import Processes
-from edgefl.simulation.simulate import States
-from edgefl.system.progress import Telling
+from edgefl.runs.summary import encode_confusions, encode_gates, summarize_run
+from edgefl.simulation.clients import SimulatedFederation, drop_mixture
+from edgefl.simulation.diagnostics import evaluate_models
+from edgefl.simulation.engines.base import Engine, SerialEngine
+from edgefl.simulation.engines.processes import ProcessEngine
+from edgefl.simulation.simulate import ClientStates
+from edgefl.system.progress import Progress
 from edgefl.types import ServerState
 
-Scale = Literal["smoke", "reduced", "full"]
+ExperimentScale = Literal["smoke", "reduced", "full"]
 """smoke: a minute or two, to see that all of it runs; reduced: minutes, with the lines that must hold; full:
 the paper's sizes.
 """
 
 
 @dataclass(frozen=True)
-class Stage:
+class ExperimentStage:
     """One federation of an experiment, with the measurements to make.
 
     Attributes:
@@ -56,13 +56,13 @@ class Stage:
     name: str
     config: FederationConfig
     after: str = ""
-    on_test: bool = False
-    models: bool = False
-    int8: bool = False
-    late: int = 0
+    measure_test: bool = False
+    measure_models: bool = False
+    measure_int8: bool = False
+    num_late: int = 0
 
 
-Result = Mapping[str, Any]
+ExperimentResult = Mapping[str, Any]
 """The summary of a stage, see `summarize`, with further keys.
 
 records: one record per round.
@@ -72,86 +72,93 @@ client's row has the two parts, round_seconds and personalization_seconds. None:
 """
 
 
-class Stages:
+class StageRunner:
     """Plays stages, each in its own directory. A finished stage is read, an interrupted one continues."""
 
-    def __init__(self, out: Path, command: str, processes: int, telling: Telling) -> None:
-        self._telling = telling
+    def __init__(self, out: Path, command: str, processes: int, progress: Progress) -> None:
+        self._progress = progress
         self._out = out
         self._command = command
         self._processes = processes
-        self._open = ExitStack()
-        self._shared: tuple[Any, tuple[Shared, Path]] | None = None
+        self._exit_stack = ExitStack()
+        self._shared: tuple[Any, tuple[PartitionedDataset, Path]] | None = None
         self._runs: dict[str, RunDirectory] = {}
 
-    def __enter__(self) -> "Stages":
+    def __enter__(self) -> "StageRunner":
         """Data sets are opened as they are needed."""
         return self
 
     def __exit__(self, *error: object) -> None:
         """Close the data sets."""
-        self._open.close()
+        self._exit_stack.close()
 
-    def _data(self, config: FederationConfig) -> tuple[Shared, Path]:
+    def _open_data(self, config: FederationConfig) -> tuple[PartitionedDataset, Path]:
         """Return the data set and a directory for local models, which stages with the same data share."""
         key = (config.data, config.partition, config.seed)
         if self._shared is None or self._shared[0] != key:
-            self._open.close()
-            models = self._open.enter_context(tempfile.TemporaryDirectory(prefix="edgefl-local-models-"))
-            self._shared = (key, (self._open.enter_context(shared_out(config)), Path(models)))
+            self._exit_stack.close()
+            models = self._exit_stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="edgefl-local-models-")
+            )
+            self._shared = (
+                key,
+                (self._exit_stack.enter_context(open_partitioned_dataset(config)), Path(models)),
+            )
         return self._shared[1]
 
-    def _open_engine(self, federation: Federation, seconds: Path, models: Path) -> Engine:
+    def _open_engine(self, federation: SimulatedFederation, seconds: Path, models: Path) -> Engine:
         count = self._processes
         federation = replace(federation, open_learner=partial(CachedLearner, directory=models))
-        return TimedEngine(Serial(federation) if count == 1 else Processes(federation, count), seconds)
+        return TimedEngine(
+            SerialEngine(federation) if count == 1 else ProcessEngine(federation, count), seconds
+        )
 
-    def play(self, stage: Stage, label: str) -> Result:
+    def play(self, stage: ExperimentStage, label: str) -> ExperimentResult:
         """Return the stage's result, played if it is not there yet."""
         config = stage.config
         run = RunDirectory(self._out / f"{stage.name}-{config.seed}", config, self._command, resume=True)
         self._runs[stage.name] = run
         if run.files.summary.exists():
-            return {**read_json(run.files.summary), "records": run.records()}
-        self._telling.doing(f"{label}: data, and the plan if it is new")
-        shared, models = self._data(config)
+            return {**read_json(run.files.summary), "records": run.read_records()}
+        self._progress.update(f"{label}: data, and the plan if it is new")
+        shared, models = self._open_data(config)
         start: ServerState | None = run.state
-        states: States = run.states
+        states: ClientStates = run.states
         if stage.after:
             before = self._runs[stage.after]
             start = before.load_state()
             states = ChainMap({}, before.states)
-        late = sorted(shared.shards)[len(shared.shards) - stage.late :]
-        progress = RoundProgress(config.rounds, self._telling, f"{label}: ")
-        simulation = play(
+        late = sorted(shared.shards)[len(shared.shards) - stage.num_late :]
+        progress = RoundProgress(config.rounds, self._progress, f"{label}: ")
+        simulation = play_run(
             run,
             config,
             shared,
             open_engine=lambda federation: self._open_engine(federation, run.files.seconds, models),
-            measure_test=stage.on_test,
+            measure_test=stage.measure_test,
             start=start,
             states=states,
             progress=progress,
-            keep_result=keep_states(run, config, shared) if stage.int8 else without_mixture,
+            keep_result=make_state_writer(run, config, shared) if stage.measure_int8 else drop_mixture,
             without_rounds=late,
         )
-        records = [] if stage.after else run.records()
-        summary = summarize(config, simulation, records, shared.allotments, shared.test_counts)
-        if stage.models:
+        records = [] if stage.after else run.read_records()
+        summary = summarize_run(config, simulation, records, shared.client_partitions, shared.test_counts)
+        if stage.measure_models:
             dataset = shared.shards.dataset
-            plan = run.plan()
+            plan = run.read_plan()
             assert plan is not None
-            figures = models_on_test(
+            figures = evaluate_models(
                 plan[0], LiteRTLearner(plan[0]), simulation.state, as_float(dataset.x_test), dataset.y_test
             )
             summary["models"] = {name: figure["accuracy"] for name, figure in figures.items()}
         summary["late"] = late
         _add_seconds(summary, records, read_seconds(run.files.seconds), simulation.state.round)
-        if stage.int8:
-            self._telling.doing(f"{label}: int8 models")
+        if stage.measure_int8:
+            self._progress.update(f"{label}: int8 models")
             _measure_int8(run, summary)
-        run.write(run.files.confusion, confusions(simulation))
-        run.write(run.files.gates, gates(simulation))
+        run.write(run.files.confusion, encode_confusions(simulation))
+        run.write(run.files.gates, encode_gates(simulation))
         run.write(run.files.summary, json.dumps(summary, indent=1, allow_nan=False) + "\n")
         return {**summary, "records": records}
 
@@ -174,14 +181,14 @@ def _add_seconds(
     for row in summary["clients"]:
         measured = seconds.get(row["id"], {})
         rounds = [measured.get(record["round"]) for record in records if row["id"] in record["updates"]]
-        row["round_seconds"] = _total(rounds)
+        row["round_seconds"] = _sum_measured(rounds)
         row["personalization_seconds"] = measured.get(personalization)
-        totals.append(_total([row["round_seconds"], row["personalization_seconds"]]))
-    total = _total(totals)
+        totals.append(_sum_measured([row["round_seconds"], row["personalization_seconds"]]))
+    total = _sum_measured(totals)
     summary["device_seconds"] = None if total is None else round(total / len(totals), 2)
 
 
-def _total(values: Sequence[float | None]) -> float | None:
+def _sum_measured(values: Sequence[float | None]) -> float | None:
     """Return the sum of the values; None when one is missing."""
     measured = [value for value in values if value is not None]
     return sum(measured) if len(measured) == len(values) else None
@@ -198,8 +205,8 @@ def _measure_int8(run: RunDirectory, summary: dict[str, Any]) -> None:
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         raise ExportError(f"the models of {run.files.root} cannot be quantized: {lines[-1] if lines else ''}")
-    found = {row["id"]: row for row in json.loads(done.stdout)}
+    exported = {row["id"]: row for row in json.loads(done.stdout)}
     for row in summary["clients"]:
-        row["accuracy_shipped_int8"] = found[row["id"]]["accuracy_int8"]
-        row["tflite_bytes"] = found[row["id"]]["tflite_bytes"]
+        row["accuracy_shipped_int8"] = exported[row["id"]]["accuracy_int8"]
+        row["tflite_bytes"] = exported[row["id"]]["tflite_bytes"]
     shutil.rmtree(run.files.mixtures)

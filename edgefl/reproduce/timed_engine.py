@@ -32,12 +32,12 @@ class TimedEngine:
         """See `Engine.run`."""
         pending: deque[WorkItem] = deque()
 
-        def remembered() -> Iterator[WorkItem]:
+        def record_items() -> Iterator[WorkItem]:
             for item in items:
                 pending.append(item)
                 yield item
 
-        for seconds, result in self._engine.run(partial(timed, function), remembered()):
+        for seconds, result in self._engine.run(partial(time_function, function), record_items()):
             item = pending.popleft()
             line = json.dumps([item.client_id, item.broadcast.round, round(seconds, 4)])
             with self._path.open("a") as file:
@@ -56,19 +56,19 @@ class TimedEngine:
         self._engine.__exit__(kind, error, trace)
 
 
-def timed(function: ClientFunction[T], federation: OpenFederation, item: WorkItem) -> tuple[float, T]:
+def time_function(function: ClientFunction[T], federation: OpenFederation, item: WorkItem) -> tuple[float, T]:
     """Return the processor seconds of a function for one work item, and its result.
 
     A model that a `CachedLearner` read counts with the seconds of its training.
     """
 
-    def now() -> float:
+    def read_clock() -> float:
         learner = federation.runner.learner
         return time.process_time() + (learner.saved_s if isinstance(learner, CachedLearner) else 0.0)
 
-    began = now()
+    began = read_clock()
     result = function(federation, item)
-    return now() - began, result
+    return read_clock() - began, result
 
 
 def read_seconds(path: Path) -> dict[str, dict[int, float]]:

@@ -14,15 +14,15 @@ from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, PlanError, StateError
 from edgefl.plan.spec import INITIAL_FILE, Plan, load_plan
 from edgefl.runs.states import FileStates
-from edgefl.server.initial import decode_initial
+from edgefl.server.initial_weights import decode_initial_weights
 from edgefl.simulation.simulate import Record
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
-from edgefl.storage.run_directory import REMEDY, RunFiles
+from edgefl.storage.run_directory import RUN_SPACE_REMEDY, RunFiles
 from edgefl.system.files import parse_json, write_errors, write_state
-from edgefl.system.host import machine, versions
+from edgefl.system.host import describe_machine, read_versions
 from edgefl.types import ServerState, Weights
 
-CHECKPOINT_S = 2.0
+CHECKPOINT_INTERVAL_S = 2.0
 
 
 class RunDirectory:
@@ -34,9 +34,9 @@ class RunDirectory:
 
     def __init__(self, path: Path, config: FederationConfig, command: str, *, resume: bool) -> None:
         self.files = RunFiles(path)
-        wanted = json.loads(json.dumps(asdict(config)))
+        config_values = json.loads(json.dumps(asdict(config)))
         if self.files.note.exists():
-            self._check(wanted, resume)
+            self._check(config_values, resume)
         elif path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise ConfigError(
                 f"{path} is in use, expected a new or empty directory; give another --out, or remove it"
@@ -44,10 +44,10 @@ class RunDirectory:
         else:
             path.mkdir(parents=True, exist_ok=True)
             note = {
-                "config": wanted,
+                "config": config_values,
                 "command": command,
-                "versions": versions(),
-                "machine": machine(),
+                "versions": read_versions(),
+                "machine": describe_machine(),
                 "started": time.strftime("%Y-%m-%d %H:%M:%S"),
             }
             self.write(self.files.note, json.dumps(note, indent=1) + "\n")
@@ -55,32 +55,34 @@ class RunDirectory:
         self.files.clients.mkdir(exist_ok=True)
         self._last = 0 if self.state is None else self.state.round - 1
         self.states = FileStates(self.files, self._last)
-        self.held: dict[str, list[str]] = (
-            read_json(held) if (held := self.files.held(round=self._last)).exists() else {}
+        self.sent_models: dict[str, list[str]] = (
+            read_json(sent_models_path)
+            if (sent_models_path := self.files.client_models(round=self._last)).exists()
+            else {}
         )
         self._trim()
         self._saved = time.monotonic()
 
-    def _check(self, wanted: Mapping[str, Any], resume: bool) -> None:
+    def _check(self, config_values: Mapping[str, Any], resume: bool) -> None:
         if not resume:
             raise ConfigError(
                 f"{self.files.root} holds a run; go on with it by --resume, give another --out, or remove it"
             )
-        before = self.note()["config"]
+        before = self.read_note()["config"]
         if not isinstance(before, dict):
             raise StateError(
                 f"{self.files.note} holds no configuration; give another --out, or remove {self.files.root}"
             )
         # an older version did not know all keys, and did what their defaults say
         before = {**json.loads(json.dumps(asdict(FederationConfig()))), **before}
-        other = [key for key in wanted if wanted[key] != before.get(key) and key != "rounds"]
+        other = [key for key in config_values if config_values[key] != before.get(key) and key != "rounds"]
         if other:
             raise ConfigError(
                 f"{self.files.root} holds a run with another {other[0]} ({before.get(other[0])}); give "
                 "another --out"
             )
 
-    def note(self) -> dict[str, Any]:
+    def read_note(self) -> dict[str, Any]:
         """Return the note of the run: config, command, versions, machine; None for a missing one."""
         return {
             "config": None,
@@ -92,7 +94,7 @@ class RunDirectory:
 
     def write(self, path: Path, text: str) -> None:
         """Write a text file of the run; StateError when the disk refuses it."""
-        write_state(path, text.encode(), remedy=REMEDY)
+        write_state(path, text.encode(), remedy=RUN_SPACE_REMEDY)
 
     def load_state(self) -> ServerState | None:
         """Return the last checkpoint's state; None before the first."""
@@ -104,7 +106,7 @@ class RunDirectory:
         except StateError as error:
             raise StateError(f"{path}: {error}") from error
 
-    def plan(self) -> tuple[Plan, Weights] | None:
+    def read_plan(self) -> tuple[Plan, Weights] | None:
         """Return the run's plan and initial weights; None before they are built."""
         initial = self.files.plan / INITIAL_FILE
         if not initial.exists():
@@ -113,9 +115,9 @@ class RunDirectory:
             plan = load_plan(self.files.plan)
         except PlanError as error:
             raise PlanError(f"{self.files.plan}: {error}") from error
-        return plan, decode_initial(initial.read_bytes(), plan.spec, str(initial))
+        return plan, decode_initial_weights(initial.read_bytes(), plan.spec, str(initial))
 
-    def records(self) -> list[dict[str, Any]]:
+    def read_records(self) -> list[dict[str, Any]]:
         """Return one record a round, first to last."""
         path = self.files.rounds
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -130,17 +132,19 @@ class RunDirectory:
             raise StateError(
                 f"{path} is damaged: {error!r}; give another --out, or remove {self.files.root}"
             ) from error
-        kept = [round for round in rounds if round <= self._last]
-        if kept != list(range(self._last - len(kept) + 1, self._last + 1)) or (self._last and not kept):
+        remaining = [round for round in rounds if round <= self._last]
+        if remaining != list(range(self._last - len(remaining) + 1, self._last + 1)) or (
+            self._last and not remaining
+        ):
             raise StateError(
                 f"{path} lacks rounds, expected all to {self._last}; give another --out, or remove "
                 f"{self.files.root}"
             )
-        if len(kept) < len(lines):
-            self.write(path, "".join(lines[: len(kept)]))
+        if len(remaining) < len(lines):
+            self.write(path, "".join(lines[: len(remaining)]))
 
     def save_round(
-        self, state: ServerState, record: Record, held: Mapping[str, list[str]], *, last: bool
+        self, state: ServerState, record: Record, sent_models: Mapping[str, list[str]], *, last: bool
     ) -> None:
         """Append the round's line and, every two seconds and at the last round, write a checkpoint. held: see
         `Traffic`.
@@ -148,30 +152,30 @@ class RunDirectory:
         line = {
             name: value
             for name, value in asdict(record).items()
-            if name != "likeness"
+            if name != "similarity"
             and (name != "measured" or value)
             and (not name.startswith(("accuracy_", "hours")) or math.isfinite(value))
         }
-        if record.likeness is not None:
-            self.write(self.files.clusters, json.dumps(record.likeness, allow_nan=False) + "\n")
-        due = last or time.monotonic() - self._saved >= CHECKPOINT_S
+        if record.similarity is not None:
+            self.write(self.files.clusters, json.dumps(record.similarity, allow_nan=False) + "\n")
+        due = last or time.monotonic() - self._saved >= CHECKPOINT_INTERVAL_S
         path = self.files.rounds
-        with write_errors(path, REMEDY), path.open("a") as file:
+        with write_errors(path, RUN_SPACE_REMEDY), path.open("a") as file:
             file.write(json.dumps(line, allow_nan=True) + "\n")
             if due:  # a checkpoint must not outlive the lines of its rounds
                 file.flush()
                 os.fsync(file.fileno())
         if due:
             # before the state, which it belongs to
-            self.write(self.files.held(round=record.round), json.dumps(held))
-            write_state(self.files.server_state, encode_server_state(state), remedy=REMEDY)
-            self.states.keep()
-            self.files.held(round=self._last).unlink(missing_ok=True)
+            self.write(self.files.client_models(round=record.round), json.dumps(sent_models))
+            write_state(self.files.server_state, encode_server_state(state), remedy=RUN_SPACE_REMEDY)
+            self.states.commit()
+            self.files.client_models(round=self._last).unlink(missing_ok=True)
             self._last = record.round
             self._saved = time.monotonic()
-        self.states.at(state.round)
+        self.states.set_round(state.round)
 
-    def free(self) -> int:
+    def count_free_bytes(self) -> int:
         """Return the free bytes of its disk."""
         return shutil.disk_usage(self.files.root).free
 
@@ -179,11 +183,11 @@ class RunDirectory:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; StateError when it is missing or damaged."""
     try:
-        found = parse_json(path.read_text())
+        value = parse_json(path.read_text())
     except (OSError, ValueError) as error:
         raise StateError(f"cannot read {path}: {error}; is this the directory of a run?") from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise StateError(
-            f"{path} holds a {type(found).__name__}, expected an object; is this the directory of a run?"
+            f"{path} holds a {type(value).__name__}, expected an object; is this the directory of a run?"
         )
-    return found
+    return value

@@ -9,7 +9,7 @@ Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Spread:
+class FigureSummary:
     """One figure over clients: plain mean, mean weighted by size, standard deviation over clients, 10th
     percentile.
     """
@@ -21,37 +21,41 @@ class Spread:
     count: int
 
 
-def spread(values: ArrayLike, sizes: ArrayLike) -> Spread:
+def summarize_figure(values: ArrayLike, sizes: ArrayLike) -> FigureSummary:
     """Return how a figure is spread over clients: values float[clients], sizes float[clients] > 0.
 
     NaN values are left out.
 
     The standard deviation is that of the population. All is NaN when no value is a number.
     """
-    found = np.asarray(values, np.float64)
+    finite_values = np.asarray(values, np.float64)
     weights = np.asarray(sizes, np.float64)
-    known = np.isfinite(found)
-    found = found[known]
-    weights = weights[known]
-    if not len(found):
-        return Spread(*(float("nan"),) * 4, 0)
-    weighted = float(np.average(found, weights=weights)) if weights.sum() > 0 else float("nan")
-    return Spread(
-        float(found.mean()), weighted, float(found.std()), float(np.percentile(found, 10)), len(found)
+    is_finite = np.isfinite(finite_values)
+    finite_values = finite_values[is_finite]
+    weights = weights[is_finite]
+    if not len(finite_values):
+        return FigureSummary(*(float("nan"),) * 4, 0)
+    weighted = float(np.average(finite_values, weights=weights)) if weights.sum() > 0 else float("nan")
+    return FigureSummary(
+        float(finite_values.mean()),
+        weighted,
+        float(finite_values.std()),
+        float(np.percentile(finite_values, 10)),
+        len(finite_values),
     )
 
 
-def cdf(values: ArrayLike) -> tuple[Vector, Vector]:
+def compute_cdf(values: ArrayLike) -> tuple[Vector, Vector]:
     """Return (sorted values, share of clients with at most that value), both float64[clients].
 
     NaN values are left out.
     """
-    found = np.sort(np.asarray(values, np.float64))
-    found = found[np.isfinite(found)]
-    return found, np.arange(1, len(found) + 1) / max(1, len(found))
+    sorted_values = np.sort(np.asarray(values, np.float64))
+    sorted_values = sorted_values[np.isfinite(sorted_values)]
+    return sorted_values, np.arange(1, len(sorted_values) + 1) / max(1, len(sorted_values))
 
 
-def local_test(by_class: ArrayLike, class_share: ArrayLike) -> float:
+def estimate_local_accuracy(by_class: ArrayLike, class_share: ArrayLike) -> float:
     """Return the accuracy that a client can expect on its own classes: sum over classes of accuracy times the
     client's share.
 
@@ -60,10 +64,14 @@ def local_test(by_class: ArrayLike, class_share: ArrayLike) -> float:
     """
     accuracy = np.asarray(by_class, np.float64)
     share = np.asarray(class_share, np.float64)
-    known = np.isfinite(accuracy) & (share > 0)
-    return float(np.average(accuracy[known], weights=share[known])) if known.any() else float("nan")
+    is_counted = np.isfinite(accuracy) & (share > 0)
+    return (
+        float(np.average(accuracy[is_counted], weights=share[is_counted]))
+        if is_counted.any()
+        else float("nan")
+    )
 
 
-def global_test(by_class: ArrayLike, counts: ArrayLike) -> float:
+def estimate_global_accuracy(by_class: ArrayLike, counts: ArrayLike) -> float:
     """Return the plain accuracy on a test set with `counts` samples of each class."""
-    return local_test(by_class, counts)
+    return estimate_local_accuracy(by_class, counts)

@@ -18,24 +18,24 @@ from numpy.typing import NDArray
 from edgefl.algorithms.registry import check_plan_options
 from edgefl.config import FederationConfig, with_simulated_clients
 from edgefl.data.dataset import as_float
-from edgefl.data.mapped import MappedShards, map_dataset
-from edgefl.data.partitions.client_partition import Allotment
+from edgefl.data.mapped_shards import MappedShards, map_dataset
+from edgefl.data.partitions.client_partition import ClientPartition
 from edgefl.errors import EdgeflError
-from edgefl.loggers.scalars import Write, round_scalars
+from edgefl.loggers.scalars import Write, extract_round_scalars
 from edgefl.plan.spec import INITIAL_FILE, Plan, save_plan
 from edgefl.runs.directory import RunDirectory
 from edgefl.runs.progress import RoundProgress
 from edgefl.server.divergence import explain_no_progress
-from edgefl.simulation.clients import ClientResult, Federation, without_mixture
-from edgefl.simulation.communication_cost import Traffic
-from edgefl.simulation.engines.base import Engine, Serial
-from edgefl.simulation.engines.processes import Processes
-from edgefl.simulation.simulate import KeepResult, Record, Simulation, States, simulate
+from edgefl.simulation.clients import ClientResult, SimulatedFederation, drop_mixture
+from edgefl.simulation.communication_cost import CommunicationCost
+from edgefl.simulation.engines.base import Engine, SerialEngine
+from edgefl.simulation.engines.processes import ProcessEngine
+from edgefl.simulation.simulate import ClientStates, KeepResult, Record, Simulation, simulate
 from edgefl.simulation.virtual_time import EngineTrainer, FleetFigures, simulate_fleet
 from edgefl.system.files import write_atomic
-from edgefl.system.progress import Telling
-from edgefl.system.signals import deaf_children, ended_with_this
-from edgefl.system.stderr import quiet_stderr
+from edgefl.system.progress import Progress
+from edgefl.system.signals import ignore_ctrl_c, terminate_children
+from edgefl.system.stderr import suppress_stderr
 from edgefl.types import ServerState, Weights
 from edgefl.wire.tensors import encode_weights
 
@@ -43,14 +43,14 @@ LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Shared:
+class PartitionedDataset:
     """A data set as it was shared out.
 
     `shards` read it from a directory that lives as long as the context.
     """
 
     shards: MappedShards
-    allotments: Mapping[str, Allotment]
+    client_partitions: Mapping[str, ClientPartition]
 
     @property
     def test_counts(self) -> NDArray[np.int64]:
@@ -59,40 +59,42 @@ class Shared:
 
 
 @contextmanager
-def shared_out(config: FederationConfig) -> Iterator[Shared]:
+def open_partitioned_dataset(config: FederationConfig) -> Iterator[PartitionedDataset]:
     """Load the data set of a configuration, share it out, and map it. DataError, ConfigError."""
     from edgefl.data import load_data
-    from edgefl.data.partitions.registry import make_allotments
+    from edgefl.data.partitions.registry import make_client_partitions
 
     dataset = load_data(config.data, config.seed, input_shape=config.model.input_shape)
-    allotments = make_allotments(dataset, config.partition, config.seed)
+    client_partitions = make_client_partitions(dataset, config.partition, config.seed)
     with tempfile.TemporaryDirectory(prefix="edgefl-data-") as directory:
-        yield Shared(map_dataset(dataset, allotments, Path(directory)), allotments)
+        yield PartitionedDataset(map_dataset(dataset, client_partitions, Path(directory)), client_partitions)
 
 
 @contextmanager
-def reading(config: FederationConfig, telling: Telling) -> Iterator[Shared]:
+def open_dataset_with_progress(config: FederationConfig, progress: Progress) -> Iterator[PartitionedDataset]:
     """Open `shared_out` and tell of it meanwhile."""
-    telling.at(f"reading {config.data.name}, sharing it out to {config.partition.num_clients} clients")
-    with shared_out(config) as shared:
-        yield shared
+    progress.update_live(
+        f"reading {config.data.name}, sharing it out to {config.partition.num_clients} clients"
+    )
+    with open_partitioned_dataset(config) as partitioned:
+        yield partitioned
 
 
 def _build(config: FederationConfig) -> tuple[Plan, Weights]:
-    with quiet_stderr():
+    with suppress_stderr():
         from edgefl.algorithms.plans import build_plan
 
         return build_plan(config)
 
 
-def build_apart(config: FederationConfig) -> tuple[Plan, Weights]:
+def build_plan_in_subprocess(config: FederationConfig) -> tuple[Plan, Weights]:
     """Build the plan in a process of its own: this one never holds TensorFlow.
 
     Raises what `build_plan` raises, and EdgeflError when that process is killed.
     """
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool, ended_with_this():
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool, terminate_children():
         try:
-            with deaf_children():
+            with ignore_ctrl_c():
                 building = pool.submit(_build, config)
             return building.result()
         except BrokenProcessPool as error:
@@ -101,7 +103,7 @@ def build_apart(config: FederationConfig) -> tuple[Plan, Weights]:
             ) from error
 
 
-def open_plan(run: RunDirectory, config: FederationConfig) -> tuple[Plan, Weights]:
+def load_or_build_plan(run: RunDirectory, config: FederationConfig) -> tuple[Plan, Weights]:
     """Return the run's plan, built if it is not there yet.
 
     The plan's options hold from then on, whatever the configuration says.
@@ -109,29 +111,29 @@ def open_plan(run: RunDirectory, config: FederationConfig) -> tuple[Plan, Weight
     Raises:
         PlanError: another version of edgefl began the run, with options that this one does not know.
     """
-    found = run.plan()
-    if found is not None:
+    plan_and_weights = run.read_plan()
+    if plan_and_weights is not None:
         remedy = "go on with the version that began this run, or begin anew with another --out"
-        check_plan_options(found[0].spec, f"{remedy} (this is {run.files.root})")
-    if found is None:
-        found = build_apart(with_simulated_clients(config))
-        save_plan(found[0], run.files.plan)
-        write_atomic(run.files.plan / INITIAL_FILE, encode_weights(found[1]))
-    return found
+        check_plan_options(plan_and_weights[0].spec, f"{remedy} (this is {run.files.root})")
+    if plan_and_weights is None:
+        plan_and_weights = build_plan_in_subprocess(with_simulated_clients(config))
+        save_plan(plan_and_weights[0], run.files.plan)
+        write_atomic(run.files.plan / INITIAL_FILE, encode_weights(plan_and_weights[1]))
+    return plan_and_weights
 
 
-def play(
+def play_run(
     run: RunDirectory,
     config: FederationConfig,
-    shared: Shared,
+    partitioned: PartitionedDataset,
     *,
     processes: int = 1,
     measure_test: bool = True,
-    open_engine: Callable[[Federation], Engine] | None = None,
+    open_engine: Callable[[SimulatedFederation], Engine] | None = None,
     progress: RoundProgress | None = None,
-    keep_result: KeepResult = without_mixture,
+    keep_result: KeepResult = drop_mixture,
     start: ServerState | None = None,
-    states: States | None = None,
+    states: ClientStates | None = None,
     evaluate_every: int = 0,
     log: Write | None = None,
     without_rounds: Collection[str] = (),
@@ -148,16 +150,16 @@ def play(
         start, states: the end of another run, to personalize from it in place of this run's checkpoint.
         log: receives each round's scalars.
     """
-    plan, initial = open_plan(run, config)
-    dataset = shared.shards.dataset
-    traffic = Traffic(run.held, config.codec, config.task_settings)
+    plan, initial = load_or_build_plan(run, config)
+    dataset = partitioned.shards.dataset
+    traffic = CommunicationCost(run.sent_models, config.codec, config.task_settings)
     if progress:
         progress.begin(run.state.round - 1 if run.state else 0)
 
     def save(state: ServerState, record: Record) -> None:
-        run.save_round(state, record, traffic.held, last=state.round > config.rounds)
+        run.save_round(state, record, traffic.sent_models, last=state.round > config.rounds)
         if log:
-            log(record.round, round_scalars(asdict(record)))
+            log(record.round, extract_round_scalars(asdict(record)))
         if progress:
             progress(state, record)
 
@@ -167,14 +169,14 @@ def play(
         nonlocal done
         done += 1
         if progress:
-            progress.ending(done, len(shared.shards))
+            progress.report_client(done, len(partitioned.shards))
         return keep_result(client_id, result)
 
     test = (as_float(dataset.x_test), dataset.y_test) if measure_test else None
     return simulate(
         plan,
         initial,
-        shared.shards,
+        partitioned.shards,
         config,
         processes=processes,
         open_engine=open_engine,
@@ -185,7 +187,7 @@ def play(
         progress=save,
         keep_result=count,
         evaluate_every=evaluate_every,
-        losses=[] if start else [record["loss"] for record in run.records()],
+        losses=[] if start else [record["loss"] for record in run.read_records()],
         without_rounds=without_rounds,
     )
 
@@ -193,12 +195,12 @@ def play(
 def play_fleet(
     run: RunDirectory,
     config: FederationConfig,
-    shared: Shared,
+    partitioned: PartitionedDataset,
     *,
     processes: int = 1,
-    open_engine: Callable[[Federation], Engine] | None = None,
+    open_engine: Callable[[SimulatedFederation], Engine] | None = None,
     progress: RoundProgress | None = None,
-    keep_result: KeepResult = without_mixture,
+    keep_result: KeepResult = drop_mixture,
     log: Write | None = None,
 ) -> tuple[Simulation, FleetFigures]:
     """Play a run in virtual time, see `edgefl.simulation.virtual_time`. It cannot be continued.
@@ -211,8 +213,8 @@ def play_fleet(
         progress: receives rounds and clients that are done.
         log: receives each round's scalars.
     """
-    plan, initial = open_plan(run, config)
-    dataset = shared.shards.dataset
+    plan, initial = load_or_build_plan(run, config)
+    dataset = partitioned.shards.dataset
     if progress:
         progress.begin(0)
     results: dict[str, ClientResult] = {}
@@ -220,20 +222,22 @@ def play_fleet(
     def save(state: ServerState, record: Record) -> None:
         run.save_round(state, record, {}, last=state.round > config.rounds)
         if log:
-            log(record.round, round_scalars(asdict(record)))
+            log(record.round, extract_round_scalars(asdict(record)))
         if progress:
             progress(state, record)
 
     def count(client_id: str, result: ClientResult) -> ClientResult:
         results[client_id] = keep_result(client_id, result)
         if progress:
-            progress.ending(len(results), len(shared.shards))
+            progress.report_client(len(results), len(partitioned.shards))
         return results[client_id]
 
     test = as_float(dataset.x_test), dataset.y_test
-    federation = Federation(plan, config.seed, shared.shards, test)
-    counts = {client_id: len(shared.shards[client_id].y_train) for client_id in sorted(shared.shards)}
-    with (open_engine or partial(_local_engine, processes))(federation) as engine:
+    federation = SimulatedFederation(plan, config.seed, partitioned.shards, test)
+    counts = {
+        client_id: len(partitioned.shards[client_id].y_train) for client_id in sorted(partitioned.shards)
+    }
+    with (open_engine or partial(_open_local_engine, processes))(federation) as engine:
         trainer = EngineTrainer(plan, engine, counts, count)
         state, figures = simulate_fleet(
             plan,
@@ -244,14 +248,14 @@ def play_fleet(
             log=lambda hours, line: LOGGER.info("%.2f h: %s", hours, line),
             progress=save,
         )
-    records = run.records()
+    records = run.read_records()
     losses = [record["loss"] for record in records]
     accuracy = records[-1].get("accuracy_mean", math.nan) if records else math.nan
     if warning := explain_no_progress(losses, plan.spec.num_classes, accuracy):
         LOGGER.warning(warning)
-    kept = {client_id: results[client_id] for client_id in sorted(results)}
-    return Simulation(state, kept), figures
+    sorted_results = {client_id: results[client_id] for client_id in sorted(results)}
+    return Simulation(state, sorted_results), figures
 
 
-def _local_engine(processes: int, federation: Federation) -> Engine:
-    return Serial(federation) if processes == 1 else Processes(federation, processes)
+def _open_local_engine(processes: int, federation: SimulatedFederation) -> Engine:
+    return SerialEngine(federation) if processes == 1 else ProcessEngine(federation, processes)

@@ -4,25 +4,25 @@ import math
 import time
 
 from edgefl.simulation.simulate import Record
-from edgefl.system import format as words
-from edgefl.system.format import clock
-from edgefl.system.progress import Telling
+from edgefl.system import format as text_format
+from edgefl.system.format import format_duration
+from edgefl.system.progress import Progress
 from edgefl.types import ServerState
 
 
 class RoundProgress:
     """Tells of rounds and of clients that end, with the time that is left."""
 
-    def __init__(self, rounds: int, telling: Telling, label: str = "") -> None:
+    def __init__(self, rounds: int, progress: Progress, label: str = "") -> None:
         self._label = label
-        self._telling = telling
+        self._progress = progress
         self._rounds = rounds
         self._seconds = 0.0
         self._began = 0.0
 
     def begin(self, done: int) -> None:
         """Take how many rounds are done before this run goes on."""
-        self._telling.at(
+        self._progress.update_live(
             f"{self._label}round {min(done + 1, self._rounds)}/{self._rounds}", done, self._rounds
         )
 
@@ -32,17 +32,25 @@ class RoundProgress:
         left = self._seconds * max(0, self._rounds - record.round)
         phase = "" if record.phase == "federate" else f" {record.phase}"
         spread = record.accuracy_mean, record.accuracy_p10, record.accuracy_p90
-        accuracy = f", {words.spread('accuracy', *spread)}" if math.isfinite(record.accuracy_mean) else ""
-        told = f"loss {record.loss:.4f}{accuracy}, {record.seconds:.1f} s; {clock(left)} left"
-        place = (
+        accuracy = (
+            f", {text_format.format_spread('accuracy', *spread)}"
+            if math.isfinite(record.accuracy_mean)
+            else ""
+        )
+        details = f"loss {record.loss:.4f}{accuracy}, {record.seconds:.1f} s; {format_duration(left)} left"
+        position = (
             f"round {record.round}/{self._rounds}{phase}" if record.round <= self._rounds else record.phase
         )
-        self._telling.doing(f"{self._label}{place}: {told}", record.round, self._rounds)
+        self._progress.update(f"{self._label}{position}: {details}", record.round, self._rounds)
 
-    def ending(self, done: int, clients: int) -> None:
+    def report_client(self, done: int, clients: int) -> None:
         """Take a client that has ended."""
         now = time.monotonic()
         if done == 1:
             self._began = now
-        left = f"; {clock((now - self._began) / (done - 1) * (clients - done))} left" if done > 1 else ""
-        self._telling.doing(f"{self._label}personalize: {done} of {clients} clients{left}", done, clients)
+        left = (
+            f"; {format_duration((now - self._began) / (done - 1) * (clients - done))} left"
+            if done > 1
+            else ""
+        )
+        self._progress.update(f"{self._label}personalize: {done} of {clients} clients{left}", done, clients)

@@ -9,22 +9,27 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.algorithms import assignments
-from edgefl.algorithms.clustering.clusters import explain_clusters
+from edgefl.algorithms import read_assignments
+from edgefl.algorithms.clustering.cluster_models import explain_clusters
 from edgefl.config import FederationConfig
-from edgefl.data.partitions.client_partition import Allotment
+from edgefl.data.partitions.client_partition import ClientPartition
 from edgefl.errors import StateError
-from edgefl.privacy.accountant import spent
+from edgefl.privacy.accountant import summarize_spending
 from edgefl.runs.directory import read_json
-from edgefl.runs.metrics import Spread, global_test, local_test, spread
+from edgefl.runs.metrics import (
+    FigureSummary,
+    estimate_global_accuracy,
+    estimate_local_accuracy,
+    summarize_figure,
+)
 from edgefl.simulation.clients import ClientResult
 from edgefl.simulation.simulate import Simulation
 from edgefl.simulation.virtual_time import FleetFigures
 from edgefl.storage.run_directory import RunFiles
-from edgefl.system.files import finite
-from edgefl.verdict import as_dict, judge
+from edgefl.system.files import to_json_value
+from edgefl.verdict import as_dict, judge_federation
 
-FIGURES = {
+FIGURE_DESCRIPTIONS = {
     "accuracy": "own held-out samples",
     "expected": "local test: accuracy by class on the common test set, weighted by the client's class shares",
     "global": "global test: accuracy on the common test set",
@@ -36,56 +41,56 @@ ACCURACY_STEPS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 _KEYS = ("algorithm", "data", "figures", "clients", "rounds", "seconds", "bytes_up", "bytes_down")
 
 
-def client_row(client_id: str, result: ClientResult, test_counts: np.ndarray) -> dict[str, Any]:
+def make_client_row(client_id: str, result: ClientResult, test_counts: np.ndarray) -> dict[str, Any]:
     """Return one client's figures.
 
     `test_counts` is the number of common test samples by class, int[classes].
     """
     row: dict[str, Any] = {"id": client_id, **result.metrics}
-    for name, by_class in result.on_test.items():
-        row[f"expected_{name}"] = local_test(by_class, result.class_share)
-        row[f"global_{name}"] = global_test(by_class, test_counts)
+    for name, by_class in result.test_accuracies.items():
+        row[f"expected_{name}"] = estimate_local_accuracy(by_class, result.class_share)
+        row[f"global_{name}"] = estimate_global_accuracy(by_class, test_counts)
     return row
 
 
-def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+def summarize_figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """Return mean, size-weighted mean, standard deviation, 10th percentile and count of each figure over
     clients.
     """
-    keys = dict.fromkeys(key for row in rows for key in row if key.partition("_")[0] in FIGURES)
+    keys = dict.fromkeys(key for row in rows for key in row if key.partition("_")[0] in FIGURE_DESCRIPTIONS)
     sizes = [row["n_train"] for row in rows]
-    return {key: asdict(spread([row.get(key, math.nan) for row in rows], sizes)) for key in keys}
+    return {key: asdict(summarize_figure([row.get(key, math.nan) for row in rows], sizes)) for key in keys}
 
 
-def clusters_of(simulation: Simulation) -> dict[str, int]:
+def find_clusters(simulation: Simulation) -> dict[str, int]:
     """Return the cluster of each client: what the server assigned, else the expert that the client's own gate
     prefers; or nothing.
     """
-    placed = assignments(simulation.state)
-    own = {
+    assigned = read_assignments(simulation.state)
+    preferred = {
         client_id: int(result.mixture.diagnostics["assignment"])
         for client_id, result in simulation.results.items()
         if "assignment" in result.mixture.diagnostics
     }
-    return placed or own
+    return assigned or preferred
 
 
-def summarize(
+def summarize_run(
     config: FederationConfig,
     simulation: Simulation,
     records: Sequence[Mapping[str, Any]],
-    allotments: Mapping[str, Allotment],
+    client_partitions: Mapping[str, ClientPartition],
     test_counts: np.ndarray,
 ) -> dict[str, Any]:
     """Return what summary.json holds; figures that are no numbers are None."""
-    placed = clusters_of(simulation)
+    clusters = find_clusters(simulation)
     rows = []
     for client_id, result in simulation.results.items():
-        row = client_row(client_id, result, test_counts)
-        if allotments[client_id].truth >= 0:
-            row["truth"] = allotments[client_id].truth
-        if client_id in placed:
-            row["cluster"] = placed[client_id]
+        row = make_client_row(client_id, result, test_counts)
+        if client_partitions[client_id].truth >= 0:
+            row["truth"] = client_partitions[client_id].truth
+        if client_id in clusters:
+            row["cluster"] = clusters[client_id]
         rows.append(row | {"diagnostics": dict(result.mixture.diagnostics)})
     summary: dict[str, Any] = {
         "federation": config.name,
@@ -98,16 +103,16 @@ def summarize(
         "seconds": round(sum(record["seconds"] for record in records), 2),
         "bytes_up": sum(record["bytes_up"] for record in records),
         "bytes_down": sum(record["bytes_down"] for record in records) + simulation.bytes_down,
-        "figures": figures(rows),
+        "figures": summarize_figures(rows),
     }
     if config.privacy.is_on:
         summary["privacy"] = {
-            **spent(config, simulation.state.round - 1),
+            **summarize_spending(config, simulation.state.round - 1),
             "holds_against": "those who do not know the seed",
         }
-    told = [line for line in explain_clusters(simulation.state) if line]
-    if told:
-        summary["clustering"] = told
+    explanations = [line for line in explain_clusters(simulation.state) if line]
+    if explanations:
+        summary["clustering"] = explanations
     both = [row for row in rows if "truth" in row and "cluster" in row]
     if both:
         from sklearn.metrics import adjusted_rand_score
@@ -117,7 +122,7 @@ def summarize(
         )
     usage = dict.fromkeys(key for row in rows for key in row["diagnostics"])
     means = {key: [row["diagnostics"][key] for row in rows if key in row["diagnostics"]] for key in usage}
-    verdict = judge(
+    verdict = judge_federation(
         rows,
         algorithm=config.algorithm,
         num_classes=config.model.num_classes,
@@ -125,8 +130,8 @@ def summarize(
     )
     summary["verdict"] = as_dict(verdict)
     summary["diagnostics"] = {key: sum(values) / len(values) for key, values in means.items()}
-    found: dict[str, Any] = finite(summary | {"clients": rows})
-    return found
+    finite_summary: dict[str, Any] = to_json_value(summary | {"clients": rows})
+    return finite_summary
 
 
 def summarize_fleet(fleet: FleetFigures, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -149,7 +154,7 @@ def summarize_fleet(fleet: FleetFigures, records: Sequence[Mapping[str, Any]]) -
     return {**asdict(fleet), "hours_to_accuracy": reached}
 
 
-def confusions(simulation: Simulation) -> str:
+def encode_confusions(simulation: Simulation) -> str:
     """Return what confusion.json holds: by client, how many held-out samples of a class were taken for which,
     [true, predicted, count].
     """
@@ -159,7 +164,7 @@ def confusions(simulation: Simulation) -> str:
     )
 
 
-def gates(simulation: Simulation) -> str:
+def encode_gates(simulation: Simulation) -> str:
     """Return what gates.json holds: by client, a row for each class of its held-out samples, [class, samples,
     weight of each expert].
     """
@@ -174,18 +179,18 @@ def gates(simulation: Simulation) -> str:
 def read_summary(run: Path) -> dict[str, Any]:
     """Read the summary of a run; StateError when it is missing, damaged or none."""
     path = RunFiles(run).summary
-    found = read_json(path)
-    lacking = [key for key in _KEYS if key not in found]
+    summary = read_json(path)
+    lacking = [key for key in _KEYS if key not in summary]
     if lacking:
         raise StateError(
             f"{path} lacks {lacking[0]!r}; is it the summary of a run? Make it again with --resume"
         )
-    spreads = found["figures"]
-    parts = {field.name for field in fields(Spread)}
+    spreads = summary["figures"]
+    parts = {field.name for field in fields(FigureSummary)}
     if not isinstance(spreads, dict) or any(
-        not isinstance(each, dict) or not parts <= set(each) for each in spreads.values()
+        not isinstance(figure, dict) or not parts <= set(figure) for figure in spreads.values()
     ):
         raise StateError(
             f"{path} holds other figures than {', '.join(sorted(parts))} of each; make it again with --resume"
         )
-    return found
+    return summary

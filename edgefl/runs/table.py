@@ -3,45 +3,50 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edgefl.runs.summary import FIGURES
-from edgefl.system.format import columns, percent, size
+from edgefl.runs.summary import FIGURE_DESCRIPTIONS
+from edgefl.system.format import align_columns, format_bytes, format_percent
 from edgefl.verdict import from_dict
-from edgefl.verdict import lines as verdict_lines
+from edgefl.verdict import render_verdict_lines as verdict_lines
 
 _ORDER = ("mixture", "federated", "local")
 
 
-def keys_of(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
+def list_figures(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the figures of all runs: by kind, the mixture first."""
     keys = dict.fromkeys(key for summary in summaries for key in summary["figures"])
 
-    def place(key: str) -> tuple[int, int, str]:
+    def rank_figure(key: str) -> tuple[int, int, str]:
         kind, _, name = key.partition("_")
-        return list(FIGURES).index(kind), _ORDER.index(name) if name in _ORDER else len(_ORDER), name
+        return (
+            list(FIGURE_DESCRIPTIONS).index(kind),
+            _ORDER.index(name) if name in _ORDER else len(_ORDER),
+            name,
+        )
 
-    return sorted(keys, key=place)
+    return sorted(keys, key=rank_figure)
 
 
-def result_table(summary: Mapping[str, Any]) -> str:
+def format_result(summary: Mapping[str, Any]) -> str:
     """Return one line a figure, in per cent, then the verdict."""
     rows: list[tuple[str, ...]] = [("per cent", "mean", "weighted", "std", "p10", "clients")]
-    for key in keys_of([summary]):
-        found = summary["figures"][key]
+    for key in list_figures([summary]):
+        figure = summary["figures"][key]
         rows.append(
             (
                 key.replace("_", " ", 1),
-                *(percent(found[part], 2, "") for part in ("mean", "weighted", "std", "p10")),
-                str(found["count"]),
+                *(format_percent(figure[part], 2, "") for part in ("mean", "weighted", "std", "p10")),
+                str(figure["count"]),
             )
         )
     lines = [
         f"{summary['federation']}: {summary['algorithm']}, {summary['model']}, {summary['data']} by "
         f"{summary['partition']}, seed {summary['seed']}, {summary['rounds']} rounds in "
-        f"{summary['seconds']:.0f} s, up {size(summary['bytes_up'])}, down {size(summary['bytes_down'])}",
-        columns(rows),
+        f"{summary['seconds']:.0f} s, up {format_bytes(summary['bytes_up'])}, down "
+        f"{format_bytes(summary['bytes_down'])}",
+        align_columns(rows),
     ]
     if "fleet" in summary:
-        lines.append(fleet_text(summary["fleet"]))
+        lines.append(format_fleet(summary["fleet"]))
     lines += summary.get("clustering", [])
     if spent := summary.get("privacy"):
         lines.append(
@@ -58,10 +63,11 @@ def result_table(summary: Mapping[str, Any]) -> str:
     return "\n\n".join(lines)
 
 
-def fleet_text(fleet: Mapping[str, Any]) -> str:
+def format_fleet(fleet: Mapping[str, Any]) -> str:
     """Return what happened in a simulated fleet, see `summarize_fleet`."""
     reached = ", ".join(
-        f"{percent(float(step), 0)} after {hours:g} h" for step, hours in fleet["hours_to_accuracy"].items()
+        f"{format_percent(float(step), 0)} after {hours:g} h"
+        for step, hours in fleet["hours_to_accuracy"].items()
     )
     return (
         f"virtual time: {fleet['hours']:.2f} h; {fleet['trained']} trainings, {fleet['accepted']} updates "
@@ -72,17 +78,19 @@ def fleet_text(fleet: Mapping[str, Any]) -> str:
     )
 
 
-def comparison(names: Sequence[str], summaries: Sequence[Mapping[str, Any]]) -> str:
+def format_comparison(names: Sequence[str], summaries: Sequence[Mapping[str, Any]]) -> str:
     """Return runs side by side: mean, standard deviation and 10th percentile of each figure, bytes and
     seconds.
     """
     rows: list[tuple[str, ...]] = [("per cent", *names)]
-    for key in keys_of(summaries):
+    for key in list_figures(summaries):
         for part in ("mean", "std", "p10"):
-            found = [summary["figures"].get(key, {}).get(part) for summary in summaries]
-            rows.append((f"{key.replace('_', ' ', 1)} {part}", *(percent(value, 2, "") for value in found)))
+            values = [summary["figures"].get(key, {}).get(part) for summary in summaries]
+            rows.append(
+                (f"{key.replace('_', ' ', 1)} {part}", *(format_percent(value, 2, "") for value in values))
+            )
     for key in ("bytes_up", "bytes_down"):
-        rows.append((key.replace("_", " "), *(size(summary[key]) for summary in summaries)))
+        rows.append((key.replace("_", " "), *(format_bytes(summary[key]) for summary in summaries)))
     rows.append(("rounds", *(str(summary["rounds"]) for summary in summaries)))
     rows.append(("seconds", *(f"{summary['seconds']:.0f}" for summary in summaries)))
-    return columns(rows)
+    return align_columns(rows)

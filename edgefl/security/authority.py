@@ -13,23 +13,23 @@ from pathlib import Path
 
 from edgefl.errors import ConfigError
 from edgefl.security.certificates import (
-    Certified,
+    CertifiedKey,
     certify_client,
     certify_route,
     certify_server,
     make_authority,
-    revocation_list,
-    serial_of,
-    vouch,
+    read_serial,
+    sign_revocation_list,
+    sign_voucher,
 )
+from edgefl.security.enrolled_devices import EnrolledDevice, load_enrolled_devices, save_enrolled_devices
 from edgefl.security.enrolment import Enrolment, load_enrolment, save_enrolment, write_secret
-from edgefl.security.register import Enrolled, devices, save_devices
-from edgefl.security.signing import new_key, public_of
-from edgefl.system.files import SECRET, write_atomic
+from edgefl.security.signing import derive_public_key, generate_signing_key
+from edgefl.system.files import SECRET_MODE, write_atomic
 from edgefl.wire.topics import check_client_id
 
-AGGREGATOR = "aggregator"
-WATCHER = "watcher"
+AGGREGATOR_ID = "aggregator"
+WATCHER_ID = "watcher"
 """The account of monitors, which may read and may not write."""
 AUTHORITY_DAYS = 3650
 REVOCATION_DAYS = 3650
@@ -44,7 +44,7 @@ than wrote them.
 """
 
 
-def create(
+def create_key_directory(
     directory: Path, hosts: Sequence[str], port: int, days: int, authority: Path | None = None
 ) -> None:
     """Make an authority, the broker's certificate and the aggregator's enrolment.
@@ -73,29 +73,37 @@ def create(
         )
     certified = make_authority("edgefl authority", AUTHORITY_DAYS)
     write_secret(key_path, certified.key)
-    names = [*hosts, *(each for each in ("localhost", "127.0.0.1") if each not in hosts)]
+    names = [*hosts, *(host for host in ("localhost", "127.0.0.1") if host not in hosts)]
     server = certify_server(certified, names, days)
     route = certify_route(names, days)
     write_secret(directory / "server.key", server.key)
     write_atomic(directory / "server.pem", server.certificate.encode(), PUBLIC_MODE)
     write_secret(directory / "route.key", route.key)
     write_atomic(directory / "route.pem", route.certificate.encode(), PUBLIC_MODE)
-    write_atomic(directory / "crl.pem", revocation_list(certified, [], REVOCATION_DAYS).encode(), PUBLIC_MODE)
-    signing = new_key()
-    own = certify_client(certified, AGGREGATOR, days)
+    write_atomic(
+        directory / "crl.pem", sign_revocation_list(certified, [], REVOCATION_DAYS).encode(), PUBLIC_MODE
+    )
+    signing = generate_signing_key()
+    aggregator = certify_client(certified, AGGREGATOR_ID, days)
     url = f"mqtts://{hosts[0]}:{port}"
     save_enrolment(
         Enrolment(
-            AGGREGATOR, url, certified.certificate, own.certificate, own.key, signing, public_of(signing)
+            AGGREGATOR_ID,
+            url,
+            certified.certificate,
+            aggregator.certificate,
+            aggregator.key,
+            signing,
+            derive_public_key(signing),
         ),
         directory / "aggregator.enrol",
     )
-    save_devices(directory, {})
+    save_enrolled_devices(directory, {})
     # Last: its presence says that all is here
     write_atomic(directory / "ca.pem", certified.certificate.encode(), PUBLIC_MODE)
 
 
-def enrol(
+def create_enrolment(
     directory: Path,
     client_id: str,
     days: int,
@@ -115,24 +123,27 @@ def enrol(
         ConfigError: The id is taken or is none, or ca.key cannot be read.
     """
     check_client_id(client_id)
-    if client_id in (AGGREGATOR, WATCHER):
+    if client_id in (AGGREGATOR_ID, WATCHER_ID):
         raise ConfigError(f"the id {client_id!r} is the {client_id}'s own; take another, such as pi-1")
-    known = devices(directory)
-    if client_id in known and not known[client_id].revoked:
+    enrolled = load_enrolled_devices(directory)
+    if client_id in enrolled and not enrolled[client_id].revoked:
         raise ConfigError(
             f"{client_id} is enrolled already; for a new board in its place, `edgefl device revoke "
             f"{client_id}` first"
         )
-    signer = _authority(directory, authority)
+    signer = _load_authority(directory, authority)
     aggregator = load_enrolment(directory / "aggregator.enrol")
     certified = certify_client(signer, client_id, days)
-    signing = new_key()
-    _revoked(directory, known, signer)
-    public = public_of(signing)
-    voucher = vouch(signer, client_id, public, time.time() + voucher_days * DAY_S)
-    save_devices(
+    signing = generate_signing_key()
+    _write_revocations(directory, enrolled, signer)
+    public = derive_public_key(signing)
+    voucher = sign_voucher(signer, client_id, public, time.time() + voucher_days * DAY_S)
+    save_enrolled_devices(
         directory,
-        {**known, client_id: Enrolled(str(serial_of(certified.certificate)), public, voucher=voucher)},
+        {
+            **enrolled,
+            client_id: EnrolledDevice(str(read_serial(certified.certificate)), public, voucher=voucher),
+        },
     )
     return Enrolment(
         client_id,
@@ -145,7 +156,7 @@ def enrol(
     )
 
 
-def vouch_again(directory: Path, days: int, authority: Path | None = None) -> tuple[str, ...]:
+def renew_vouchers(directory: Path, days: int, authority: Path | None = None) -> tuple[str, ...]:
     """Renew the authority's vouchers for all devices that are not revoked, and return their ids.
 
     Only the aggregator holds vouchers, so no device is touched. The voucher of a revoked device ends at its
@@ -159,16 +170,18 @@ def vouch_again(directory: Path, days: int, authority: Path | None = None) -> tu
     Raises:
         ConfigError: ca.key or the list of devices cannot be read.
     """
-    known = dict(devices(directory))
-    signer = _authority(directory, authority)
+    enrolled = dict(load_enrolled_devices(directory))
+    signer = _load_authority(directory, authority)
     until = time.time() + days * DAY_S
     ids = tuple(
-        sorted(client_id for client_id, entry in known.items() if entry.signing_key and not entry.revoked)
+        sorted(client_id for client_id, entry in enrolled.items() if entry.signing_key and not entry.revoked)
     )
     for client_id in ids:
-        entry = known[client_id]
-        known[client_id] = replace(entry, voucher=vouch(signer, client_id, entry.signing_key, until))
-    save_devices(directory, known)
+        entry = enrolled[client_id]
+        enrolled[client_id] = replace(
+            entry, voucher=sign_voucher(signer, client_id, entry.signing_key, until)
+        )
+    save_enrolled_devices(directory, enrolled)
     return ids
 
 
@@ -179,19 +192,22 @@ def enrol_watcher(directory: Path, days: int, authority: Path | None = None) -> 
 
     ConfigError when it is there already.
     """
-    known = devices(directory)
-    if WATCHER in known and not known[WATCHER].revoked:
+    enrolled = load_enrolled_devices(directory)
+    if WATCHER_ID in enrolled and not enrolled[WATCHER_ID].revoked:
         raise ConfigError(
-            f"the {WATCHER} is enrolled already; copy its file, or `edgefl device revoke {WATCHER}` and make "
+            f"the {WATCHER_ID} is enrolled already; copy its file, or `edgefl device revoke {WATCHER_ID}` "
+            f"and make "
             "another"
         )
-    signer = _authority(directory, authority)
+    signer = _load_authority(directory, authority)
     aggregator = load_enrolment(directory / "aggregator.enrol")
-    certified = certify_client(signer, WATCHER, days)
-    _revoked(directory, known, signer)
-    save_devices(directory, {**known, WATCHER: Enrolled(str(serial_of(certified.certificate)), "")})
+    certified = certify_client(signer, WATCHER_ID, days)
+    _write_revocations(directory, enrolled, signer)
+    save_enrolled_devices(
+        directory, {**enrolled, WATCHER_ID: EnrolledDevice(str(read_serial(certified.certificate)), "")}
+    )
     return Enrolment(
-        WATCHER,
+        WATCHER_ID,
         aggregator.broker,
         signer.certificate,
         certified.certificate,
@@ -201,31 +217,32 @@ def enrol_watcher(directory: Path, days: int, authority: Path | None = None) -> 
     )
 
 
-def revoke(directory: Path, client_id: str, authority: Path | None = None) -> None:
+def revoke_enrolment(directory: Path, client_id: str, authority: Path | None = None) -> None:
     """Take a device's rights away: its certificate goes on the revocation list, its signatures do not count
     any more.
 
     Without ca.key only the second is done; ConfigError says so.
     """
-    known = devices(directory)
-    if client_id not in known:
+    enrolled = load_enrolled_devices(directory)
+    if client_id not in enrolled:
         raise ConfigError(
-            f"{client_id!r} is not enrolled in {directory}; enrolled are {', '.join(sorted(known)) or 'none'}"
+            f"{client_id!r} is not enrolled in {directory}; enrolled are "
+            f"{', '.join(sorted(enrolled)) or 'none'}"
         )
-    known = {**known, client_id: replace(known[client_id], revoked=True)}
-    save_devices(directory, known)
+    enrolled = {**enrolled, client_id: replace(enrolled[client_id], revoked=True)}
+    save_enrolled_devices(directory, enrolled)
     try:
-        signer = _authority(directory, authority)
+        signer = _load_authority(directory, authority)
     except ConfigError as error:
         raise ConfigError(
             f"the aggregator refuses {client_id} from now on, but the broker still admits it: {error}"
         ) from error
-    _revoked(directory, known, signer)
+    _write_revocations(directory, enrolled, signer)
 
 
-def _authority(directory: Path, authority: Path | None) -> Certified:
+def _load_authority(directory: Path, authority: Path | None) -> CertifiedKey:
     try:
-        return Certified(
+        return CertifiedKey(
             (directory / "ca.pem").read_text(), ((authority or directory) / "ca.key").read_text()
         )
     except OSError as error:
@@ -234,13 +251,13 @@ def _authority(directory: Path, authority: Path | None) -> Certified:
         ) from error
 
 
-def _revoked(directory: Path, known: Mapping[str, Enrolled], signer: Certified) -> None:
+def _write_revocations(directory: Path, enrolled: Mapping[str, EnrolledDevice], signer: CertifiedKey) -> None:
     """Write the revocation list anew, with what was on it: a serial number once revoked stays so, though its
     id is enrolled again.
     """
     path = directory / "revoked.json"
     before = set(json.loads(path.read_text())) if path.exists() else set()
-    serials = sorted(before | {entry.serial for entry in known.values() if entry.revoked}, key=int)
-    write_atomic(path, (json.dumps(serials) + "\n").encode(), SECRET)
-    listed = revocation_list(signer, [int(serial) for serial in serials], REVOCATION_DAYS)
+    serials = sorted(before | {entry.serial for entry in enrolled.values() if entry.revoked}, key=int)
+    write_atomic(path, (json.dumps(serials) + "\n").encode(), SECRET_MODE)
+    listed = sign_revocation_list(signer, [int(serial) for serial in serials], REVOCATION_DAYS)
     write_atomic(directory / "crl.pem", listed.encode(), PUBLIC_MODE)

@@ -22,37 +22,39 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from edgefl.errors import ConfigError, WireError
-from edgefl.wire.topics import PREFIX
+from edgefl.wire.topics import TOPIC_PREFIX
 
-BACKDATED = timedelta(days=1)
+CLOCK_TOLERANCE = timedelta(days=1)
 """A board without a clock of its own may be behind."""
 
 
 @dataclass(frozen=True)
-class Certified:
+class CertifiedKey:
     """A certificate and its private key, both PEM."""
 
     certificate: str
     key: str
 
 
-def make_authority(name: str, days: int) -> Certified:
+def make_authority(name: str, days: int) -> CertifiedKey:
     """Return a self-signed authority that certifies ends only."""
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = _name(name)
-    built = _builder(subject, subject, key.public_key(), days)
+    subject = _make_name(name)
+    built = _make_builder(subject, subject, key.public_key(), days)
     built = built.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    built = built.add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
+    built = built.add_extension(_make_usage(key_cert_sign=True, crl_sign=True), critical=True)
     built = built.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    return _pem(built.sign(key, hashes.SHA256()), key)
+    return _encode_pem(built.sign(key, hashes.SHA256()), key)
 
 
-def certify_server(authority: Certified, hosts: Sequence[str], days: int) -> Certified:
+def certify_server(authority: CertifiedKey, hosts: Sequence[str], days: int) -> CertifiedKey:
     """Return the broker's certificate for these host names and addresses, the first being its common name."""
-    return _certify(authority, hosts[0], days, ExtendedKeyUsageOID.SERVER_AUTH, _alternative_names(hosts))
+    return _certify(
+        authority, hosts[0], days, ExtendedKeyUsageOID.SERVER_AUTH, _list_alternative_names(hosts)
+    )
 
 
-def certify_route(hosts: Sequence[str], days: int) -> Certified:
+def certify_route(hosts: Sequence[str], days: int) -> CertifiedKey:
     """Return the certificate by which the servers of a cluster of brokers recognize each other.
 
     It signs itself: a server that trusts only this certificate accepts no device's, although the authority
@@ -63,37 +65,40 @@ def certify_route(hosts: Sequence[str], days: int) -> Certified:
         days: How long the certificate is valid.
     """
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = _name("edgefl route")
-    built = _builder(subject, subject, key.public_key(), days)
+    subject = _make_name("edgefl route")
+    built = _make_builder(subject, subject, key.public_key(), days)
     built = built.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    built = built.add_extension(_usage(digital_signature=True), critical=True)
+    built = built.add_extension(_make_usage(digital_signature=True), critical=True)
     # each server is the client of some routes and the server of the others
     purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     built = built.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
-    built = built.add_extension(x509.SubjectAlternativeName(_alternative_names(hosts)), critical=False)
-    return _pem(built.sign(key, hashes.SHA256()), key)
+    built = built.add_extension(x509.SubjectAlternativeName(_list_alternative_names(hosts)), critical=False)
+    return _encode_pem(built.sign(key, hashes.SHA256()), key)
 
 
-def certify_client(authority: Certified, name: str, days: int) -> Certified:
+def certify_client(authority: CertifiedKey, name: str, days: int) -> CertifiedKey:
     """Return the certificate of a device or of the aggregator."""
     return _certify(authority, name, days, ExtendedKeyUsageOID.CLIENT_AUTH, [])
 
 
-def revocation_list(authority: Certified, serials: Sequence[int], days: int) -> str:
+def sign_revocation_list(authority: CertifiedKey, serials: Sequence[int], days: int) -> str:
     """Return the authority's list of certificates that do not count any more, PEM."""
     issuer, key = _open(authority)
     now = datetime.now(UTC)
     built = x509.CertificateRevocationListBuilder().issuer_name(issuer.subject)
-    built = built.last_update(now - BACKDATED).next_update(now + timedelta(days=days))
+    built = built.last_update(now - CLOCK_TOLERANCE).next_update(now + timedelta(days=days))
     for serial in serials:
         revoked = (
-            x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now - BACKDATED).build()
+            x509.RevokedCertificateBuilder()
+            .serial_number(serial)
+            .revocation_date(now - CLOCK_TOLERANCE)
+            .build()
         )
         built = built.add_revoked_certificate(revoked)
     return built.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
 
 
-def vouch(authority: Certified, client_id: str, signing_key: str, until: float) -> str:
+def sign_voucher(authority: CertifiedKey, client_id: str, signing_key: str, until: float) -> str:
     """Return the authority's voucher for a device's signing key: by it devices trust each other's keys.
 
     Args:
@@ -107,7 +112,7 @@ def vouch(authority: Certified, client_id: str, signing_key: str, until: float) 
     """
     _, key = _open(authority)
     end = int(until)
-    return f"{end}.{base64.b64encode(key.sign(_vouched(client_id, signing_key, end), ec.ECDSA(hashes.SHA256()))).decode()}"  # noqa: E501
+    return f"{end}.{base64.b64encode(key.sign(_encode_statement(client_id, signing_key, end), ec.ECDSA(hashes.SHA256()))).decode()}"  # noqa: E501
 
 
 def check_voucher(
@@ -136,7 +141,7 @@ def check_voucher(
             raise ValueError("the authority's key is of another kind")
         public.verify(
             base64.b64decode(signature, validate=True),
-            _vouched(client_id, signing_key, until),
+            _encode_statement(client_id, signing_key, until),
             ec.ECDSA(hashes.SHA256()),
         )
     except (InvalidSignature, ValueError, binascii.Error) as error:
@@ -145,25 +150,26 @@ def check_voucher(
         ) from error
     if now >= until:
         raise WireError(
-            f"the authority vouched for the key of {client_id} until {_date(until)}, and this device's clock "
-            f"says {_date(now)}; renew all with `edgefl broker vouch`, or set the clock"
+            f"the authority vouched for the key of {client_id} until {_format_date(until)}, and this "
+            f"device's clock "
+            f"says {_format_date(now)}; renew all with `edgefl broker vouch`, or set the clock"
         )
 
 
-def _date(seconds: float) -> str:
+def _format_date(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _vouched(client_id: str, signing_key: str, until: int) -> bytes:
-    return f"{PREFIX} {client_id} signs with {signing_key} until {until}\n".encode()
+def _encode_statement(client_id: str, signing_key: str, until: int) -> bytes:
+    return f"{TOPIC_PREFIX} {client_id} signs with {signing_key} until {until}\n".encode()
 
 
-def serial_of(certificate: str) -> int:
+def read_serial(certificate: str) -> int:
     """Return a certificate's serial number; ConfigError when this is none."""
     return _load(certificate).serial_number
 
 
-def valid_until(certificate: str) -> float:
+def read_expiry(certificate: str) -> float:
     """Return when a certificate expires, seconds since 1970; ConfigError when this is none."""
     return _load(certificate).not_valid_after_utc.timestamp()
 
@@ -176,27 +182,27 @@ def _load(certificate: str) -> x509.Certificate:
 
 
 def _certify(
-    authority: Certified,
+    authority: CertifiedKey,
     name: str,
     days: int,
     purpose: x509.ObjectIdentifier,
     others: Sequence[x509.GeneralName],
-) -> Certified:
+) -> CertifiedKey:
     issuer, signer = _open(authority)
     key = ec.generate_private_key(ec.SECP256R1())
-    built = _builder(_name(name), issuer.subject, key.public_key(), days)
+    built = _make_builder(_make_name(name), issuer.subject, key.public_key(), days)
     built = built.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    built = built.add_extension(_usage(digital_signature=True), critical=True)
+    built = built.add_extension(_make_usage(digital_signature=True), critical=True)
     built = built.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
     built = built.add_extension(
         x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
     )
     if others:
         built = built.add_extension(x509.SubjectAlternativeName(others), critical=False)
-    return _pem(built.sign(signer, hashes.SHA256()), key)
+    return _encode_pem(built.sign(signer, hashes.SHA256()), key)
 
 
-def _builder(
+def _make_builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
@@ -207,27 +213,27 @@ def _builder(
         .public_key(key)
         .serial_number(x509.random_serial_number())
     )
-    begins = min(now, now + timedelta(days=days)) - BACKDATED
+    begins = min(now, now + timedelta(days=days)) - CLOCK_TOLERANCE
     return built.not_valid_before(begins).not_valid_after(now + timedelta(days=days))
 
 
-def _open(authority: Certified) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def _open(authority: CertifiedKey) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     key = serialization.load_pem_private_key(authority.key.encode(), None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     return x509.load_pem_x509_certificate(authority.certificate.encode()), key
 
 
-def _usage(
+def _make_usage(
     *, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False
 ) -> x509.KeyUsage:
     return x509.KeyUsage(digital_signature, False, False, False, False, key_cert_sign, crl_sign, False, False)
 
 
-def _name(common: str) -> x509.Name:
+def _make_name(common: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
 
-def _alternative_names(hosts: Sequence[str]) -> list[x509.GeneralName]:
+def _list_alternative_names(hosts: Sequence[str]) -> list[x509.GeneralName]:
     return [
         x509.IPAddress(ipaddress.ip_address(host)) if _is_address(host) else x509.DNSName(host)
         for host in hosts
@@ -242,8 +248,8 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _pem(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Certified:
+def _encode_pem(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> CertifiedKey:
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    return Certified(certificate.public_bytes(serialization.Encoding.PEM).decode(), private.decode())
+    return CertifiedKey(certificate.public_bytes(serialization.Encoding.PEM).decode(), private.decode())

@@ -10,23 +10,23 @@ from collections.abc import Callable
 
 Sign = Callable[[bytes], bytes]
 """A message -> its signature, 64 bytes."""
-Fits = Callable[[bytes, bytes], bool]
+Verify = Callable[[bytes, bytes], bool]
 """A signature of any length and the message -> whether the one is the other's."""
 
 try:
     from nacl.exceptions import BadSignatureError
     from nacl.signing import SigningKey, VerifyKey
 
-    def public_key(seed: bytes) -> bytes:
+    def derive_public_bytes(seed: bytes) -> bytes:
         """Return the public half, 32 bytes, of a private key of 32 bytes."""
         return bytes(SigningKey(seed).verify_key)
 
-    def signer(seed: bytes) -> Sign:
+    def make_signer(seed: bytes) -> Sign:
         """Return what signs with this private key, 32 bytes."""
         key = SigningKey(seed)
         return lambda message: key.sign(message).signature
 
-    def checker(public: bytes) -> Fits:
+    def make_verifier(public: bytes) -> Verify:
         """Return what checks signatures of the owner of this public key, 32 bytes."""
         key = VerifyKey(public)
 
@@ -43,23 +43,23 @@ except ImportError:
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-    def public_key(seed: bytes) -> bytes:
+    def derive_public_bytes(seed: bytes) -> bytes:
         """Return the public half, 32 bytes, of a private key of 32 bytes."""
         return Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
 
-    def signer(seed: bytes) -> Sign:
+    def make_signer(seed: bytes) -> Sign:
         """Return what signs with this private key, 32 bytes."""
         return Ed25519PrivateKey.from_private_bytes(seed).sign
 
-    def checker(public: bytes) -> Fits:
+    def make_verifier(public: bytes) -> Verify:
         """Return what checks signatures of the owner of this public key, 32 bytes."""
         key = Ed25519PublicKey.from_public_bytes(public)
 
-        def fits(signature: bytes, message: bytes) -> bool:
+        def is_valid(signature: bytes, message: bytes) -> bool:
             try:
                 key.verify(signature, message)
             except InvalidSignature:
                 return False
             return True
 
-        return fits
+        return is_valid

@@ -13,9 +13,9 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 
 from edgefl.errors import ConfigError
-from edgefl.system.files import SECRET, parse_json, write_atomic
+from edgefl.system.files import SECRET_MODE, parse_json, write_atomic
 
-FORMAT = "edgefl enrolment 1"
+ENROLMENT_FORMAT = "edgefl enrolment 1"
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Enrolment:
     `signing_key` is this one's own, private; `aggregator_key` public, both Ed25519 in base64.
 
     `masked_only`, `least_clients`: what the device may send, whatever its command line says; see
-    `devices.order.Sharing`.
+    `devices.order.SharingRules`.
     """
 
     client_id: str
@@ -41,7 +41,7 @@ class Enrolment:
 
 def save_enrolment(enrolment: Enrolment, path: Path) -> None:
     """Write the file, readable by its owner alone; ConfigError when it cannot be written."""
-    text = json.dumps({"format": FORMAT, **asdict(enrolment)}, indent=1) + "\n"
+    text = json.dumps({"format": ENROLMENT_FORMAT, **asdict(enrolment)}, indent=1) + "\n"
     write_secret(path, text)
 
 
@@ -62,11 +62,12 @@ def load_enrolment(path: Path) -> Enrolment:
     names = [field.name for field in fields(Enrolment) if field.default is MISSING]
     if (
         not isinstance(raw, dict)
-        or raw.get("format") != FORMAT
+        or raw.get("format") != ENROLMENT_FORMAT
         or not all(isinstance(raw.get(name), str) for name in names)
     ):
         raise ConfigError(
-            f"{path} is no enrolment of this version, expected {FORMAT!r} with {', '.join(names)}; enrol "
+            f"{path} is no enrolment of this version, expected {ENROLMENT_FORMAT!r} with "
+            f"{', '.join(names)}; enrol "
             "again"
         )
     masked_only = raw.get("masked_only", False)
@@ -81,14 +82,14 @@ def load_enrolment(path: Path) -> Enrolment:
     )
 
 
-def tls_context(enrolment: Enrolment) -> ssl.SSLContext:
+def make_tls_context(enrolment: Enrolment) -> ssl.SSLContext:
     """Return the context that proves who this is and trusts this authority alone.
 
     ConfigError for keys that do not fit.
     """
     try:
         context = ssl.create_default_context(cadata=enrolment.ca)
-        with _readable(enrolment.certificate + enrolment.key) as path:
+        with _write_temporary(enrolment.certificate + enrolment.key) as path:
             context.load_cert_chain(path)
     except (ssl.SSLError, ValueError, OSError) as error:
         raise ConfigError(
@@ -99,7 +100,7 @@ def tls_context(enrolment: Enrolment) -> ssl.SSLContext:
 
 
 @contextlib.contextmanager
-def _readable(text: str) -> Iterator[str]:
+def _write_temporary(text: str) -> Iterator[str]:
     """Yield the path of a file with this text, because OpenSSL reads a chain from a file only.
 
     It lies in memory where the system has such files (Linux). A private key that was written to a card leaves
@@ -120,6 +121,6 @@ def _readable(text: str) -> Iterator[str]:
 def write_secret(path: Path, text: str) -> None:
     """Write a file that its owner alone can read; ConfigError when it cannot be written."""
     try:
-        write_atomic(path, text.encode(), SECRET)
+        write_atomic(path, text.encode(), SECRET_MODE)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}; choose another place") from error

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from edgefl.errors import WireError
-from edgefl.security.register import devices, voucher_until
+from edgefl.security.enrolled_devices import load_enrolled_devices, parse_voucher_end
 from edgefl.wire.strict_json import encode_json
-from edgefl.wire.topics import PREFIX
+from edgefl.wire.topics import TOPIC_PREFIX
 
 T = TypeVar("T")
 
@@ -30,8 +30,8 @@ class Trust:
 
     federation: str
     key: str = ""
-    key_of: Callable[[str], str] | None = None
-    prefix: str = PREFIX
+    find_key: Callable[[str], str] | None = None
+    prefix: str = TOPIC_PREFIX
     clients: frozenset[str] = frozenset()
 
     def encode(self, message: object, client_id: str = "") -> bytes:
@@ -45,39 +45,39 @@ class Trust:
 
         return encode_signed(message, self.key, self.federation, client_id, self.prefix)
 
-    def checked(self, message: T, payload: bytes, client_id: str = "") -> T:
+    def check(self, message: T, payload: bytes, client_id: str = "") -> T:
         """Return the message, which was read from this payload.
 
         WireError when it does not bear the signature that it must.
         """
-        if self.key_of is not None:
-            from edgefl.security.signing import check
+        if self.find_key is not None:
+            from edgefl.security.signing import check_signature
 
-            check(message, payload, self.key_of(client_id), self.federation, client_id)
+            check_signature(message, payload, self.find_key(client_id), self.federation, client_id)
         return message
 
-    def admits(self, client_id: str) -> bool:
+    def is_admitted(self, client_id: str) -> bool:
         """Whether a client may take part in this federation.
 
         Who is enrolled is another question, see `refusal`.
         """
         return not self.clients or client_id in self.clients
 
-    def refusal(self, client_id: str) -> str:
+    def explain_refusal(self, client_id: str) -> str:
         """Return why messages of a client count for nothing: it is not enrolled, or it was revoked.
 
         Empty: they count.
         """
-        if self.key_of is None:
+        if self.find_key is None:
             return ""
         try:
-            self.key_of(client_id)
+            self.find_key(client_id)
         except WireError as error:
             return str(error)
         return ""
 
 
-class Enrolments:
+class DeviceKeys:
     """The public key of each device, read again when its file changes: a revoked device is out at its next
     word.
     """
@@ -89,30 +89,31 @@ class Enrolments:
         self._keys: dict[str, str] = {}
         self._vouchers: dict[str, str] = {}
 
-    def key_of(self, client_id: str) -> str:
+    def find_key(self, client_id: str) -> str:
         """Return a device's public key; WireError when it is not enrolled, or was revoked."""
         self._read()
         key = self._keys.get(client_id)
         if not key:
-            word = "is not enrolled" if key is None else "was revoked"
-            raise WireError(f"{client_id} {word}; enrol it with `edgefl device enrol {client_id}`")
+            reason = "is not enrolled" if key is None else "was revoked"
+            raise WireError(f"{client_id} {reason}; enrol it with `edgefl device enrol {client_id}`")
         return key
 
-    def introduction_of(self, client_id: str) -> tuple[str, str]:
+    def find_introduction(self, client_id: str) -> tuple[str, str]:
         """Return a device's public key and the authority's voucher for it.
 
         Raises:
             WireError: As `key_of`; the device has no voucher, or one that ended.
         """
-        key = self.key_of(client_id)
+        key = self.find_key(client_id)
         self._vouchers = self._vouchers or {
-            name: each.voucher for name, each in devices(self._directory).items()
+            name: device.voucher for name, device in load_enrolled_devices(self._directory).items()
         }
         voucher = self._vouchers.get(client_id, "")
-        if voucher_until(voucher) <= time.time():
-            found = "ended" if voucher_until(voucher) else "is missing, or is one of an older edgefl"
+        if parse_voucher_end(voucher) <= time.time():
+            problem = "ended" if parse_voucher_end(voucher) else "is missing, or is one of an older edgefl"
             raise WireError(
-                f"the authority's voucher for the key of {client_id} {found}; renew all with `edgefl broker "
+                f"the authority's voucher for the key of {client_id} {problem}; renew all with `edgefl "
+                f"broker "
                 "vouch`"
             )
         return key, voucher
@@ -121,8 +122,8 @@ class Enrolments:
         changed = (self._directory / "devices.json").stat().st_mtime_ns
         if changed != self._read_at:
             self._keys = {
-                sys.intern(name): "" if each.revoked else each.signing_key
-                for name, each in devices(self._directory).items()
+                sys.intern(name): "" if device.revoked else device.signing_key
+                for name, device in load_enrolled_devices(self._directory).items()
             }
             self._vouchers = {}
             self._read_at = changed

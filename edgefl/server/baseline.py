@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgefl.algorithms.base import PERSONALIZE, Algorithm
+from edgefl.algorithms.base import PHASE_PERSONALIZE, Algorithm
 from edgefl.algorithms.names import LOCAL_EPOCHS, LOCAL_START
 from edgefl.config import FederationConfig
-from edgefl.plan.spec import SINGLE, PlanSpec
+from edgefl.plan.spec import PREDICT_SINGLE, PlanSpec
 from edgefl.types import Broadcast, ServerState, Update, Weights
 
 
-def local_epochs(config: FederationConfig, spec: PlanSpec) -> int:
+def count_local_epochs(config: FederationConfig, spec: PlanSpec) -> int:
     """Return the epochs of a client that takes part in each round.
 
     A client adds those of its personalization when it trains its local model.
@@ -32,12 +32,12 @@ def with_baseline(algorithm: Algorithm, config: FederationConfig, spec: PlanSpec
         config: the federation.
         spec: the plan's specification.
     """
-    signatures = {each.name for each in spec.signatures}
-    if not spec.personalization.get("baseline") or SINGLE not in signatures:
+    signatures = {item.name for item in spec.signatures}
+    if not spec.personalization.get("baseline") or PREDICT_SINGLE not in signatures:
         return algorithm
-    names = [each.name for each in spec.signature(SINGLE).frozen]
+    names = [item.name for item in spec.find_signature(PREDICT_SINGLE).frozen]
 
-    def without_start(state: ServerState) -> ServerState:
+    def remove_start(state: ServerState) -> ServerState:
         return replace(state, models={name: w for name, w in state.models.items() if name != LOCAL_START})
 
     def with_start(state: ServerState, start: Weights) -> ServerState:
@@ -47,16 +47,16 @@ def with_baseline(algorithm: Algorithm, config: FederationConfig, spec: PlanSpec
         return with_start(algorithm.init(weights, rng), {name: weights[name] for name in names})
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
-        sent = algorithm.broadcast(without_start(state), client_id)
-        if state.phase != PERSONALIZE:
+        sent = algorithm.broadcast(remove_start(state), client_id)
+        if state.phase != PHASE_PERSONALIZE:
             return sent
         return replace(
             sent,
             models={**sent.models, LOCAL_START: state.models[LOCAL_START]},
-            scalars={**sent.scalars, LOCAL_EPOCHS: float(local_epochs(config, spec))},
+            scalars={**sent.scalars, LOCAL_EPOCHS: float(count_local_epochs(config, spec))},
         )
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
-        return with_start(algorithm.aggregate(without_start(state), updates), state.models[LOCAL_START])
+        return with_start(algorithm.aggregate(remove_start(state), updates), state.models[LOCAL_START])
 
     return replace(algorithm, init=init, broadcast=broadcast, aggregate=aggregate)

@@ -9,18 +9,18 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from edgefl.algorithms.base import PERSONALIZE, Algorithm
-from edgefl.algorithms.names import COMPARE, RANK, SCORE
-from edgefl.client.selection import MODELS, PREFERENCE
+from edgefl.algorithms.base import PHASE_PERSONALIZE, Algorithm
+from edgefl.algorithms.names import COMPARE_SCALAR, RANK_SCALAR_PREFIX, SCORE_METRIC_PREFIX
+from edgefl.client.selection import COMPARED_MODELS, PREFERRED_ORDER
 from edgefl.config import FederationConfig
 from edgefl.plan.spec import PlanSpec
 from edgefl.types import Broadcast, ServerState, Update
 
-SCALE = 1e6
+SCORE_SCALE = 1e6
 """Scores are added as whole numbers, so that the order of devices changes no sum."""
 
 
-def compares_models(config: FederationConfig, spec: PlanSpec) -> bool:
+def should_compare_models(config: FederationConfig, spec: PlanSpec) -> bool:
     """Return whether devices compare their models in the last round.
 
     Scores travel where accuracies may, see `FederationConfig.reports_accuracy`.
@@ -39,54 +39,56 @@ def with_comparison(algorithm: Algorithm, config: FederationConfig, spec: PlanSp
         config: the federation.
         spec: the plan's specification.
     """
-    if not compares_models(config, spec):
+    if not should_compare_models(config, spec):
         return algorithm
 
-    def ranks(state: ServerState) -> dict[str, float]:
-        return {name: value for name, value in state.scalars.items() if name.startswith(RANK)}
+    def select_ranks(state: ServerState) -> dict[str, float]:
+        return {name: value for name, value in state.scalars.items() if name.startswith(RANK_SCALAR_PREFIX)}
 
-    def without_ranks(state: ServerState) -> ServerState:
-        others = {name: value for name, value in state.scalars.items() if not name.startswith(RANK)}
+    def remove_ranks(state: ServerState) -> ServerState:
+        others = {
+            name: value for name, value in state.scalars.items() if not name.startswith(RANK_SCALAR_PREFIX)
+        }
         return replace(state, scalars=others)
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
-        bare = without_ranks(state)
+        bare = remove_ranks(state)
         sent = algorithm.broadcast(bare, client_id)
-        if state.phase == PERSONALIZE:
-            return replace(sent, scalars={**sent.scalars, **ranks(state)})
+        if state.phase == PHASE_PERSONALIZE:
+            return replace(sent, scalars={**sent.scalars, **select_ranks(state)})
         if state.round != config.rounds:
             return sent
-        last = algorithm.broadcast(replace(bare, phase=PERSONALIZE), client_id)
+        last = algorithm.broadcast(replace(bare, phase=PHASE_PERSONALIZE), client_id)
         return replace(
             sent,
             models={**last.models, **sent.models},
-            scalars={**last.scalars, **sent.scalars, COMPARE: 1.0},
+            scalars={**last.scalars, **sent.scalars, COMPARE_SCALAR: 1.0},
         )
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
         reported: list[dict[str, float]] = []
 
-        def watched() -> Iterator[Update]:
+        def record_scores() -> Iterator[Update]:
             for update in updates:
-                reported.append(scores_of(update))
+                reported.append(read_scores(update))
                 yield update
 
-        after = algorithm.aggregate(without_ranks(state), watched())
+        after = algorithm.aggregate(remove_ranks(state), record_scores())
         if state.round != config.rounds:
             return after
-        places = {RANK + name: float(i) for i, name in enumerate(order_of(reported))}
-        return replace(after, scalars={**after.scalars, **places})
+        rank_scalars = {RANK_SCALAR_PREFIX + name: float(i) for i, name in enumerate(rank_models(reported))}
+        return replace(after, scalars={**after.scalars, **rank_scalars})
 
     return replace(algorithm, broadcast=broadcast, aggregate=aggregate)
 
 
-def scores_of(update: Update) -> dict[str, float]:
+def read_scores(update: Update) -> dict[str, float]:
     """Return the scores of models that an update reports, from 0 to 1, by model."""
-    found = {name: update.metrics.get(SCORE + name, math.nan) for name in MODELS}
-    return {name: min(max(value, 0.0), 1.0) for name, value in found.items() if math.isfinite(value)}
+    scores = {name: update.metrics.get(SCORE_METRIC_PREFIX + name, math.nan) for name in COMPARED_MODELS}
+    return {name: min(max(value, 0.0), 1.0) for name, value in scores.items() if math.isfinite(value)}
 
 
-def order_of(reported: Iterable[Mapping[str, float]]) -> list[str]:
+def rank_models(reported: Iterable[Mapping[str, float]]) -> list[str]:
     """Return the models in the order of their mean scores over all devices, the highest first.
 
     Equal means are in the order of `PREFERENCE`. A device that lacks a model of the others does not count.
@@ -94,10 +96,10 @@ def order_of(reported: Iterable[Mapping[str, float]]) -> list[str]:
     Args:
         reported: of each device its scores, from 0 to 1, by model.
     """
-    devices = [each for each in reported if each]
-    names = {name for each in devices for name in each}
-    whole = [each for each in devices if each.keys() == names]
+    devices = [scores for scores in reported if scores]
+    names = {name for scores in devices for name in scores}
+    whole = [scores for scores in devices if scores.keys() == names]
     if not whole:
         return []
-    sums = {name: sum(round(SCALE * each[name]) for each in whole) for name in names}
-    return sorted((name for name in PREFERENCE if name in names), key=lambda name: -sums[name])
+    sums = {name: sum(round(SCORE_SCALE * scores[name]) for scores in whole) for name in names}
+    return sorted((name for name in PREFERRED_ORDER if name in names), key=lambda name: -sums[name])

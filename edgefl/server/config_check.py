@@ -9,26 +9,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edgefl.algorithms import make_algorithm, resolved_options
-from edgefl.algorithms.options import expected_clients
-from edgefl.algorithms.robust import least_for_krum
-from edgefl.algorithms.server_optimizer import RATES
+from edgefl.algorithms import make_algorithm, resolve_algorithm_options
+from edgefl.algorithms.options import count_expected_clients
+from edgefl.algorithms.robust import count_krum_updates
+from edgefl.algorithms.server_optimizer import DEFAULT_RATES
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.privacy.mechanism import check_privacy
-from edgefl.security.secagg.masking import LEAST_CLIENTS
-from edgefl.security.secagg.summing import check_secure
-from edgefl.server.staleness import check_rounds
+from edgefl.security.secagg.masked_aggregation import check_secure_aggregation
+from edgefl.security.secagg.masking import MIN_MASKED_CLIENTS
+from edgefl.server.staleness import check_staleness
 
 LARGE_RATE = 10.0
 """A learning rate of SGD that no published recipe comes near."""
 LARGE_ADAPTIVE_RATE = 1.0
 """A rate of Adam, AdamW or Yogi that moves every weight by about 1 in each step."""
-FEW_PASSES = 3
+MIN_PASSES = 3
 """Fewer passes over a client's samples than this leave a model near its first weights."""
-SHORT_DISTANCE = 0.1
+MIN_SERVER_STEP_SUM = 0.1
 """How far Adam must be able to move a weight at the server; first weights are about as large."""
-Options = Mapping[str, Any]
+AlgorithmOptions = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -58,21 +58,21 @@ def check_config(config: FederationConfig, clients: int | None = None) -> tuple[
     Raises:
         ConfigError: The federation cannot work.
     """
-    options = resolved_options(config)
+    options = resolve_algorithm_options(config)
     algorithm = make_algorithm(config.algorithm, None, options)
-    check_rounds(config)
+    check_staleness(config)
     check_privacy(algorithm, config)
-    check_secure(algorithm, config)
-    known = clients or len(set(config.clients)) or None
+    check_secure_aggregation(algorithm, config)
+    num_clients = clients or len(set(config.clients)) or None
     problems = [
-        *_training_problems(config, options),
-        *_rate_problems(options),
-        *_personal_rate_problems(config),
-        *_server_rate_problems(config, options),
-        *_phase_problems(config, options),
-        *_expert_problems(config, options, known),
-        *_mean_problems(config, options, known),
-        *_cohort_problems(config, known),
+        *_check_training(config, options),
+        *_check_algorithm_rates(options),
+        *_check_personalization_rate(config),
+        *_check_server_rate(config, options),
+        *_check_phases(config, options),
+        *_check_experts(config, options, num_clients),
+        *_check_mean(config, options, num_clients),
+        *_check_cohort(config, num_clients),
     ]
     for problem in problems:
         if problem.is_certain:
@@ -80,7 +80,7 @@ def check_config(config: FederationConfig, clients: int | None = None) -> tuple[
     return tuple(problem.message for problem in problems)
 
 
-def _training_problems(config: FederationConfig, options: Options) -> Iterator[Problem]:
+def _check_training(config: FederationConfig, options: AlgorithmOptions) -> Iterator[Problem]:
     epochs = options.get("epochs")
     for key, effect in (("epochs", "no client trains"), ("learning_rate", "no model moves")):
         if options.get(key) == 0:
@@ -88,15 +88,15 @@ def _training_problems(config: FederationConfig, options: Options) -> Iterator[P
                 True,
                 f"[algorithm] {key} is 0, expected above 0: {effect}; leave {key} out to take its default",
             )
-    if epochs and config.rounds * epochs < FEW_PASSES:
+    if epochs and config.rounds * epochs < MIN_PASSES:
         yield Problem(
             False,
-            f"rounds x epochs is {config.rounds * epochs}, expected {FEW_PASSES} or more: each client passes "
+            f"rounds x epochs is {config.rounds * epochs}, expected {MIN_PASSES} or more: each client passes "
             "that often over its samples, and its model stays near its first weights; raise rounds",
         )
 
 
-def _personal_rate_problems(config: FederationConfig) -> Iterator[Problem]:
+def _check_personalization_rate(config: FederationConfig) -> Iterator[Problem]:
     rate = config.personalization.learning_rate
     if rate >= LARGE_ADAPTIVE_RATE:
         yield Problem(
@@ -106,19 +106,20 @@ def _personal_rate_problems(config: FederationConfig) -> Iterator[Problem]:
         )
 
 
-def _server_rate_problems(config: FederationConfig, options: Options) -> Iterator[Problem]:
+def _check_server_rate(config: FederationConfig, options: AlgorithmOptions) -> Iterator[Problem]:
     name = options.get("server_optimizer", "none")
-    rate = options.get("server_learning_rate", 0.0) or RATES[name]
-    if name in ("adam", "yogi") and rate * config.rounds < SHORT_DISTANCE:
+    rate = options.get("server_learning_rate", 0.0) or DEFAULT_RATES[name]
+    if name in ("adam", "yogi") and rate * config.rounds < MIN_SERVER_STEP_SUM:
         yield Problem(
             False,
             f"[algorithm] server_learning_rate x rounds is {rate * config.rounds:.3g}, expected "
-            f'{SHORT_DISTANCE:g} or more: server_optimizer = "{name}" moves a weight by about its rate in a '
+            f'{MIN_SERVER_STEP_SUM:g} or more: server_optimizer = "{name}" moves a weight by about its '
+            f"rate in a "
             f"round, and models stay near their first weights; try {0.3 / config.rounds:.2g}",
         )
 
 
-def _rate_problems(options: Options) -> Iterator[Problem]:
+def _check_algorithm_rates(options: AlgorithmOptions) -> Iterator[Problem]:
     is_adaptive = {
         "server_learning_rate": options.get("server_optimizer", "adam") in ("adam", "yogi"),
         "local_learning_rate": True,  # AdamW
@@ -157,7 +158,7 @@ def _rate_problems(options: Options) -> Iterator[Problem]:
             )
 
 
-def _phase_problems(config: FederationConfig, options: Options) -> Iterator[Problem]:
+def _check_phases(config: FederationConfig, options: AlgorithmOptions) -> Iterator[Problem]:
     if not options.get("clustering"):
         return
     pretrain = options.get("pretrain_rounds", 0)
@@ -184,19 +185,21 @@ def _phase_problems(config: FederationConfig, options: Options) -> Iterator[Prob
         )
 
 
-def _expert_problems(config: FederationConfig, options: Options, known: int | None) -> Iterator[Problem]:
-    clients = known or expected_clients(config)
+def _check_experts(
+    config: FederationConfig, options: AlgorithmOptions, num_clients: int | None
+) -> Iterator[Problem]:
+    clients = num_clients or count_expected_clients(config)
     for key, effect in (
         ("num_experts", "some experts are never trained, or several are alike"),
         ("num_clusters", "each client is a cluster of its own, and nobody learns from another"),
     ):
         count = options.get(key, 0)
         if count > clients:
-            which = "the number of clients" if known else "the least number of clients"
+            which = "the number of clients" if num_clients else "the least number of clients"
             yield Problem(
                 False,
                 f"[algorithm] {key} is {count}, expected at most {clients}, {which}: {effect}; lower {key}"
-                + ("" if known else ", or raise min_clients"),
+                + ("" if num_clients else ", or raise min_clients"),
             )
     if options.get("condition") == "side" and options.get("num_sides", 2) < 2:
         yield Problem(
@@ -212,13 +215,15 @@ def _expert_problems(config: FederationConfig, options: Options, known: int | No
         )
 
 
-def _mean_problems(config: FederationConfig, options: Options, known: int | None) -> Iterator[Problem]:
+def _check_mean(
+    config: FederationConfig, options: AlgorithmOptions, num_clients: int | None
+) -> Iterator[Problem]:
     mean = options.get("mean")
-    most = min(config.clients_per_round or math.inf, known or math.inf)
-    least = min(most, expected_clients(config))
+    most = min(config.clients_per_round or math.inf, num_clients or math.inf)
+    least = min(most, count_expected_clients(config))
     if mean == "krum":
         faults = options["krum_faults"]
-        needed = max(least_for_krum(faults), options["krum_keep"] + faults + 2)
+        needed = max(count_krum_updates(faults), options["krum_keep"] + faults + 2)
         least_updates = math.ceil(config.quorum * least - 1e-9)
         effect = f'mean = "krum" with krum_faults = {faults} skips a round of fewer updates'
         remedy = "raise clients_per_round, or lower krum_faults or krum_keep"
@@ -240,18 +245,20 @@ def _mean_problems(config: FederationConfig, options: Options, known: int | None
         )
 
 
-def _cohort_problems(config: FederationConfig, known: int | None) -> Iterator[Problem]:
-    if known is None:
+def _check_cohort(config: FederationConfig, num_clients: int | None) -> Iterator[Problem]:
+    if num_clients is None:
         return
-    if config.clients_per_round > known:
+    if config.clients_per_round > num_clients:
         yield Problem(
             False,
-            f"[federation] clients_per_round is {config.clients_per_round}, expected at most {known}, the "
+            f"[federation] clients_per_round is {config.clients_per_round}, expected at most "
+            f"{num_clients}, the "
             "number of clients: all of them take part in each round; lower it, or set 0 for all",
         )
-    if config.privacy.secure_aggregation and known < LEAST_CLIENTS:
+    if config.privacy.secure_aggregation and num_clients < MIN_MASKED_CLIENTS:
         yield Problem(
             True,
-            f"secure_aggregation has {known} clients, expected {LEAST_CLIENTS} or more: the sum over two "
+            f"secure_aggregation has {num_clients} clients, expected {MIN_MASKED_CLIENTS} or more: the "
+            f"sum over two "
             "shows each of them the other's update; add clients",
         )

@@ -30,15 +30,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from edgefl.errors import DivergedError
-from edgefl.wire.messages import STOPPED, State
+from edgefl.wire.messages import STOPPED_PHASE, State
 
 LOSS_FACTOR = 5.0
-FALL = 0.9
+MAX_LOSS_SHARE = 0.9
 ROUNDS_IN_A_ROW = 3
 ACCURACY_SHARE = 0.25
 GUESS_SHARE = 0.98
 """A loss of at least this share of ln C is not better than guessing."""
-STILL_SHARE = 0.99
+NO_FALL_SHARE = 0.99
 """A loss of at least this share of an earlier one has not fallen."""
 _PREFIX = "diverged_"
 
@@ -83,18 +83,18 @@ def find_divergence(
         accuracy: mean accuracy that clients report in the last round; NaN when they report none.
         rounds: number of rounds of the federation; 0 when it is unknown or not limited.
     """
-    known = _as_floats(losses)
+    loss_values = _as_floats(losses)
     guess_loss = math.log(num_classes)
-    in_a_row, fall = ROUNDS_IN_A_ROW, FALL
-    if len(known) == rounds and 1 < rounds <= ROUNDS_IN_A_ROW:
+    in_a_row, fall = ROUNDS_IN_A_ROW, MAX_LOSS_SHARE
+    if len(loss_values) == rounds and 1 < rounds <= ROUNDS_IN_A_ROW:
         in_a_row, fall = rounds - 1, 1.0
-    if len(known) <= in_a_row or _is_accurate(accuracy, num_classes):
+    if len(loss_values) <= in_a_row or _is_accurate(accuracy, num_classes):
         return None
-    first = known[0]
-    limit = max(_high_loss(num_classes), fall * first if math.isfinite(first) else 0.0)
-    if not all(loss > limit for loss in known[-in_a_row:]):
+    first = loss_values[0]
+    limit = max(_compute_loss_limit(num_classes), fall * first if math.isfinite(first) else 0.0)
+    if not all(loss > limit for loss in loss_values[-in_a_row:]):
         return None
-    return Divergence(len(known), known[-1], first, guess_loss)
+    return Divergence(len(loss_values), loss_values[-1], first, guess_loss)
 
 
 def explain_no_progress(
@@ -113,16 +113,16 @@ def explain_no_progress(
         num_classes: number of classes, C.
         accuracy: mean accuracy that clients report in the last round; NaN when they report none.
     """
-    known = [loss for loss in _as_floats(losses) if math.isfinite(loss)]
-    if not known or _is_accurate(accuracy, num_classes):
+    finite_losses = [loss for loss in _as_floats(losses) if math.isfinite(loss)]
+    if not finite_losses or _is_accurate(accuracy, num_classes):
         return None
-    first, last, window = known[0], known[-1], known[-ROUNDS_IN_A_ROW:]
+    first, last, window = finite_losses[0], finite_losses[-1], finite_losses[-ROUNDS_IN_A_ROW:]
     guess_loss = math.log(num_classes)
-    if min(window) > _high_loss(num_classes):
-        has_effect = last < FALL * first
+    if min(window) > _compute_loss_limit(num_classes):
+        has_effect = last < MAX_LOSS_SHARE * first
     else:
-        is_at_guess = len(known) > 1 and min(window) >= GUESS_SHARE * guess_loss
-        has_effect = not is_at_guess or last < STILL_SHARE * window[0]
+        is_at_guess = len(finite_losses) > 1 and min(window) >= GUESS_SHARE * guess_loss
+        has_effect = not is_at_guess or last < NO_FALL_SHARE * window[0]
     if has_effect:
         return None
     remedy = (
@@ -140,7 +140,7 @@ def _as_floats(losses: Sequence[float | None]) -> list[float]:
     return [math.nan if loss is None else loss for loss in losses]
 
 
-def _high_loss(num_classes: int) -> float:
+def _compute_loss_limit(num_classes: int) -> float:
     return LOSS_FACTOR * max(math.log(num_classes), 1.0)
 
 
@@ -164,34 +164,34 @@ def explain_divergence(divergence: Divergence) -> str:
     )
 
 
-def divergence_settings(divergence: Divergence) -> dict[str, float]:
+def encode_divergence(divergence: Divergence) -> dict[str, float]:
     """Return a divergence as numbers for `settings` of a `State`."""
     numbers = {name: float(value) for name, value in asdict(divergence).items()}
     return {f"{_PREFIX}{name}": value for name, value in numbers.items() if math.isfinite(value)}
 
 
-def divergence_at_end(state: State) -> Divergence | None:
+def read_divergence(state: State) -> Divergence | None:
     """Return the divergence with which an aggregator stopped a federation for good, None when it did not."""
-    return divergence_of(state.settings) if state.phase == STOPPED else None
+    return decode_divergence(state.settings) if state.phase == STOPPED_PHASE else None
 
 
-def divergence_of(settings: Mapping[str, float]) -> Divergence | None:
+def decode_divergence(settings: Mapping[str, float]) -> Divergence | None:
     """Return the divergence in `settings` of a `State`; None when there is none."""
 
-    def number(name: str) -> float:
+    def read_number(name: str) -> float:
         return settings.get(f"{_PREFIX}{name}", math.nan)
 
-    def count(name: str) -> int:
-        value = number(name)
+    def read_count(name: str) -> int:
+        value = read_number(name)
         return int(min(max(value, 0), 2**31)) if math.isfinite(value) else 0
 
     if f"{_PREFIX}round" not in settings:
         return None
     return Divergence(
-        count("round"),
-        number("loss"),
-        number("first_loss"),
-        number("guess_loss"),
-        count("clients"),
-        count("cohort"),
+        read_count("round"),
+        read_number("loss"),
+        read_number("first_loss"),
+        read_number("guess_loss"),
+        read_count("clients"),
+        read_count("cohort"),
     )

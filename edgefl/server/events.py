@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from edgefl.errors import EdgeflError
 from edgefl.server.rounds import Round
-from edgefl.server.tasks import Expected
+from edgefl.server.tasks import ExpectedTensors
 from edgefl.types import ServerState, Weights
 from edgefl.wire.messages import Begin, Manifest, Status, Want
 
@@ -62,7 +62,7 @@ class WantReceived:
 
 
 @dataclass(frozen=True, slots=True)
-class ManifestFound:
+class ManifestReceived:
     """The broker keeps a manifest: this server published it, or its process before this one did."""
 
     manifest: Manifest
@@ -148,7 +148,7 @@ Event = (
     | ChunkReceived
     | EndReceived
     | WantReceived
-    | ManifestFound
+    | ManifestReceived
     | StateOverwritten
     | MessageInvalid
     | ClientExcluded
@@ -240,7 +240,7 @@ class StoreUpdate:
 
     begin: Begin
     blob: bytes
-    expected: Expected
+    expected: ExpectedTensors
     codec: str
     deltas: Mapping[str, Weights]
 
@@ -339,7 +339,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class WriteLog:
     """Write one line to the log.
 
     Attributes:
@@ -366,5 +366,5 @@ Action = (
     | SaveState
     | Finish
     | Stop
-    | Log
+    | WriteLog
 )

@@ -4,15 +4,15 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from edgefl.algorithms.options import epochs_with_steps
-from edgefl.client.validation import personalization_of
+from edgefl.algorithms.options import extend_epochs
+from edgefl.client.validation import read_personalization
 from edgefl.config import FederationConfig
 from edgefl.plan.spec import PlanSpec
-from edgefl.server.baseline import local_epochs
+from edgefl.server.baseline import count_local_epochs
 
 SAFETY_FACTOR = 2
 """A personalization does more than pass over samples: it evaluates, exports, and waits for a busy board."""
-MODELS_MADE_TWICE = 2
+TRAININGS_PER_MODEL = 2
 """A device makes each model to compare it, and again on all of its samples."""
 
 
@@ -33,7 +33,7 @@ class RoundTime:
     samples: int
 
 
-def personalization_deadline_s(
+def estimate_personalization_s(
     config: FederationConfig, spec: PlanSpec, times: Iterable[RoundTime] = ()
 ) -> float:
     """Return the seconds after which the aggregator stops waiting for devices that personalize.
@@ -52,21 +52,21 @@ def personalization_deadline_s(
     """
     if config.personalization.deadline_s:
         return config.personalization.deadline_s
-    most = MODELS_MADE_TWICE * config.rounds * config.deadline_s
+    max_s = TRAININGS_PER_MODEL * config.rounds * config.deadline_s
     by_client: dict[str, list[RoundTime]] = {}
-    for each in times:
-        if each.seconds > 0 and each.epochs > 0:
-            by_client.setdefault(each.client_id, []).append(each)
-    forecasts = [_forecast_s(config, spec, client) for client in by_client.values()]
-    return max(config.deadline_s, min(max(forecasts, default=most), most))
+    for round_time in times:
+        if round_time.seconds > 0 and round_time.epochs > 0:
+            by_client.setdefault(round_time.client_id, []).append(round_time)
+    forecasts = [_estimate_client_s(config, spec, client) for client in by_client.values()]
+    return max(config.deadline_s, min(max(forecasts, default=max_s), max_s))
 
 
-def _forecast_s(config: FederationConfig, spec: PlanSpec, times: Sequence[RoundTime]) -> float:
-    pace_s = statistics.median(each.seconds / each.epochs for each in times)
-    return SAFETY_FACTOR * pace_s * personalization_epochs(config, spec, times[-1].samples)
+def _estimate_client_s(config: FederationConfig, spec: PlanSpec, times: Sequence[RoundTime]) -> float:
+    pace_s = statistics.median(round_time.seconds / round_time.epochs for round_time in times)
+    return SAFETY_FACTOR * pace_s * count_personalization_epochs(config, spec, times[-1].samples)
 
 
-def personalization_epochs(config: FederationConfig, spec: PlanSpec, samples: int) -> int:
+def count_personalization_epochs(config: FederationConfig, spec: PlanSpec, samples: int) -> int:
     """Return the number of passes over its samples that a personalization takes at most.
 
     It is the local model, the fine-tuning, and what the algorithm's own options say (those whose name ends
@@ -77,13 +77,13 @@ def personalization_epochs(config: FederationConfig, spec: PlanSpec, samples: in
         spec: the plan's specification; its settings of `[personalization]` count.
         samples: number of the client's training samples.
     """
-    settings = personalization_of(spec)
+    settings = read_personalization(spec)
 
-    def raised(epochs: int) -> int:
-        return epochs_with_steps(epochs, settings.least_steps, samples, settings.batch_size)
+    def raise_epochs(epochs: int) -> int:
+        return extend_epochs(epochs, settings.least_steps, samples, settings.batch_size)
 
     options: Mapping[str, object] = spec.options
     counts = [value for key, value in options.items() if key.endswith("_epochs") and isinstance(value, int)]
-    algorithm = sum(raised(count) for count in counts)
-    tuned = raised(settings.epochs)
-    return MODELS_MADE_TWICE * (local_epochs(config, spec) + 2 * tuned + algorithm)
+    algorithm = sum(raise_epochs(count) for count in counts)
+    tuned = raise_epochs(settings.epochs)
+    return TRAININGS_PER_MODEL * (count_local_epochs(config, spec) + 2 * tuned + algorithm)

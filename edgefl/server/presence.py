@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from edgefl.wire.messages import PAUSED_BY_OPERATOR, REFUSES, Status
+from edgefl.wire.messages import PAUSED_BY_OPERATOR, REFUSAL_PREFIX, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Presence:
         self.statuses: dict[str, LastStatus] = {}
         self.num_online = 0
 
-    def take(self, status: Status) -> None:
+    def update(self, status: Status) -> None:
         """Take a status, unless it is the last will of a boot that a later one has replaced."""
         last = self.statuses.get(status.client_id)
         if last and not status.online and last.boot_id != status.boot_id:
@@ -45,11 +45,11 @@ class Presence:
         last = self.statuses.pop(client_id, None)
         self.num_online -= bool(last and last.online)
 
-    def online(self) -> tuple[str, ...]:
+    def list_online(self) -> tuple[str, ...]:
         """Return the clients that are online, sorted."""
         return tuple(sorted(client_id for client_id, status in self.statuses.items() if status.online))
 
-    def paused(self) -> Mapping[str, str]:
+    def list_paused(self) -> Mapping[str, str]:
         """Return the clients that are online and take up no task, with the reason that each gives."""
         return {
             client_id: status.paused
@@ -57,28 +57,30 @@ class Presence:
             if status.online and status.paused
         }
 
-    def refusing(self) -> Mapping[str, str]:
+    def list_refusing(self) -> Mapping[str, str]:
         """Return the clients that are online and refuse what this federation asks for, with the reason."""
         return {
-            client_id: reason for client_id, reason in self.paused().items() if reason.startswith(REFUSES)
+            client_id: reason
+            for client_id, reason in self.list_paused().items()
+            if reason.startswith(REFUSAL_PREFIX)
         }
 
-    def available(self, excluded: frozenset[str]) -> tuple[str, ...]:
+    def list_available(self, excluded: frozenset[str]) -> tuple[str, ...]:
         """Return the clients that can train now, sorted: online, not paused, and not in `excluded`."""
-        unavailable = excluded | self.paused().keys()
-        return tuple(client_id for client_id in self.online() if client_id not in unavailable)
+        unavailable = excluded | self.list_paused().keys()
+        return tuple(client_id for client_id in self.list_online() if client_id not in unavailable)
 
-    def askable(self, excluded: frozenset[str]) -> tuple[str, ...]:
+    def list_for_personalization(self, excluded: frozenset[str]) -> tuple[str, ...]:
         """Return the clients that are asked to personalize, sorted.
 
         A client that an operator paused is left out. A client that waits for a better hour is asked, because
         the last phase waits for it as for a client that is offline. A client that refuses is left out,
         because it may never come back.
         """
-        paused = self.paused()
+        paused = self.list_paused()
         by_operator = {client_id for client_id, reason in paused.items() if reason == PAUSED_BY_OPERATOR}
-        unavailable = excluded | by_operator | self.refusing().keys()
-        return tuple(client_id for client_id in self.online() if client_id not in unavailable)
+        unavailable = excluded | by_operator | self.list_refusing().keys()
+        return tuple(client_id for client_id in self.list_online() if client_id not in unavailable)
 
     def is_resting(self, client_id: str) -> bool:
         """Whether a client is paused and not at work on an earlier task."""
@@ -97,7 +99,7 @@ class Presence:
         return f"paused ({status.paused})" if status.paused else "online"
 
 
-LINES_A_MINUTE = 20
+MAX_LINES_PER_MINUTE = 20
 """How many lines of the log one client may cause in a minute: a client can send statuses and wrong messages
 as fast as its link is.
 """
@@ -126,11 +128,12 @@ class ClientLineLimit:
             since = now
             count = 0
         self._counted[client_id] = since, count + 1
-        if count < LINES_A_MINUTE:
+        if count < MAX_LINES_PER_MINUTE:
             return line
-        if count > LINES_A_MINUTE:
+        if count > MAX_LINES_PER_MINUTE:
             return ""
         return (
-            f"{client_id} caused {LINES_A_MINUTE} lines within a minute; further lines about it are left out "
+            f"{client_id} caused {MAX_LINES_PER_MINUTE} lines within a minute; further lines about it are "
+            f"left out "
             "for a minute"
         )

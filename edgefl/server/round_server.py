@@ -13,19 +13,19 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from edgefl.algorithms import CLUSTER, DONE, PERSONALIZE, Algorithm
-from edgefl.algorithms.clustering.clusters import explain_clusters
-from edgefl.algorithms.cohort import enough_of
-from edgefl.algorithms.mixtures.gate_utilization import count_own_experts
+from edgefl.algorithms import PHASE_CLUSTER, PHASE_DONE, PHASE_PERSONALIZE, Algorithm
+from edgefl.algorithms.clustering.cluster_models import explain_clusters
+from edgefl.algorithms.cohort import count_required_updates
+from edgefl.algorithms.mixtures.gate_utilization import count_local_experts
 from edgefl.config import FederationConfig
 from edgefl.errors import EdgeflError, RoundError
 from edgefl.plan.spec import PlanSpec
 from edgefl.privacy import accountant
-from edgefl.privacy.mechanism import expected_cohort
-from edgefl.security.secagg.masking import LEAST_CLIENTS
+from edgefl.privacy.mechanism import count_expected_cohort
+from edgefl.security.secagg.masking import MIN_MASKED_CLIENTS
 from edgefl.security.trust import Trust
 from edgefl.server import rounds
-from edgefl.server.comparison import compares_models
+from edgefl.server.comparison import should_compare_models
 from edgefl.server.divergence import FederationDivergedError, explain_no_progress, find_divergence
 from edgefl.server.events import (
     Action,
@@ -37,7 +37,6 @@ from edgefl.server.events import (
     Event,
     Finish,
     ForgetRound,
-    Log,
     OpenedRound,
     OpenRound,
     SaveMaskedSum,
@@ -45,30 +44,31 @@ from edgefl.server.events import (
     StateAggregated,
     Stop,
     StoreUpdate,
+    WriteLog,
 )
-from edgefl.server.personalization_time import RoundTime, personalization_deadline_s
-from edgefl.server.plausible import left_out
-from edgefl.server.rounds import Answer, Round
+from edgefl.server.personalization_time import RoundTime, estimate_personalization_s
+from edgefl.server.plausibility import list_implausible_clients
+from edgefl.server.rounds import Round, UpdateKey
 from edgefl.server.secagg.checks import UnsettledError
-from edgefl.server.spread import Spread, mean_loss, spread_of
-from edgefl.server.tasks import Expected, Tasks
+from edgefl.server.spread import Spread, average_loss, measure_spread
+from edgefl.server.tasks import ExpectedTensors, RoundTasks
 from edgefl.server.update_collector import UpdateCollector
 from edgefl.types import ServerState
-from edgefl.wire.messages import JOINING, STOPPED, Begin, State
+from edgefl.wire.messages import JOINING_PHASE, STOPPED_PHASE, Begin, State
 from edgefl.wire.tensors import decode_models
-from edgefl.wire.topics import Topics
+from edgefl.wire.topics import FederationTopics
 
 RETAINED_WAIT_S = 0.5
 """How long retained messages take to arrive after a subscription."""
-LONELY_DEADLINES = 4
+MAX_IDLE_DEADLINES = 4
 """A round that nobody can play waits so many deadlines for clients."""
-MEASURED_ROUNDS = 10
+MAX_TIMED_ROUNDS = 10
 """The training times of the last rounds say how long a personalization may take."""
-ACCURACIES = ("accuracy_shipped", "accuracy_mixture", "accuracy")
+ACCURACY_METRICS = ("accuracy_shipped", "accuracy_mixture", "accuracy")
 """The metrics that the accuracy of a round comes from: the first one that a client reports."""
-Cohort = Callable[[ServerState, Iterable[str]], tuple[str, ...]]
+DrawCohort = Callable[[ServerState, Iterable[str]], tuple[str, ...]]
 """Draws the cohort of a round from the clients that are available."""
-Course = Generator[float, None, None]
+TimedGenerator = Generator[float, None, None]
 """A generator that yields the time at which it has to be resumed."""
 
 
@@ -94,7 +94,7 @@ class Resume:
     opened: OpenedRound | None = None
     begins: Sequence[Begin] = ()
     nonces: Mapping[int, str] = field(default_factory=dict)
-    settled: Mapping[Answer, str] = field(default_factory=dict)
+    settled: Mapping[UpdateKey, str] = field(default_factory=dict)
     losses: Sequence[float | None] = ()
     times: Sequence[RoundTime] = ()
     masked_sum: bytes = b""
@@ -102,10 +102,10 @@ class Resume:
     masked_sum_origin: str = "the sum of a masked round"
 
 
-def next_phase(config: FederationConfig, state: ServerState) -> str:
+def choose_phase(config: FederationConfig, state: ServerState) -> str:
     """Return the phase of the round that begins with a server state."""
-    is_over = state.round > config.rounds or state.phase in (PERSONALIZE, DONE)
-    return PERSONALIZE if is_over else state.phase
+    is_over = state.round > config.rounds or state.phase in (PHASE_PERSONALIZE, PHASE_DONE)
+    return PHASE_PERSONALIZE if is_over else state.phase
 
 
 class RoundServer:
@@ -140,7 +140,7 @@ class RoundServer:
         *,
         session: str,
         started: int,
-        draw_cohort: Cohort,
+        draw_cohort: DrawCohort,
         new_nonce: Callable[[], str],
         trust: Trust | None = None,
         introduce: Callable[[str], tuple[str, str]] | None = None,
@@ -166,21 +166,21 @@ class RoundServer:
         self._has_gathered = False
         self._was_resumed = resume is not None
         self._nonces: dict[int, str] = dict(resume.nonces) if resume else {}
-        self._settled: dict[Answer, str] = dict(resume.settled) if resume else {}
+        self._settled: dict[UpdateKey, str] = dict(resume.settled) if resume else {}
         self._losses: list[float | None] = list(resume.losses) if resume else []
-        self._times: deque[tuple[RoundTime, ...]] = deque(maxlen=MEASURED_ROUNDS)
+        self._times: deque[tuple[RoundTime, ...]] = deque(maxlen=MAX_TIMED_ROUNDS)
         if resume:
             self._times.append(tuple(resume.times))
         self._collector = UpdateCollector(
-            Topics(config.name),
-            self._state_message(JOINING, 0, 0),
+            FederationTopics(config.name),
+            self._make_state(JOINING_PHASE, 0, 0),
             self._actions.append,
             upload_slots=config.upload_slots,
             max_samples=config.max_samples,
             chunk_bytes=config.chunk_bytes,
             clients=config.clients,
         )
-        self._course = self._lead(resume.state if resume else state)
+        self._generator = self._lead(resume.state if resume else state)
         self._resume_at = -math.inf
         self.is_done = False
 
@@ -213,16 +213,16 @@ class RoundServer:
     def _advance(self) -> list[Action]:
         if not self.is_done:
             try:
-                self._resume_at = next(self._course)
+                self._resume_at = next(self._generator)
             except StopIteration:
                 self.is_done = True
                 self._resume_at = math.inf
             except EdgeflError as error:
                 self._actions.append(Stop(error))
                 self._resume_at = math.inf
-        return self._taken_actions()
+        return self._take_actions()
 
-    def _taken_actions(self) -> list[Action]:
+    def _take_actions(self) -> list[Action]:
         actions = list(self._actions)
         self._actions.clear()
         return actions
@@ -235,30 +235,30 @@ class RoundServer:
         """
         self._actions.clear()  # What an exception kept from being returned was not stored either
         self._collector.blobs.keep_only(())
-        self._collector.publish_state(self.stopped_state(settings))
-        return self._taken_actions()
+        self._collector.publish_state(self.make_stopped_state(settings))
+        return self._take_actions()
 
-    def stopped_state(self, settings: Mapping[str, float] | None = None) -> State:
+    def make_stopped_state(self, settings: Mapping[str, float] | None = None) -> State:
         """Return the state that says that nobody leads this federation now."""
-        state = self._state_message(STOPPED, 0, 0)
+        state = self._make_state(STOPPED_PHASE, 0, 0)
         return replace(state, settings={**state.settings, **(settings or {})})
 
-    def done_state(self) -> State:
+    def make_done_state(self) -> State:
         """Return the state that says that this federation is complete."""
-        return self._state_message(DONE, self._config.rounds + 1, 0)
+        return self._make_state(PHASE_DONE, self._config.rounds + 1, 0)
 
-    def next_change(self) -> float:
+    def get_timer(self) -> float:
         """Return the time at which `handle` is due although nothing happens; infinity for never."""
-        return min(self._resume_at, self._collector.next_change())
+        return min(self._resume_at, self._collector.get_timer())
 
     @property
     def open_round(self) -> Round | None:
         """The round that collects updates, None between rounds."""
         return self._collector.round
 
-    def clients_to_check(self) -> tuple[str, ...]:
+    def list_clients_to_check(self) -> tuple[str, ...]:
         """Return the clients whose enrolment matters now: those online, and those the round waits for."""
-        waiting = rounds.missing(self.open_round) if self.open_round else ()
+        waiting = rounds.list_missing(self.open_round) if self.open_round else ()
         if self._resume and self._resume.opened:
             waiting = self._resume.opened.cohort
         return tuple(sorted({*self._collector.presence.statuses, *waiting}))
@@ -268,9 +268,9 @@ class RoundServer:
         return self._collector.now
 
     def _log(self, line: str, level: int = logging.INFO) -> None:
-        self._actions.append(Log(line, level=level))
+        self._actions.append(WriteLog(line, level=level))
 
-    def _state_message(self, phase: str, number: int, cohort_size: int) -> State:
+    def _make_state(self, phase: str, number: int, cohort_size: int) -> State:
         config = self._config
         return State(
             config.name,
@@ -279,80 +279,84 @@ class RoundServer:
             number,
             config.rounds,
             cohort_size,
-            self._deadline_s(phase, number),
+            self._choose_deadline_s(phase, number),
             self._plan,
             0.0,
             started=self._started,
             settings={
                 "min_clients": float(config.min_clients),
-                "own_experts": float(count_own_experts(self._spec)),
+                "own_experts": float(count_local_experts(self._spec)),
                 **({"differential_privacy": 1.0} if config.privacy.is_on else {}),
             },
         )
 
-    def _deadline_s(self, phase: str, number: int) -> float:
+    def _choose_deadline_s(self, phase: str, number: int) -> float:
         """Return the seconds after which a round closes. In the last one clients may compare their models."""
-        if phase == PERSONALIZE:
+        if phase == PHASE_PERSONALIZE:
             return self._personalization_s
-        if number == self._config.rounds and compares_models(self._config, self._spec):
-            return self._forecast_s()
+        if number == self._config.rounds and should_compare_models(self._config, self._spec):
+            return self._estimate_personalization_s()
         return self._config.deadline_s
 
-    def _forecast_s(self) -> float:
-        times = [time for each in self._times for time in each]
-        return personalization_deadline_s(self._config, self._spec, times)
+    def _estimate_personalization_s(self) -> float:
+        times = [time for times_of_round in self._times for time in times_of_round]
+        return estimate_personalization_s(self._config, self._spec, times)
 
-    def _lead(self, state: ServerState) -> Course:
+    def _lead(self, state: ServerState) -> TimedGenerator:
         config = self._config
         if self._resume:
             self._log(f"going on at round {state.round} of {config.rounds} (session {self._session[:8]})")
-        while next_phase(config, state) != PERSONALIZE:
+        while choose_phase(config, state) != PHASE_PERSONALIZE:
             state = yield from self._federate(state)
-        state = replace(state, phase=PERSONALIZE)
-        self._collector.left_out = frozenset()  # Also a client whose updates were absurd gets a model
-        self._personalization_s = self._forecast_s()
+        state = replace(state, phase=PHASE_PERSONALIZE)
+        self._collector.implausible_clients = (
+            frozenset()
+        )  # Also a client whose updates were absurd gets a model
+        self._personalization_s = self._estimate_personalization_s()
         self._log(
             "personalize: devices make models of their own; this takes longer than a round; the aggregator "
             f"waits {self._personalization_s:.0f} s at most"
         )
         opened, _ = yield from self._play(
             state,
-            lambda: self._collector.presence.askable(self._collector.unavailable),
+            lambda: self._collector.presence.list_for_personalization(self._collector.unavailable),
             is_open_to_all=True,
         )
-        self._actions.append(Finish(opened, replace(state, phase=DONE)))
+        self._actions.append(Finish(opened, replace(state, phase=PHASE_DONE)))
         self._collector.blobs.keep_only(())
-        self._collector.publish_state(self._state_message(DONE, state.round, 0))
+        self._collector.publish_state(self._make_state(PHASE_DONE, state.round, 0))
 
     def _federate(self, state: ServerState) -> Generator[float, None, ServerState]:
         """Play one round and return the state after it."""
-        self._collector.left_out = left_out(state)
+        self._collector.implausible_clients = list_implausible_clients(state)
 
-        def cohort() -> tuple[str, ...]:
-            return self._draw_cohort(state, self._collector.presence.available(self._collector.unavailable))
+        def draw_cohort() -> tuple[str, ...]:
+            return self._draw_cohort(
+                state, self._collector.presence.list_available(self._collector.unavailable)
+            )
 
-        _, accuracy = yield from self._play(state, cohort, is_open_to_all=self._config.mode == "async")
+        _, accuracy = yield from self._play(state, draw_cohort, is_open_to_all=self._config.mode == "async")
         self._aggregated = None
         self._actions.append(AggregateUpdates(state))
         while self._aggregated is None:
             yield math.inf
         after = self._aggregated
-        for line in filter(None, explain_clusters(after) if state.phase == CLUSTER else ()):
+        for line in filter(None, explain_clusters(after) if state.phase == PHASE_CLUSTER else ()):
             self._log(line)
         self._actions.append(SaveState(after))
         if self._config.privacy.is_on:
-            self._log(accountant.told(self._config, after.round - 1))
+            self._log(accountant.describe_spending(self._config, after.round - 1))
         if not self._config.privacy.is_on and accuracy is not None:
             classes = self._spec.num_classes
             divergence = find_divergence(self._losses, classes, accuracy, rounds=self._config.rounds)
             if divergence:
                 raise FederationDivergedError(divergence)
-            is_last = next_phase(self._config, after) == PERSONALIZE
+            is_last = choose_phase(self._config, after) == PHASE_PERSONALIZE
             if is_last and (warning := explain_no_progress(self._losses, classes, accuracy)):
                 self._log(warning, logging.WARNING)
         return after
 
-    def _gather(self) -> Course:
+    def _gather(self) -> TimedGenerator:
         """Wait for enough clients to open a round. Before the first round it is `min_clients`."""
         if not self._has_gathered:
             if self._was_resumed:
@@ -363,10 +367,10 @@ class RoundServer:
             # Paused clients took part before a restart. They count, so that it waits for no pause to end.
             yield from self._wait_for_clients(self._config.min_clients, math.inf, self._was_resumed)
             self._has_gathered = True
-        least = LEAST_CLIENTS if self._config.privacy.secure_aggregation else 1
-        yield from self._wait_for_clients(least, LONELY_DEADLINES * self._config.deadline_s)
+        least = MIN_MASKED_CLIENTS if self._config.privacy.secure_aggregation else 1
+        yield from self._wait_for_clients(least, MAX_IDLE_DEADLINES * self._config.deadline_s)
 
-    def _wait_for_clients(self, count: int, timeout_s: float, counts_paused: bool = False) -> Course:
+    def _wait_for_clients(self, count: int, timeout_s: float, counts_paused: bool = False) -> TimedGenerator:
         """Wait until `count` clients are online and not paused.
 
         The time does not run while a client is paused, because it comes back. A client that refuses the plan
@@ -379,8 +383,8 @@ class RoundServer:
         last_line = ""
         while True:
             presence = self._collector.presence
-            available = len(presence.available(self._collector.unavailable))
-            paused = len(presence.online()) - available
+            available = len(presence.list_available(self._collector.unavailable))
+            paused = len(presence.list_online()) - available
             if available + (paused if counts_paused else 0) >= count:
                 return
             line = f"waiting for devices: {available} of {count} online"
@@ -389,7 +393,7 @@ class RoundServer:
             if line != last_line:
                 self._log(line)
                 last_line = line
-            if paused > len(presence.refusing()):
+            if paused > len(presence.list_refusing()):
                 until = self._now + timeout_s
             if self._now > until:
                 raise RoundError(
@@ -399,7 +403,7 @@ class RoundServer:
             yield math.nextafter(until, math.inf)
 
     def _play(
-        self, state: ServerState, cohort: Callable[[], tuple[str, ...]], *, is_open_to_all: bool = False
+        self, state: ServerState, draw_cohort: Callable[[], tuple[str, ...]], *, is_open_to_all: bool = False
     ) -> Generator[float, None, tuple[OpenedRound, float | None]]:
         """Play a round, or what is left of it after a restart.
 
@@ -409,10 +413,10 @@ class RoundServer:
         """
         resumed = self._resume
         self._resume = None
-        opened = resumed.opened if resumed else self._following_of(state)
+        opened = resumed.opened if resumed else self._take_following_round(state)
         if opened is None:
             yield from self._gather()
-            opened = OpenedRound(state.round, state.phase, self._new_nonce(), cohort())
+            opened = OpenedRound(state.round, state.phase, self._new_nonce(), draw_cohort())
             self._actions.append(OpenRound(opened))
         if opened.is_closed:
             assert resumed is not None, "only a round of an earlier process is closed before it is played"
@@ -420,7 +424,7 @@ class RoundServer:
             self._settle(resumed.begins)
             return opened, None
         config = self._config
-        staleness = config.staleness if state.phase != PERSONALIZE else 0
+        staleness = config.staleness if state.phase != PHASE_PERSONALIZE else 0
         oldest = state.round - staleness
         self._nonces = {number: n for number, n in self._nonces.items() if oldest <= number < state.round}
         self._nonces[state.round] = opened.nonce
@@ -428,7 +432,7 @@ class RoundServer:
         if not opened.cohort:  # A Poisson sample may be empty: the round is its noise
             self._close(opened, None, ())
             return opened, math.nan
-        tasks = Tasks(
+        tasks = RoundTasks(
             self._algorithm,
             state,
             config,
@@ -438,58 +442,59 @@ class RoundServer:
             max_staleness=staleness,
             offer=self._collector.blobs.offer,
             started=self._started,
-            deadline_s=self._deadline_s(state.phase, state.round),
+            deadline_s=self._choose_deadline_s(state.phase, state.round),
         )
         begins = {(begin.client_id, begin.round): begin for begin in (resumed.begins if resumed else ())}
-        begun = self._rejoined(self._opened_round(state, opened, staleness), begins.values())
-        is_sample = config.privacy.is_on and state.phase != PERSONALIZE
-        size = expected_cohort(config) if is_sample else len(opened.cohort)
-        self._collector.publish_state(self._state_message(opened.phase, opened.number, size))
+        open_round = self._restore_updates(self._begin_round(state, opened, staleness), begins.values())
+        is_sample = config.privacy.is_on and state.phase != PHASE_PERSONALIZE
+        size = count_expected_cohort(config) if is_sample else len(opened.cohort)
+        self._collector.publish_state(self._make_state(opened.phase, opened.number, size))
 
         def accept(accepted: tuple[Begin, ...]) -> None:
             self._actions.append(CommitUpdates(opened, accepted))
             begins.update({(begin.client_id, begin.round): begin for begin in accepted})
 
-        if config.privacy.secure_aggregation and state.phase != PERSONALIZE:
+        if config.privacy.secure_aggregation and state.phase != PHASE_PERSONALIZE:
             try:
-                closed, summed = yield from self._play_masked(begun, tasks, accept)
+                closed, summed = yield from self._play_masked(open_round, tasks, accept)
             except UnsettledError:
                 self._actions.append(ForgetRound(opened))
-                enrolled = self._collector.without_excluded(opened.cohort)
-                if len(enrolled) >= LEAST_CLIENTS:
+                enrolled = self._collector.remove_excluded(opened.cohort)
+                if len(enrolled) >= MIN_MASKED_CLIENTS:
                     raise
                 self._log(
-                    f"round {state.round}: {len(enrolled)} of its clients are enrolled, {LEAST_CLIENTS} are "
+                    f"round {state.round}: {len(enrolled)} of its clients are enrolled, "
+                    f"{MIN_MASKED_CLIENTS} are "
                     "needed; it is drawn anew",
                     logging.WARNING,
                 )
-                return (yield from self._play(state, cohort, is_open_to_all=is_open_to_all))
+                return (yield from self._play(state, draw_cohort, is_open_to_all=is_open_to_all))
         else:
             closed = yield from self._collector.collect(
-                begun, tasks, accept, is_open_to_all=is_open_to_all, is_sample=is_sample
+                open_round, tasks, accept, is_open_to_all=is_open_to_all, is_sample=is_sample
             )
             summed = [begins[key] for key in sorted(begins)]
         accuracy = self._close(opened, closed, tuple(summed))
         # Late clients still ask for the blobs of this round
-        self._collector.blobs.keep_only(tasks.blobs() | {self._plan})
+        self._collector.blobs.keep_only(tasks.list_blobs() | {self._plan})
         return opened, accuracy
 
-    def _following_of(self, state: ServerState) -> OpenedRound | None:
+    def _take_following_round(self, state: ServerState) -> OpenedRound | None:
         """Return the round of this state that an earlier process opened, if it did."""
-        found = self._following
+        following = self._following
         self._following = None
-        is_same = found is not None and (found.number, found.phase) == (state.round, state.phase)
-        return found if is_same else None
+        is_same = following is not None and (following.number, following.phase) == (state.round, state.phase)
+        return following if is_same else None
 
     def _settle(self, begins: Iterable[Begin]) -> None:
         self._settled.update({(begin.round, begin.client_id): begin.sha256 for begin in begins})
 
     def _play_masked(
-        self, begun: Round, tasks: Tasks, accept: Callable[[tuple[Begin, ...]], None]
+        self, open_round: Round, tasks: RoundTasks, accept: Callable[[tuple[Begin, ...]], None]
     ) -> Generator[float, None, tuple[Round, list[Begin]]]:
         """Play a masked round, see `edgefl.server.secagg.rounds`."""
         # These load cryptography, which a federation without masks does without
-        from edgefl.server.secagg.attempt import Services
+        from edgefl.server.secagg.attempt import SecAggServices
         from edgefl.server.secagg.masked_sum import MaskedSum, decode_masked_sum, encode_masked_sum
         from edgefl.server.secagg.rounds import MaskedRounds
 
@@ -502,23 +507,23 @@ class RoundServer:
             origin = self._masked_sum_origin
             return decode_masked_sum(stored, origin, session, number, size) if stored else None
 
-        def keep_means(begin: Begin, expected: Expected, blob: bytes) -> None:
+        def keep_means(begin: Begin, expected: ExpectedTensors, blob: bytes) -> None:
             deltas = decode_models(blob, expected, "the sum", "fp32")
             self._actions.append(StoreUpdate(begin, blob, expected, "fp32", deltas))
             accept((begin,))
 
-        def without_excluded(round: Round) -> Round:
-            enrolled = self._collector.without_excluded(round.cohort)
-            for client_id in set(rounds.missing(round)) - set(enrolled):
-                round = rounds.leave(round, client_id)
+        def remove_excluded(round: Round) -> Round:
+            enrolled = self._collector.remove_excluded(round.cohort)
+            for client_id in set(rounds.list_missing(round)) - set(enrolled):
+                round = rounds.remove_client(round, client_id)
             return round
 
-        services = Services(
+        services = SecAggServices(
             self._trust,
             self._introduce,
             self._collector.blobs.offer,
             self._collector.presence.is_gone,
-            without_excluded,
+            remove_excluded,
             self._new_nonce,
             save,
             load,
@@ -526,78 +531,80 @@ class RoundServer:
             lambda: self._now,
             self._log,
         )
-        course = MaskedRounds(services).play(begun, tasks)
+        generator = MaskedRounds(services).play(open_round, tasks)
         try:
-            request = next(course)
+            request = next(generator)
             while True:
                 try:
                     closed = yield from self._collector.collect(request.round, request.steps, request.accept)
                 except RoundError as error:
-                    request = course.throw(error)
+                    request = generator.throw(error)
                 else:
-                    request = course.send(closed)
+                    request = generator.send(closed)
         except StopIteration as end:
             result: tuple[Round, list[Begin]] = end.value
             return result
 
-    def _opened_round(self, state: ServerState, opened: OpenedRound, staleness: int) -> Round:
+    def _begin_round(self, state: ServerState, opened: OpenedRound, staleness: int) -> Round:
         config = self._config
         return rounds.open_round(
             state.round,
             opened.cohort,
             quorum=config.quorum,
-            deadline_s=self._deadline_s(state.phase, state.round),
+            deadline_s=self._choose_deadline_s(state.phase, state.round),
             extension_s=config.deadline_s,
             grace_s=config.grace_s,
             now=self._now,
-            enough=enough_of(config, state, opened.cohort),
+            enough=count_required_updates(config, state, opened.cohort),
             max_staleness=staleness,
             late_count=config.mode == "async",
             settled=dict(self._settled),
         )
 
     @staticmethod
-    def _rejoined(begun: Round, begins: Iterable[Begin]) -> Round:
+    def _restore_updates(open_round: Round, begins: Iterable[Begin]) -> Round:
         """Return a round with the updates that it accepted before a restart."""
         for begin in begins:
-            if begin.round == begun.number:
-                begun = rounds.admit(begun, begin.client_id)
-            begun, _ = rounds.receive(begun, begin.round, begin.client_id, begin.sha256)
-        return begun
+            if begin.round == open_round.number:
+                open_round = rounds.admit_client(open_round, begin.client_id)
+            open_round, _ = rounds.receive_update(open_round, begin.round, begin.client_id, begin.sha256)
+        return open_round
 
     def _close(self, opened: OpenedRound, closed: Round | None, begins: tuple[Begin, ...]) -> float:
         """Emit that a round is closed, and return the mean accuracy that its clients reported."""
-        loss = mean_loss(begins)
+        loss = average_loss(begins)
         seconds = self._now - closed.opened if closed else 0.0
-        dropped = tuple(self._dropped(opened, closed)) if closed else ()
+        dropped = tuple(self._list_dropped(opened, closed)) if closed else ()
         if closed and not closed.cohort and not begins:
             self._log(
                 f"round {opened.number}: all whom it drew were revoked; it counts as an empty sample",
                 logging.WARNING,
             )
         self._actions.append(CloseRound(opened, closed, begins, dropped, loss, seconds))
-        if opened.phase != PERSONALIZE:
+        if opened.phase != PHASE_PERSONALIZE:
             self._losses.append(loss if math.isfinite(loss) else None)
             self._settle(begins)
-            self._times.append(tuple(round_times(self._config, self._spec, begins)))
-        return reported_accuracy(begins).mean
+            self._times.append(tuple(read_round_times(self._config, self._spec, begins)))
+        return summarize_accuracy(begins).mean
 
-    def _dropped(self, opened: OpenedRound, closed: Round) -> Iterator[DroppedClient]:
+    def _list_dropped(self, opened: OpenedRound, closed: Round) -> Iterator[DroppedClient]:
         presence = self._collector.presence
-        paused = presence.paused()
-        for client_id in rounds.missing(closed):
+        paused = presence.list_paused()
+        for client_id in rounds.list_missing(closed):
             if closed.max_staleness and client_id not in {*closed.failed, *closed.away}:
                 continue  # Its update may still come
             away = f"paused ({paused[client_id]})" if client_id in paused else "offline"
             reason = closed.failed.get(client_id) or (away if client_id in closed.away else "too late")
             yield DroppedClient(closed.number, client_id, reason)
-        if opened.phase == PERSONALIZE:
-            for client_id, reason in sorted(presence.refusing().items()):
+        if opened.phase == PHASE_PERSONALIZE:
+            for client_id, reason in sorted(presence.list_refusing().items()):
                 if client_id not in closed.cohort:
                     yield DroppedClient(closed.number, client_id, f"paused ({reason})")
 
 
-def round_times(config: FederationConfig, spec: PlanSpec, begins: Iterable[Begin]) -> Iterator[RoundTime]:
+def read_round_times(
+    config: FederationConfig, spec: PlanSpec, begins: Iterable[Begin]
+) -> Iterator[RoundTime]:
     """Yield what clients reported of their training time; at most the deadline of a round counts."""
     epochs = float(spec.options.get("epochs", 1))
     for begin in begins:
@@ -606,7 +613,7 @@ def round_times(config: FederationConfig, spec: PlanSpec, begins: Iterable[Begin
         yield RoundTime(begin.client_id, seconds, trained, begin.num_samples)
 
 
-def reported_accuracy(begins: Sequence[Begin]) -> Spread:
+def summarize_accuracy(begins: Sequence[Begin]) -> Spread:
     """Return the spread over clients of the accuracy that they report."""
-    names = (name for name in ACCURACIES if any(name in begin.metrics for begin in begins))
-    return spread_of(next(names, ACCURACIES[-1]), [begin.metrics for begin in begins])
+    names = (name for name in ACCURACY_METRICS if any(name in begin.metrics for begin in begins))
+    return measure_spread(next(names, ACCURACY_METRICS[-1]), [begin.metrics for begin in begins])

@@ -21,7 +21,7 @@ from edgefl.errors import RoundError
 
 MAX_EXTENSIONS = 3
 
-Answer = tuple[int, str]
+UpdateKey = tuple[int, str]
 """The round that an update answers, and its client."""
 
 
@@ -50,13 +50,13 @@ class Round:
     enough: int = 0
     max_staleness: int = 0
     late_count: bool = False
-    late: Mapping[Answer, str] = field(default_factory=dict)
-    settled: Mapping[Answer, str] = field(default_factory=dict)
+    late: Mapping[UpdateKey, str] = field(default_factory=dict)
+    settled: Mapping[UpdateKey, str] = field(default_factory=dict)
     extension_s: float = 0.0
 
 
 @dataclass(frozen=True)
-class Verdict:
+class UpdateVerdict:
     """accepted; repeated: the same bytes were accepted before, so say so again; rejected, with the reason."""
 
     kind: Literal["accepted", "repeated", "rejected"]
@@ -75,7 +75,7 @@ def open_round(
     enough: int = 0,
     max_staleness: int = 0,
     late_count: bool = False,
-    settled: Mapping[Answer, str] = {},
+    settled: Mapping[UpdateKey, str] = {},
 ) -> Round:
     """Open a round; `quorum` is the share that must report: of `enough`, or of the cohort.
 
@@ -106,37 +106,41 @@ def open_round(
     )
 
 
-def judge(round: Round, number: int, client_id: str, sha256: str) -> Verdict:
+def judge_update(round: Round, number: int, client_id: str, sha256: str) -> UpdateVerdict:
     """Say whether the round takes an update, or why not.
 
     An answer to a task counts once, whatever its client sends again.
     """
     if number < round.number - round.max_staleness:
-        return Verdict(
+        return UpdateVerdict(
             "rejected", f"stale: an update of round {number}, round {round.number} is open; wait for its task"
         )
     if number > round.number:
-        return Verdict(
+        return UpdateVerdict(
             "rejected", f"an update of round {number}, round {round.number} is open; wait for its task"
         )
     if number < round.number:
         before = round.late.get((number, client_id)) or round.settled.get((number, client_id))
         rest = "wait for a task"
     elif client_id not in round.cohort:
-        return Verdict("rejected", f"{client_id} is not in the cohort of round {number}; wait for a task")
+        return UpdateVerdict(
+            "rejected", f"{client_id} is not in the cohort of round {number}; wait for a task"
+        )
     else:
         before = round.received.get(client_id)
         rest = "send one update a round"
     if before is None:
-        return Verdict("accepted")
+        return UpdateVerdict("accepted")
     if before == sha256:
-        return Verdict("repeated")
-    return Verdict("rejected", f"duplicate: round {number} had update {before[:8]} of {client_id}; {rest}")
+        return UpdateVerdict("repeated")
+    return UpdateVerdict(
+        "rejected", f"duplicate: round {number} had update {before[:8]} of {client_id}; {rest}"
+    )
 
 
-def receive(round: Round, number: int, client_id: str, sha256: str) -> tuple[Round, Verdict]:
+def receive_update(round: Round, number: int, client_id: str, sha256: str) -> tuple[Round, UpdateVerdict]:
     """Take an update into the round if it is to be taken (`judge`)."""
-    verdict = judge(round, number, client_id, sha256)
+    verdict = judge_update(round, number, client_id, sha256)
     if verdict.kind != "accepted":
         return round, verdict
     if number < round.number:
@@ -145,7 +149,7 @@ def receive(round: Round, number: int, client_id: str, sha256: str) -> tuple[Rou
     return replace(round, received={**round.received, client_id: sha256}, failed=failed), verdict
 
 
-def fail(round: Round, client_id: str, reason: str) -> Round:
+def mark_failed(round: Round, client_id: str, reason: str) -> Round:
     """Note that what a client sent cannot be used: the round does not wait for it, and takes a better update
     if one comes.
     """
@@ -154,19 +158,19 @@ def fail(round: Round, client_id: str, reason: str) -> Round:
     return replace(round, failed={**round.failed, client_id: reason})
 
 
-def offline(round: Round, client_id: str, now: float) -> Round:
+def mark_offline(round: Round, client_id: str, now: float) -> Round:
     """Note since when a client is away."""
     if client_id not in round.cohort or client_id in round.away:
         return round
     return replace(round, away={**round.away, client_id: now})
 
 
-def online(round: Round, client_id: str) -> Round:
+def mark_online(round: Round, client_id: str) -> Round:
     """Note that a client is back."""
     return replace(round, away={key: since for key, since in round.away.items() if key != client_id})
 
 
-def admit(round: Round, client_id: str) -> Round:
+def admit_client(round: Round, client_id: str) -> Round:
     """Add a client to an open round; what is needed for quorum stays."""
     return (
         round
@@ -175,14 +179,14 @@ def admit(round: Round, client_id: str) -> Round:
     )
 
 
-def leave(round: Round, client_id: str) -> Round:
+def remove_client(round: Round, client_id: str) -> Round:
     """Take a client that has not reported out of an open round.
 
     A round never needs more updates than it has clients.
     """
     if client_id not in round.cohort or client_id in round.received:
         return round
-    cohort = tuple(each for each in round.cohort if each != client_id)
+    cohort = tuple(other for other in round.cohort if other != client_id)
     enough = min(round.enough, len(cohort))
     needed = min(round.needed, max(1, enough or len(cohort)))
     if round.late_count:  # late updates of others count too
@@ -191,12 +195,12 @@ def leave(round: Round, client_id: str) -> Round:
     return replace(round, cohort=cohort, enough=enough, needed=needed)
 
 
-def missing(round: Round) -> tuple[str, ...]:
+def list_missing(round: Round) -> tuple[str, ...]:
     """Return who has not reported, sorted."""
     return tuple(client_id for client_id in round.cohort if client_id not in round.received)
 
 
-def _awaited(round: Round) -> Iterator[str]:
+def _iterate_awaited(round: Round) -> Iterator[str]:
     return (
         client_id
         for client_id in round.cohort
@@ -204,34 +208,34 @@ def _awaited(round: Round) -> Iterator[str]:
     )
 
 
-def count(round: Round) -> int:
+def count_updates(round: Round) -> int:
     """Return how many updates count towards enough and quorum."""
     return len(round.received) + (len(round.late) if round.late_count else 0)
 
 
-def lacking(round: Round) -> int:
+def count_outstanding(round: Round) -> int:
     """Return how many updates would close the round: not those of clients that are away or whose update was
     rejected.
     """
     if round.enough:
-        return round.enough - count(round)
+        return round.enough - count_updates(round)
     return len(round.cohort) - len({*round.received, *round.failed, *round.away})
 
 
 def has_quorum(round: Round) -> bool:
     """Whether as many updates came as must."""
-    return count(round) >= round.needed
+    return count_updates(round) >= round.needed
 
 
 def is_closed(round: Round, now: float) -> bool:
     """Whether the round can be aggregated."""
     if not has_quorum(round):
         return False
-    if round.enough and count(round) >= round.enough:
+    if round.enough and count_updates(round) >= round.enough:
         return True
     gone = all(
         client_id in round.away and now - round.away[client_id] >= round.grace_s
-        for client_id in _awaited(round)
+        for client_id in _iterate_awaited(round)
     )
     return gone or now >= round.closes
 
@@ -240,18 +244,18 @@ def is_overdue(round: Round, now: float) -> bool:
     """Whether quorum was missed: at the deadline, or as soon as nobody of the cohort is left who could
     report.
     """
-    is_hopeless = bool(round.cohort) and next(_awaited(round), None) is None
+    is_hopeless = bool(round.cohort) and next(_iterate_awaited(round), None) is None
     return not has_quorum(round) and (now >= round.closes or is_hopeless)
 
 
-def extend(round: Round, now: float, *, counts: bool = True) -> Round:
+def extend_round(round: Round, now: float, *, counts: bool = True) -> Round:
     """Give everybody who is missing another `extension_s`; RoundError after three times that count.
 
     One does not count while somebody who is missing is paused: that client says that it comes back.
     """
     if counts and round.extensions >= MAX_EXTENSIONS:
         why = "; ".join(
-            f"{client_id} ({round.failed.get(client_id, 'silent')})" for client_id in missing(round)
+            f"{client_id} ({round.failed.get(client_id, 'silent')})" for client_id in list_missing(round)
         )
         times = f"{round.extensions + 1} deadlines of {round.deadline_s:g} s"
         if round.extension_s != round.deadline_s:
@@ -259,14 +263,14 @@ def extend(round: Round, now: float, *, counts: bool = True) -> Round:
                 f"a deadline of {round.deadline_s:g} s and {round.extensions} more of {round.extension_s:g} s"
             )
         raise RoundError(
-            f"round {round.number} has {count(round)} of {len(round.cohort)} updates, expected "
+            f"round {round.number} has {count_updates(round)} of {len(round.cohort)} updates, expected "
             f"{round.needed}, after {times}; missing: "
             f"{why}; look at their logs, raise deadline_s, or lower quorum"
         )
     return replace(round, closes=now + round.extension_s, failed={}, extensions=round.extensions + counts)
 
 
-def next_change(round: Round, now: float) -> float:
+def get_timeout(round: Round, now: float) -> float:
     """Return the seconds until time alone may close the round or make it overdue."""
     returns = [
         since + round.grace_s for client_id, since in round.away.items() if client_id not in round.received

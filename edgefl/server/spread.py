@@ -12,7 +12,7 @@ from edgefl.wire.messages import Begin
 
 MAX_SPREADS = 32
 """The largest number of metrics in a summary."""
-NO_SPREAD = frozenset({"loss", "shipped"})
+METRICS_WITHOUT_SPREAD = frozenset({"loss", "shipped"})
 """The loss is a mean over samples, and `shipped` is an index."""
 _METRIC_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
@@ -26,7 +26,7 @@ class Spread:
     p90: float = math.nan
 
 
-def spread_of(name: str, clients: Iterable[Mapping[str, float]]) -> Spread:
+def measure_spread(name: str, clients: Iterable[Mapping[str, float]]) -> Spread:
     """Return the spread of one metric over the clients that report it as a finite number.
 
     Args:
@@ -40,7 +40,7 @@ def spread_of(name: str, clients: Iterable[Mapping[str, float]]) -> Spread:
     return Spread(float(np.mean(values)), low, high)
 
 
-def spreads_of(clients: Iterable[Mapping[str, float]]) -> dict[str, float]:
+def measure_spreads(clients: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Return the spread of every metric that clients report, as `NAME_mean`, `NAME_p10` and `NAME_p90`.
 
     Names are lower-case letters, digits and `_`, at most 40 of them; metrics of other names are left out. Of
@@ -51,14 +51,16 @@ def spreads_of(clients: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """
     reports = list(clients)
     counts = Counter(name for client in reports for name, value in client.items() if math.isfinite(value))
-    names = [name for name in counts if name not in NO_SPREAD and _METRIC_NAME.fullmatch(name)]
+    names = [name for name in counts if name not in METRICS_WITHOUT_SPREAD and _METRIC_NAME.fullmatch(name)]
     names = sorted(sorted(names, key=lambda name: (-counts[name], name))[:MAX_SPREADS])
     return {
-        f"{name}_{part}": value for name in names for part, value in asdict(spread_of(name, reports)).items()
+        f"{name}_{part}": value
+        for name in names
+        for part, value in asdict(measure_spread(name, reports)).items()
     }
 
 
-def mean_loss(begins: Sequence[Begin]) -> float:
+def average_loss(begins: Sequence[Begin]) -> float:
     """Return the mean training loss over samples of the updates that report one; else NaN."""
     reported = [
         (begin.metrics["loss"], begin.num_samples)

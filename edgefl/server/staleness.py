@@ -18,50 +18,50 @@ import numpy as np
 
 from edgefl.algorithms import make_algorithm
 from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.registry import entry
+from edgefl.algorithms.registry import find_entry
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.types import ServerState, Update
 
 
-def staleness_weight(staleness: int) -> float:
+def weigh_staleness(staleness: int) -> float:
     """Return 1 / sqrt(1 + staleness)."""
     return 1 / math.sqrt(1 + staleness)
 
 
-def as_of(update: Update, round: int) -> Update:
+def scale_late_update(update: Update, round: int) -> Update:
     """Return the update as one of this round: its deltas scaled down when it answers an earlier one, else to
     the bit as they are.
     """
     if update.round >= round:
         return update
-    weight = np.float32(staleness_weight(round - update.round))
+    weight = np.float32(weigh_staleness(round - update.round))
     deltas = {
-        model: {name: np.asarray(array * weight, np.float32) for name, array in each.items()}
-        for model, each in update.deltas.items()
+        model: {name: np.asarray(array * weight, np.float32) for name, array in tensors.items()}
+        for model, tensors in update.deltas.items()
     }
     return replace(update, round=round, deltas=deltas)
 
 
-def late_scaled(algorithm: Algorithm) -> Algorithm:
+def with_late_scaling(algorithm: Algorithm) -> Algorithm:
     """Return the algorithm with each update scaled by its age before `aggregate`, see `as_of`."""
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
-        return algorithm.aggregate(state, (as_of(update, state.round) for update in updates))
+        return algorithm.aggregate(state, (scale_late_update(update, state.round) for update in updates))
 
     return replace(algorithm, aggregate=aggregate)
 
 
-def check_rounds(config: FederationConfig) -> None:
+def check_staleness(config: FederationConfig) -> None:
     """Raise ConfigError when the algorithm cannot do what the configuration says of its rounds."""
     if config.staleness and not make_algorithm(config.algorithm, None, config.options).takes_late:
-        wanted = "mode = 'async'" if config.mode == "async" else "late = 'keep'"
+        setting = "mode = 'async'" if config.mode == "async" else "late = 'keep'"
         raise ConfigError(
-            f"{wanted} is not for {config.algorithm}, expected an algorithm whose round is a mean of deltas "
+            f"{setting} is not for {config.algorithm}, expected an algorithm whose round is a mean of deltas "
             f"to one global model, such as fedavg: a late update of {config.algorithm} answers models, "
             "clusters or phases of a round that is over; leave it out"
         )
-    if config.budget_s and "epochs" not in entry(config.algorithm).defaults:
+    if config.budget_s and "epochs" not in find_entry(config.algorithm).defaults:
         raise ConfigError(
             f"budget_s is {config.budget_s:g}, but {config.algorithm} has no option 'epochs' to scale; leave "
             "it out"

@@ -9,16 +9,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from edgefl.algorithms import PERSONALIZE, Algorithm
+from edgefl.algorithms import PHASE_PERSONALIZE, Algorithm
 from edgefl.config import FederationConfig
 from edgefl.errors import WireError
 from edgefl.plan.spec import TensorSpec
-from edgefl.server.figures import Figures
+from edgefl.server.packed_metrics import PackedMetrics
 from edgefl.types import Broadcast, ServerState, Weights
 from edgefl.wire.messages import Begin, Task
-from edgefl.wire.tensors import encode_weights, models_limit, specs_of
+from edgefl.wire.tensors import bound_models_size, encode_weights, list_specs
 
-Expected = Mapping[str, tuple[TensorSpec, ...]]
+ExpectedTensors = Mapping[str, tuple[TensorSpec, ...]]
 """The tensors that an update may hold, by model."""
 GRANTED_BYTES = 8 * 1024 * 1024
 """So much of a round's updates may come unasked: the first clients that are told of the round need not ask
@@ -27,7 +27,7 @@ for a slot.
 
 
 @dataclass(frozen=True, slots=True)
-class Brief:
+class ClientTask:
     """One client's task.
 
     `expected`: the tensors an update may hold, by model; `limit`: its largest size in bytes.
@@ -37,15 +37,15 @@ class Brief:
     """
 
     task: Task
-    expected: Expected
+    expected: ExpectedTensors
     limit: int
-    take: Callable[[Begin, bytes], None] | None = None
-    before: frozenset[str] = frozenset()
+    read_answer: Callable[[Begin, bytes], None] | None = None
+    earlier_answers: frozenset[str] = frozenset()
 
 
-def expected_tensors(
-    broadcast: Broadcast, specs: Callable[[Weights], tuple[TensorSpec, ...]] = specs_of
-) -> Expected:
+def list_expected_tensors(
+    broadcast: Broadcast, specs: Callable[[Weights], tuple[TensorSpec, ...]] = list_specs
+) -> ExpectedTensors:
     """Return the tensors that the answer to a broadcast may hold.
 
     A personalization is answered with metrics alone: a client's personal model stays on its device.
@@ -54,23 +54,25 @@ def expected_tensors(
         broadcast: what the client receives.
         specs: returns name and shape of each tensor of a model.
     """
-    if broadcast.phase == PERSONALIZE:
+    if broadcast.phase == PHASE_PERSONALIZE:
         return {}
     return {name: specs(weights) for name, weights in broadcast.models.items()}
 
 
 @lru_cache(64)
-def _alike(number: int) -> int:
+def _intern_number(number: int) -> int:
     """Return the number, the same object for all who say it: each message that is read has one of its own."""
     return number
 
 
-def client_nonce(nonce: str, client_id: str) -> str:
+def derive_nonce(nonce: str, client_id: str) -> str:
     """Return a client's nonce of a round: nobody can make it of another client's."""
     return hashlib.sha256(f"{nonce} {client_id}".encode()).hexdigest()[:16]
 
 
-def checked_answer(begin: Begin, brief: Brief, nonce: str | None, max_samples: int) -> Begin:
+def validate_announcement(
+    begin: Begin, client_task: ClientTask, nonce: str | None, max_samples: int
+) -> Begin:
     """Return what is kept for the round of an update's announcement: what all clients say alike once, and no
     signature.
 
@@ -82,56 +84,59 @@ def checked_answer(begin: Begin, brief: Brief, nonce: str | None, max_samples: i
             f"the nonce {begin.nonce[:16]!r} is not this round's: a replayed update; answer the task that "
             "was sent last"
         )
-    if brief.expected and not 1 <= begin.num_samples <= max_samples:
+    if client_task.expected and not 1 <= begin.num_samples <= max_samples:
         raise WireError(
             f"num_samples is {begin.num_samples}, expected 1 to {max_samples}; "
             "give the device a shard, or raise max_samples of [federation]"
         )
-    if begin.chunk_bytes != brief.task.chunk_bytes:
+    if begin.chunk_bytes != client_task.task.chunk_bytes:
         raise WireError(
             f"the update comes in chunks of {begin.chunk_bytes} bytes, expected the task's "
-            f"{brief.task.chunk_bytes}; update the device"
+            f"{client_task.task.chunk_bytes}; update the device"
         )
     return replace(
         begin,
         client_id=sys.intern(begin.client_id),
-        session=brief.task.session,
-        plan=brief.task.plan,
+        session=client_task.task.session,
+        plan=client_task.task.plan,
         nonce=nonce,
         signature="",
-        size=_alike(begin.size),
-        chunk_bytes=_alike(begin.chunk_bytes),
-        num_samples=_alike(begin.num_samples),
-        metrics=Figures(begin.metrics),
+        size=_intern_number(begin.size),
+        chunk_bytes=_intern_number(begin.chunk_bytes),
+        num_samples=_intern_number(begin.num_samples),
+        metrics=PackedMetrics(begin.metrics),
     )
 
 
-class Steps:
+class StepTasks:
     """The briefs of one exchange of a masked round.
 
     `make` is asked once a client. over: the nonces of the exchanges before it.
     """
 
     def __init__(
-        self, nonces: Mapping[int, str], make: Callable[[str], Brief], over: frozenset[str] = frozenset()
+        self,
+        nonces: Mapping[int, str],
+        make: Callable[[str], ClientTask],
+        past_nonces: frozenset[str] = frozenset(),
     ) -> None:
         self.nonces = nonces
-        self.over = over
+        self.past_nonces = past_nonces
         self._make = make
-        self._briefs: dict[str, Brief] = {}
+        self._client_tasks: dict[str, ClientTask] = {}
 
-    def nonce_of(self, round: int, client_id: str) -> str | None:
+    def find_nonce(self, round: int, client_id: str) -> str | None:
         """Return the nonce that an answer must bear, None when no answer to this round is expected."""
         return self.nonces.get(round)
 
-    def brief(self, client_id: str) -> Brief:
+    def prepare(self, client_id: str) -> ClientTask:
         """Return the client's brief, the same whenever it is asked for."""
-        if client_id not in self._briefs:
-            self._briefs[client_id] = self._make(client_id)
-        return self._briefs[client_id]
+        if client_id not in self._client_tasks:
+            self._client_tasks[client_id] = self._make(client_id)
+        return self._client_tasks[client_id]
 
 
-class Tasks:
+class RoundTasks:
     """Makes the briefs of one round; a model that many clients get is encoded and offered once."""
 
     def __init__(
@@ -162,9 +167,9 @@ class Tasks:
         self._plan = plan
         self.nonces = nonces
         self._max_staleness = max_staleness
-        self._briefs: dict[str, Brief] = {}
+        self._client_tasks: dict[str, ClientTask] = {}
         self._grantable = GRANTED_BYTES
-        self._shared: dict[object, Brief] = {}
+        self._shared: dict[object, ClientTask] = {}
         # the weights are kept beside their hash: an id is only unique while its object lives
         self._hashes: dict[int, tuple[Weights, str]] = {}
         self._specs: dict[int, tuple[TensorSpec, ...]] = {}
@@ -174,23 +179,23 @@ class Tasks:
         """The state that the round began with."""
         return self._state
 
-    def nonce_of(self, round: int, client_id: str) -> str | None:
+    def find_nonce(self, round: int, client_id: str) -> str | None:
         """Return the nonce that a client's answer must bear, None when no answer to this round is
         expected.
         """
         nonce = self.nonces.get(round)
-        return None if nonce is None else client_nonce(nonce, client_id)
+        return None if nonce is None else derive_nonce(nonce, client_id)
 
-    def brief(self, client_id: str) -> Brief:
+    def prepare(self, client_id: str) -> ClientTask:
         """Return the client's brief, the same whenever it is asked for; its blobs are on offer then."""
-        if client_id not in self._briefs:
+        if client_id not in self._client_tasks:
             config = self._config
             broadcast = self._algorithm.broadcast(self._state, client_id)
             models: Mapping[str, str] = {
                 name: self._hash(weights) for name, weights in broadcast.models.items()
             }
-            expected = expected_tensors(broadcast, lambda weights: self._specs[id(weights)])
-            limit = 64 + (models_limit(expected, config.codec) if expected else 0)
+            expected = list_expected_tensors(broadcast, lambda weights: self._specs[id(weights)])
+            limit = 64 + (bound_models_size(expected, config.codec) if expected else 0)
             granted = limit <= self._grantable
             self._grantable -= limit * granted
             # hundreds of clients that are told the same share it
@@ -221,25 +226,25 @@ class Tasks:
                     chunk_bytes=config.chunk_bytes,
                     settings=config.task_settings,
                 )
-                self._shared[key] = Brief(task, expected, limit)
+                self._shared[key] = ClientTask(task, expected, limit)
             shared = self._shared[key]
-            nonce = client_nonce(self.nonces[broadcast.round], client_id)
-            self._briefs[client_id] = replace(shared, task=replace(shared.task, nonce=nonce))
-        return self._briefs[client_id]
+            nonce = derive_nonce(self.nonces[broadcast.round], client_id)
+            self._client_tasks[client_id] = replace(shared, task=replace(shared.task, nonce=nonce))
+        return self._client_tasks[client_id]
 
     def _hash(self, weights: Weights) -> str:
         if id(weights) not in self._hashes:
             content = encode_weights(weights)
             sha256 = hashlib.sha256(content).hexdigest()
             self._hashes[id(weights)] = (weights, sha256)
-            self._specs[id(weights)] = specs_of(weights)
+            self._specs[id(weights)] = list_specs(weights)
             self._offer(sha256, content)
         return self._hashes[id(weights)][1]
 
-    def blobs(self) -> set[str]:
+    def list_blobs(self) -> set[str]:
         """Return the hashes of all models on offer."""
         return {sha256 for _, sha256 in self._hashes.values()}
 
 
-Asks = Tasks | Steps
+TaskSource = RoundTasks | StepTasks
 """What a round asks of clients."""

@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Generator, Iterable
 
-from edgefl.algorithms import PERSONALIZE
+from edgefl.algorithms import PHASE_PERSONALIZE
 from edgefl.errors import WireError
 from edgefl.server import rounds
 from edgefl.server.blob_publisher import BlobPublisher
@@ -19,8 +19,7 @@ from edgefl.server.events import (
     Event,
     LinkLoad,
     LinkRestored,
-    Log,
-    ManifestFound,
+    ManifestReceived,
     MessageInvalid,
     PausesChanged,
     Publish,
@@ -28,14 +27,15 @@ from edgefl.server.events import (
     StatusReceived,
     StoreUpdate,
     WantReceived,
+    WriteLog,
 )
 from edgefl.server.presence import Presence
 from edgefl.server.rounds import Round
-from edgefl.server.tasks import Asks, Steps, checked_answer
-from edgefl.server.uploads import Uploads, answer, receipt
-from edgefl.wire.messages import DIVERGED, REFUSES, Begin, Receipt, State, Status
+from edgefl.server.tasks import StepTasks, TaskSource, validate_announcement
+from edgefl.server.uploads import Uploads, make_receipt, make_verdict_receipt
+from edgefl.wire.messages import DIVERGED_PREFIX, REFUSAL_PREFIX, Begin, Receipt, State, Status
 from edgefl.wire.tensors import decode_models
-from edgefl.wire.topics import Topics
+from edgefl.wire.topics import FederationTopics
 
 GROUP_COMMIT_DELAY_S = 0.05
 """How long a complete update waits, so that others can be committed with it."""
@@ -43,7 +43,7 @@ MAX_TASKS_IN_FLIGHT = 50
 """Further tasks wait until the broker has acknowledged some."""
 UPLOAD_POLL_S = 1.0
 """How often the server looks for upload slots of silent clients, while others wait for a slot."""
-Wait = Generator[float, None, Round]
+RoundGenerator = Generator[float, None, Round]
 """A generator that yields the time at which it has to be resumed, and returns a closed round."""
 
 
@@ -74,7 +74,7 @@ class UpdateCollector:
 
     def __init__(
         self,
-        topics: Topics,
+        topics: FederationTopics,
         state: State,
         emit: Callable[[Action], None],
         *,
@@ -88,7 +88,7 @@ class UpdateCollector:
         self._clients = frozenset(clients)
         self._max_samples = max_samples
         self._uploads = Uploads(upload_slots)
-        self._asks: Asks | None = None
+        self._tasks: TaskSource | None = None
         self._accept: Callable[[tuple[Begin, ...]], None] = lambda begins: None
         self._complete: dict[str, Begin] = {}
         self._commit_at = math.inf
@@ -103,13 +103,13 @@ class UpdateCollector:
         self.blobs = BlobPublisher(topics, state.session, emit, chunk_bytes)
         self.round: Round | None = None
         self.paused: frozenset[str] = frozenset()
-        self.left_out: frozenset[str] = frozenset()
+        self.implausible_clients: frozenset[str] = frozenset()
         self.now = 0.0
 
     @property
     def unavailable(self) -> frozenset[str]:
         """The clients that are chosen for no round, although they are online."""
-        return self.paused | self.left_out
+        return self.paused | self.implausible_clients
 
     def publish_state(self, state: State) -> None:
         """Publish where the federation stands, retained."""
@@ -119,12 +119,12 @@ class UpdateCollector:
     def collect(
         self,
         round: Round,
-        asks: Asks,
+        tasks: TaskSource,
         accept: Callable[[tuple[Begin, ...]], None],
         *,
         is_open_to_all: bool = False,
         is_sample: bool = False,
-    ) -> Wait:
+    ) -> RoundGenerator:
         """Send the tasks of a round and collect updates until the round closes.
 
         Args:
@@ -143,22 +143,22 @@ class UpdateCollector:
             FederationDivergedError: it missed its quorum because training diverged on the clients.
         """
         self.round = round
-        self._asks = asks
+        self._tasks = tasks
         self._accept = accept
         self._is_open_to_all = is_open_to_all
         self._is_sample = is_sample
         self._complete.clear()
         self._due_tasks.clear()
         self._diverged.clear()
-        for client_id in rounds.missing(round):
+        for client_id in rounds.list_missing(round):
             if client_id in self._excluded:
-                self._leave_out(client_id)
-        self._send_tasks(rounds.missing(self.round))
+                self._remove_from_round(client_id)
+        self._send_tasks(rounds.list_missing(self.round))
         while (self.round.cohort or not is_sample) and not rounds.is_closed(self.round, self.now):
             self._check_divergence()
             if rounds.is_overdue(self.round, self.now):
                 self._extend()
-            yield self.now + rounds.next_change(self.round, self.now)
+            yield self.now + rounds.get_timeout(self.round, self.now)
         self._commit()
         if not round.max_staleness:
             self._uploads.clear()
@@ -168,11 +168,11 @@ class UpdateCollector:
 
     def _extend(self) -> None:
         assert self.round is not None
-        missing = rounds.missing(self.round)
-        will_return = self.presence.paused().keys() - self.presence.refusing().keys()
-        self.round = rounds.extend(self.round, self.now, counts=not will_return & set(missing))
+        missing = rounds.list_missing(self.round)
+        will_return = self.presence.list_paused().keys() - self.presence.list_refusing().keys()
+        self.round = rounds.extend_round(self.round, self.now, counts=not will_return & set(missing))
         self._emit(
-            Log(
+            WriteLog(
                 f"round {self.round.number}: no quorum yet, tasks are sent again to {', '.join(missing)}",
                 level=logging.WARNING,
             )
@@ -182,7 +182,7 @@ class UpdateCollector:
     def _check_divergence(self) -> None:
         """Raise FederationDivergedError when too many clients diverged for the round's quorum."""
         assert self.round is not None
-        lost = self._diverged & set(rounds.missing(self.round))
+        lost = self._diverged & set(rounds.list_missing(self.round))
         if lost and len(self.round.cohort) - len(lost) < self.round.needed:
             raise FederationDivergedError(
                 Divergence(self.round.number, clients=len(lost), cohort=len(self.round.cohort))
@@ -194,28 +194,28 @@ class UpdateCollector:
         while self._due_tasks and self._in_flight < MAX_TASKS_IN_FLIGHT:
             client_id = next(iter(self._due_tasks))
             del self._due_tasks[client_id]
-            if self.round and client_id in rounds.missing(self.round):
+            if self.round and client_id in rounds.list_missing(self.round):
                 self._send_task(client_id)
 
     def _send_task(self, client_id: str) -> None:
-        assert self._asks is not None
+        assert self._tasks is not None
         assert self.round is not None
         if self.presence.is_resting(client_id):
             # The client gets its task when it takes up tasks again
-            self.round = rounds.offline(self.round, client_id, self.now)
+            self.round = rounds.mark_offline(self.round, client_id, self.now)
             return
-        task = self._asks.brief(client_id).task
+        task = self._tasks.prepare(client_id).task
         for sha256 in task.models.values():
             self.blobs.expect(sha256, client_id)
         qos = int(len(self.round.cohort) > MAX_TASKS_IN_FLIGHT)
-        self._emit(Publish(self._topics.device(client_id, "task"), task, receiver=client_id, qos=qos))
+        self._emit(Publish(self._topics.format_device(client_id, "task"), task, receiver=client_id, qos=qos))
         self._in_flight += qos
 
     def _send(self, receipts: Iterable[tuple[str, Receipt]]) -> None:
-        for client_id, each in receipts:
+        for client_id, message in receipts:
             # A client that misses a receipt announces its update again
-            topic = self._topics.device(client_id, "receipt")
-            self._emit(Publish(topic, each, receiver=client_id, qos=0))
+            topic = self._topics.format_device(client_id, "receipt")
+            self._emit(Publish(topic, message, receiver=client_id, qos=0))
 
     def handle(self, event: Event, now: float) -> None:
         """Take an event, then do what is due at this time.
@@ -225,37 +225,37 @@ class UpdateCollector:
             now: the time in seconds, of any clock that does not go back.
         """
         self.now = now
-        client_id = _client_of(event)
+        client_id = _find_client(event)
         try:
             is_admitted = not self._clients or client_id in self._clients or isinstance(event, ClientExcluded)
             if client_id and not is_admitted:
                 self._emit(
-                    Log(
+                    WriteLog(
                         f"ignored: {client_id} is not one of [federation] clients", client_id, logging.WARNING
                     )
                 )
             else:
-                self._take(event)
+                self._dispatch_event(event)
         except WireError as error:
             if client_id:
-                self._reject(client_id, str(error), _update_of(event))
+                self._reject(client_id, str(error), _find_update(event))
             else:
-                self._emit(Log(f"ignored: {error}", OTHER_SENDER, logging.WARNING))
-        if self._complete and (now >= self._commit_at or not self._lacks_updates()):
+                self._emit(WriteLog(f"ignored: {error}", OTHER_SENDER, logging.WARNING))
+        if self._complete and (now >= self._commit_at or not self._needs_updates()):
             self._commit()
         self._send(self._uploads.expire(now))
         self._send_tasks(())
         self._in_flight += self.blobs.publish_due(now, self._in_flight)
 
-    def next_change(self) -> float:
+    def get_timer(self) -> float:
         """Return the time at which something is due although nothing happens."""
         commit = self._commit_at if self._complete else math.inf
         uploads = self.now + UPLOAD_POLL_S if self._uploads.is_queued else math.inf
-        return min(commit, uploads, self.blobs.next_change(self.now))
+        return min(commit, uploads, self.blobs.get_timer(self.now))
 
-    def _take(self, event: Event) -> None:
+    def _dispatch_event(self, event: Event) -> None:
         if not isinstance(event, ClientExcluded):
-            self._excluded.pop(_client_of(event), None)
+            self._excluded.pop(_find_client(event), None)
         match event:
             case StatusReceived(status):
                 self._on_status(status)
@@ -266,8 +266,8 @@ class UpdateCollector:
             case EndReceived(client_id, sha256):
                 self._send(self._uploads.end(client_id, sha256, self.now))
             case WantReceived(client_id, want):
-                self.blobs.want(client_id, want, self.now)
-            case ManifestFound(manifest):
+                self.blobs.record_want(client_id, want, self.now)
+            case ManifestReceived(manifest):
                 self.blobs.remove_leftover(manifest)
             case StateOverwritten():
                 self.publish_state(self.state)
@@ -285,31 +285,31 @@ class UpdateCollector:
                 self.publish_state(self.state)
                 self.blobs.publish_again()
                 self._due_tasks.clear()
-                self._send_tasks(rounds.missing(self.round) if self.round else ())
+                self._send_tasks(rounds.list_missing(self.round) if self.round else ())
 
-    def _lacks_updates(self) -> bool:
+    def _needs_updates(self) -> bool:
         """Return whether the round lacks more updates than those that are complete."""
-        return self.round is not None and rounds.lacking(self.round) > len(self._complete)
+        return self.round is not None and rounds.count_outstanding(self.round) > len(self._complete)
 
     def _on_status(self, status: Status) -> None:
         client_id = status.client_id
         before = self.presence.describe(client_id)
-        self.presence.take(status)
+        self.presence.update(status)
         after = self.presence.describe(client_id)
         if after != before:
-            self._emit(Log(f"{client_id} is {after} ({self.presence.num_online} online)", client_id))
+            self._emit(WriteLog(f"{client_id} is {after} ({self.presence.num_online} online)", client_id))
         if self.round is None:
             return
-        if status.paused.startswith(f"{REFUSES}round {self.round.number}: {DIVERGED}"):
+        if status.paused.startswith(f"{REFUSAL_PREFIX}round {self.round.number}: {DIVERGED_PREFIX}"):
             self._diverged.add(client_id)
         if after == "offline" or self.presence.is_resting(client_id):
-            self.round = rounds.offline(self.round, client_id, self.now)
+            self.round = rounds.mark_offline(self.round, client_id, self.now)
             self._send(self._uploads.close(client_id, self.now))
             return
-        self.round = rounds.online(self.round, client_id)
+        self.round = rounds.mark_online(self.round, client_id)
         if self._is_open_to_all and client_id not in self.unavailable:
-            self.round = rounds.admit(self.round, client_id)
-        if client_id in rounds.missing(self.round) and not status.draining:
+            self.round = rounds.admit_client(self.round, client_id)
+        if client_id in rounds.list_missing(self.round) and not status.draining:
             self._send_tasks([client_id])
 
     def _on_begin(self, begin: Begin) -> None:
@@ -319,8 +319,8 @@ class UpdateCollector:
                 f"the update is of session {begin.session[:8]!r}, this is {self.state.session[:8]!r}; wait "
                 "for a task"
             )
-        if self.round is None or self._asks is None:
-            self._send([(client_id, receipt(begin, "wait", "no round is open"))])
+        if self.round is None or self._tasks is None:
+            self._send([(client_id, make_receipt(begin, "wait", "no round is open"))])
             return
         if begin.plan != self.state.plan:
             raise WireError(
@@ -329,47 +329,51 @@ class UpdateCollector:
             )
         if client_id in self._complete:
             self._commit()
-        verdict = rounds.judge(self.round, begin.round, client_id, begin.sha256)
+        verdict = rounds.judge_update(self.round, begin.round, client_id, begin.sha256)
         if verdict.kind != "accepted":
-            self._send([(client_id, answer(begin, verdict))])
+            self._send([(client_id, make_verdict_receipt(begin, verdict))])
             return
-        brief = self._asks.brief(client_id)
-        if begin.sha256 in brief.before:  # The receipt was lost
-            self._send([(client_id, receipt(begin, "ok"))])
+        client_task = self._tasks.prepare(client_id)
+        if begin.sha256 in client_task.earlier_answers:  # The receipt was lost
+            self._send([(client_id, make_receipt(begin, "ok"))])
             return
-        if isinstance(self._asks, Steps) and begin.nonce in self._asks.over:
-            self._send([(client_id, receipt(begin, "rejected", "enough others answered this step"))])
+        if isinstance(self._tasks, StepTasks) and begin.nonce in self._tasks.past_nonces:
+            self._send([(client_id, make_receipt(begin, "rejected", "enough others answered this step"))])
             return
-        checked = checked_answer(begin, brief, self._asks.nonce_of(begin.round, client_id), self._max_samples)
-        follows = begin.follows and brief.task.granted
-        self._send(self._uploads.begin(checked, brief.limit, self.now, follows=follows))
+        checked = validate_announcement(
+            begin, client_task, self._tasks.find_nonce(begin.round, client_id), self._max_samples
+        )
+        follows = begin.follows and client_task.task.granted
+        self._send(self._uploads.begin(checked, client_task.limit, self.now, follows=follows))
 
     def _on_chunk(self, event: ChunkReceived) -> None:
         client_id = event.client_id
-        begin = self._uploads.chunk(client_id, event.sha256, event.index, event.payload, self.now)
+        begin = self._uploads.add_chunk(client_id, event.sha256, event.index, event.payload, self.now)
         if begin is None:
             return
-        if self.round is None or self._asks is None:
-            self._send([(client_id, receipt(begin, "wait", "no round is open"))])
+        if self.round is None or self._tasks is None:
+            self._send([(client_id, make_receipt(begin, "wait", "no round is open"))])
             self._send(self._uploads.close(client_id, self.now))
             return
         # A late update may have become too old on its way
-        verdict = rounds.judge(self.round, begin.round, client_id, begin.sha256)
+        verdict = rounds.judge_update(self.round, begin.round, client_id, begin.sha256)
         if verdict.kind != "accepted":
-            self._send([(client_id, answer(begin, verdict)), *self._uploads.close(client_id, self.now)])
+            self._send(
+                [(client_id, make_verdict_receipt(begin, verdict)), *self._uploads.close(client_id, self.now)]
+            )
             return
-        blob = self._uploads.blob(client_id)
-        brief = self._asks.brief(client_id)
-        if brief.take:
-            brief.take(begin, blob)
+        blob = self._uploads.read_blob(client_id)
+        client_task = self._tasks.prepare(client_id)
+        if client_task.read_answer:
+            client_task.read_answer(begin, blob)
         else:
-            deltas = decode_models(blob, brief.expected, client_id, brief.task.codec)
-            if not deltas and brief.expected:
+            deltas = decode_models(blob, client_task.expected, client_id, client_task.task.codec)
+            if not deltas and client_task.expected:
                 raise WireError(
                     f"{client_id} sent an update without tensors, expected some of "
-                    f"{', '.join(brief.expected)}; restart it"
+                    f"{', '.join(client_task.expected)}; restart it"
                 )
-            self._emit(StoreUpdate(begin, blob, brief.expected, brief.task.codec, deltas))
+            self._emit(StoreUpdate(begin, blob, client_task.expected, client_task.task.codec, deltas))
         if not self._complete:
             self._commit_at = self.now + GROUP_COMMIT_DELAY_S
         self._complete[client_id] = begin
@@ -384,18 +388,18 @@ class UpdateCollector:
         self._complete.clear()
         self._accept(begins)
         for begin in begins:
-            self.round, _ = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
-            self._send([(begin.client_id, receipt(begin, "ok"))])
-            self._emit(Log(_progress_line(self.state.phase, self.round, begin)))
+            self.round, _ = rounds.receive_update(self.round, begin.round, begin.client_id, begin.sha256)
+            self._send([(begin.client_id, make_receipt(begin, "ok"))])
+            self._emit(WriteLog(_format_progress(self.state.phase, self.round, begin)))
 
     def _reject(self, client_id: str, reason: str, sha256: str) -> None:
         """Reject what a client sent. The round does not wait for a client whose update cannot be used."""
-        self._emit(Log(f"rejected from {client_id}: {reason}", client_id, logging.WARNING))
+        self._emit(WriteLog(f"rejected from {client_id}: {reason}", client_id, logging.WARNING))
         if not sha256:
             return
         self._send_rejection(client_id, reason, sha256)
         if self.round:
-            self.round = rounds.fail(self.round, client_id, reason)
+            self.round = rounds.mark_failed(self.round, client_id, reason)
 
     def _send_rejection(self, client_id: str, reason: str, sha256: str) -> None:
         number = self.round.number if self.round else 0
@@ -406,16 +410,16 @@ class UpdateCollector:
         if client_id not in self._excluded:
             self._excluded[client_id] = reason
             self._emit(
-                Log(
+                WriteLog(
                     f"ignored: {reason}. To end its connection, restart the broker: other devices reconnect "
                     "by themselves",
                     level=logging.WARNING,
                 )
             )
         self.presence.forget(client_id)
-        self._leave_out(client_id)
+        self._remove_from_round(client_id)
 
-    def _leave_out(self, client_id: str) -> None:
+    def _remove_from_round(self, client_id: str) -> None:
         """Let the open round go on without an excluded client."""
         if self.round is None:
             return
@@ -423,32 +427,32 @@ class UpdateCollector:
             self._commit()  # The update was complete before the client was excluded
         self._send(self._uploads.close(client_id, self.now))
         # The keys of a masked round fix how many clients must answer
-        if isinstance(self._asks, Steps):
-            self.round = rounds.fail(self.round, client_id, self._excluded[client_id])
+        if isinstance(self._tasks, StepTasks):
+            self.round = rounds.mark_failed(self.round, client_id, self._excluded[client_id])
             return
-        self.round = rounds.leave(self.round, client_id)
+        self.round = rounds.remove_client(self.round, client_id)
         # A random sample must not be filled up: epsilon counts with its size
         if not self.round.cohort and not self._is_sample:
             self._is_open_to_all = True
-            for other in self.presence.available(self.unavailable):
-                self.round = rounds.admit(self.round, other)
-            self._send_tasks(rounds.missing(self.round))
+            for other in self.presence.list_available(self.unavailable):
+                self.round = rounds.admit_client(self.round, other)
+            self._send_tasks(rounds.list_missing(self.round))
 
-    def without_excluded(self, client_ids: Iterable[str]) -> tuple[str, ...]:
+    def remove_excluded(self, client_ids: Iterable[str]) -> tuple[str, ...]:
         """Return the clients that are not excluded."""
         return tuple(client_id for client_id in client_ids if client_id not in self._excluded)
 
 
-def _progress_line(phase: str, round: Round, begin: Begin) -> str:
-    name = phase if phase == PERSONALIZE else f"round {round.number}"
+def _format_progress(phase: str, round: Round, begin: Begin) -> str:
+    name = phase if phase == PHASE_PERSONALIZE else f"round {round.number}"
     late = f" late, for round {begin.round}" if begin.round < round.number else ""
     return (
-        f"{name}: {begin.client_id} reported{late} ({rounds.count(round)} of "
+        f"{name}: {begin.client_id} reported{late} ({rounds.count_updates(round)} of "
         f"{round.enough or len(round.cohort)})"
     )
 
 
-def _client_of(event: Event) -> str:
+def _find_client(event: Event) -> str:
     match event:
         case StatusReceived(status):
             return status.client_id
@@ -465,7 +469,7 @@ def _client_of(event: Event) -> str:
     return ""
 
 
-def _update_of(event: Event) -> str:
+def _find_update(event: Event) -> str:
     """Return the sha256 of the update that an event belongs to; empty for other events."""
     match event:
         case BeginReceived(begin):

@@ -5,11 +5,11 @@ with the cohort.
 import time
 from dataclasses import dataclass
 
-from edgefl.server.rounds import Verdict
+from edgefl.server.rounds import UpdateVerdict
 from edgefl.wire.chunks import Assembler, check_manifest
 from edgefl.wire.messages import Begin, Ranges, Receipt
 
-IDLE_S = 10.0
+MAX_UPLOAD_IDLE_S = 10.0
 
 
 @dataclass
@@ -18,23 +18,23 @@ class Upload:
 
     begin: Begin
     assembler: Assembler
-    last: float
+    last_active_at: float
 
 
-def receipt(begin: Begin, outcome: str, reason: str = "", missing: Ranges = ()) -> Receipt:
+def make_receipt(begin: Begin, outcome: str, reason: str = "", missing: Ranges = ()) -> Receipt:
     """Return the answer to an update."""
     return Receipt(begin.round, begin.sha256, outcome, missing, reason[:1000], begin.nonce, time.time())
 
 
-def _upload(begin: Begin, limit: int, now: float) -> Upload:
+def _open_upload(begin: Begin, limit: int, now: float) -> Upload:
     return Upload(begin, Assembler(begin.sha256, begin.size, begin.count, begin.chunk_bytes, limit), now)
 
 
-def answer(begin: Begin, verdict: Verdict) -> Receipt:
+def make_verdict_receipt(begin: Begin, verdict: UpdateVerdict) -> Receipt:
     """Return the receipt of an update that is not taken: it was before, or it changes nothing, and is no
     failure of its round.
     """
-    return receipt(begin, "ok" if verdict.kind == "repeated" else "rejected", verdict.reason)
+    return make_receipt(begin, "ok" if verdict.kind == "repeated" else "rejected", verdict.reason)
 
 
 class Uploads:
@@ -61,31 +61,35 @@ class Uploads:
         upload = self._open.get(begin.client_id)
         if upload and upload.begin.sha256 == begin.sha256:
             upload.begin = begin
-            upload.last = now
+            upload.last_active_at = now
             if follows:
                 return []
-            return [(begin.client_id, receipt(begin, "missing", missing=upload.assembler.missing()))]
+            return [
+                (begin.client_id, make_receipt(begin, "missing", missing=upload.assembler.list_missing()))
+            ]
         self._open.pop(begin.client_id, None)
         if follows:
             self._queue.pop(begin.client_id, None)
-            self._open[begin.client_id] = _upload(begin, limit, now)
+            self._open[begin.client_id] = _open_upload(begin, limit, now)
             return []
         self._queue[begin.client_id] = (begin, limit)
-        granted = self._grant(now)
+        granted = self._grant_slots(now)
         if begin.client_id in self._queue:
-            granted.append((begin.client_id, receipt(begin, "wait", "all upload slots are taken")))
+            granted.append((begin.client_id, make_receipt(begin, "wait", "all upload slots are taken")))
         return granted
 
-    def _grant(self, now: float) -> list[tuple[str, Receipt]]:
+    def _grant_slots(self, now: float) -> list[tuple[str, Receipt]]:
         receipts = []
         while self._queue and len(self._open) < self._slots:
             client_id = next(iter(self._queue))
             begin, limit = self._queue.pop(client_id)
-            opened = self._open[client_id] = _upload(begin, limit, now)
-            receipts.append((client_id, receipt(begin, "missing", missing=opened.assembler.missing())))
+            opened = self._open[client_id] = _open_upload(begin, limit, now)
+            receipts.append(
+                (client_id, make_receipt(begin, "missing", missing=opened.assembler.list_missing()))
+            )
         return receipts
 
-    def chunk(self, client_id: str, sha256: str, index: int, payload: bytes, now: float) -> Begin | None:
+    def add_chunk(self, client_id: str, sha256: str, index: int, payload: bytes, now: float) -> Begin | None:
         """Take a chunk; return the Begin of an update that is complete now.
 
         WireError for a chunk that is none of it.
@@ -93,7 +97,7 @@ class Uploads:
         upload = self._open.get(client_id)
         if upload is None or upload.begin.sha256 != sha256:
             return None
-        upload.last = now
+        upload.last_active_at = now
         upload.assembler.add(index, payload)
         return upload.begin if upload.assembler.is_complete() else None
 
@@ -102,25 +106,27 @@ class Uploads:
         upload = self._open.get(client_id)
         if upload is None or upload.begin.sha256 != sha256:
             return []
-        upload.last = now
-        return [(client_id, receipt(upload.begin, "missing", missing=upload.assembler.missing()))]
+        upload.last_active_at = now
+        return [(client_id, make_receipt(upload.begin, "missing", missing=upload.assembler.list_missing()))]
 
-    def blob(self, client_id: str) -> bytes:
+    def read_blob(self, client_id: str) -> bytes:
         """Return a complete update; WireError when its bytes are not those that were announced."""
-        return self._open[client_id].assembler.blob()
+        return self._open[client_id].assembler.assemble()
 
     def close(self, client_id: str, now: float) -> list[tuple[str, Receipt]]:
         """Free a client's slot or place in the queue, and grant what is free."""
         self._open.pop(client_id, None)
         self._queue.pop(client_id, None)
-        return self._grant(now)
+        return self._grant_slots(now)
 
     def expire(self, now: float) -> list[tuple[str, Receipt]]:
         """Take slots back from devices that were silent for ten seconds while others wait."""
         if self._queue:
-            for client_id in [c for c, upload in self._open.items() if now - upload.last > IDLE_S]:
+            for client_id in [
+                c for c, upload in self._open.items() if now - upload.last_active_at > MAX_UPLOAD_IDLE_S
+            ]:
                 del self._open[client_id]
-        return self._grant(now)
+        return self._grant_slots(now)
 
     @property
     def is_queued(self) -> bool:

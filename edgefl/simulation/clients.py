@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.mixtures.gate_utilization import gate_by_class
-from edgefl.algorithms.names import FEDERATED
-from edgefl.client.runner import ClientRunner, WorkItem, errors_that_name
-from edgefl.client.update import client_rng
+from edgefl.algorithms.mixtures.gate_utilization import measure_gate_by_class
+from edgefl.algorithms.names import FEDERATED_MODEL
+from edgefl.client.local_training import derive_client_rng
+from edgefl.client.runner import ClientRunner, WorkItem, prefix_errors
 from edgefl.learner.base import Learner, evaluate
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import Plan
@@ -33,14 +33,14 @@ from edgefl.types import (
     Weights,
 )
 
-Accuracies = NDArray[np.float64]
+ClassAccuracies = NDArray[np.float64]
 T = TypeVar("T")
-_MAX_MEASURED = 16
+_MAX_MEASURED_MODELS = 16
 """Models whose accuracy on the common test set a process remembers."""
 
 
 @dataclass(frozen=True)
-class Federation:
+class SimulatedFederation:
     """What every process of a simulation holds.
 
     Args:
@@ -76,8 +76,8 @@ class ClientResult:
 
     mixture: Mixture
     metrics: Scalars
-    class_share: Accuracies
-    on_test: Mapping[str, Accuracies] = field(default_factory=dict)
+    class_share: ClassAccuracies
+    test_accuracies: Mapping[str, ClassAccuracies] = field(default_factory=dict)
     confusion: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 3), np.int64))
     gates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 2)))
 
@@ -90,13 +90,13 @@ class OpenFederation:
         learner: runs the plan; None opens the learner of the federation.
     """
 
-    def __init__(self, federation: Federation, learner: Learner | None = None) -> None:
+    def __init__(self, federation: SimulatedFederation, learner: Learner | None = None) -> None:
         learner = learner or federation.open_learner(federation.plan)
         self.runner = ClientRunner(federation.plan, learner, federation.shards, federation.seed)
         self.test = federation.test
-        self._measured: dict[str, Accuracies] = {}
+        self._measured: dict[str, ClassAccuracies] = {}
 
-    def on_test(self, mixture: Mixture, num_classes: int) -> dict[str, Accuracies]:
+    def evaluate_on_test(self, mixture: Mixture, num_classes: int) -> dict[str, ClassAccuracies]:
         """Return the accuracy by class of a mixture and its peers on the federation's test samples."""
         if self.test is None:
             return {}
@@ -106,10 +106,10 @@ class OpenFederation:
             # the same model, such as the global one, comes with many clients
             key = _digest(peer.signature, peer.weights)
             if key not in self._measured:
-                while len(self._measured) >= _MAX_MEASURED:
+                while len(self._measured) >= _MAX_MEASURED_MODELS:
                     del self._measured[next(iter(self._measured))]
                 predicted = _predict(self.runner.learner, peer.signature, peer.weights, x)
-                self._measured[key] = _by_class(predicted, y, num_classes)
+                self._measured[key] = _measure_by_class(predicted, y, num_classes)
             accuracies[name] = self._measured[key]
         return accuracies
 
@@ -118,7 +118,7 @@ ClientFunction = Callable[[OpenFederation, WorkItem], T]
 """What an engine runs for a work item: `train`, `personalize` or `evaluate_now`."""
 
 
-def work_items(
+def make_work_items(
     algorithm: Algorithm,
     state: ServerState,
     clients: Iterable[str],
@@ -133,33 +133,33 @@ def work_items(
         yield WorkItem(broadcast, states.get(client_id, ClientState()), client_id, codec, evaluate=evaluate)
 
 
-def train(federation: OpenFederation, item: WorkItem) -> tuple[Update, ClientState]:
+def train_client(federation: OpenFederation, item: WorkItem) -> tuple[Update, ClientState]:
     """Train one client; see `ClientRunner.update`."""
     return federation.runner.update(item)
 
 
-def personalize(federation: OpenFederation, item: WorkItem) -> tuple[ClientResult, ClientState]:
+def personalize_client(federation: OpenFederation, item: WorkItem) -> tuple[ClientResult, ClientState]:
     """Make one client's mixture and measure it on its held-out split and on the federation's test samples."""
     runner = federation.runner
     shard = runner.shards[item.client_id]
     mixture, state, metrics = runner.personalize(item)
     counts = np.bincount(shard.y_train, minlength=shard.num_classes)
     predicted = _predict(runner.learner, mixture.signature, mixture.weights, shard.x_test)
-    accuracies = _by_class(predicted, shard.y_test, shard.num_classes)
+    accuracies = _measure_by_class(predicted, shard.y_test, shard.num_classes)
     finite = accuracies[np.isfinite(accuracies)]
     balanced = float(finite.mean()) if len(finite) else float("nan")
     result = ClientResult(
         mixture,
         {**metrics, "balanced_shipped": balanced},
         class_share=counts / max(1, counts.sum()),
-        on_test=federation.on_test(mixture, shard.num_classes),
-        confusion=confusion(shard.y_test, predicted),
-        gates=gate_by_class(runner.learner, mixture.weights, shard.x_test, shard.y_test),
+        test_accuracies=federation.evaluate_on_test(mixture, shard.num_classes),
+        confusion=count_confusions(shard.y_test, predicted),
+        gates=measure_gate_by_class(runner.learner, mixture.weights, shard.x_test, shard.y_test),
     )
     return result, state
 
 
-def evaluate_now(federation: OpenFederation, item: WorkItem) -> Scalars:
+def evaluate_client(federation: OpenFederation, item: WorkItem) -> Scalars:
     """Return accuracy and loss, on the client's held-out split, of the mixture that the client would make now
     and of the federated model.
 
@@ -167,12 +167,12 @@ def evaluate_now(federation: OpenFederation, item: WorkItem) -> Scalars:
     empty split. The client's state does not change.
     """
     runner = federation.runner
-    rng = client_rng(runner.seed, item.broadcast, item.client_id)
+    rng = derive_client_rng(runner.seed, item.broadcast, item.client_id)
     shard = runner.split(item.client_id).train
-    with errors_that_name(item, f"evaluation before round {item.broadcast.round}"):
-        mixture, _ = runner.algorithm(item).personalize(item.broadcast, item.state, shard, rng)
+    with prefix_errors(item, f"evaluation before round {item.broadcast.round}"):
+        mixture, _ = runner.configure_algorithm(item).personalize(item.broadcast, item.state, shard, rng)
     models = {"mixture": Peer("predict_mixture", mixture.weights)}
-    models |= {name: peer for name, peer in mixture.peers.items() if name == FEDERATED}
+    models |= {name: peer for name, peer in mixture.peers.items() if name == FEDERATED_MODEL}
     metrics: dict[str, float] = {}
     for name, peer in models.items():
         figures = evaluate(runner.learner, peer.signature, peer.weights, shard.x_test, shard.y_test)
@@ -180,12 +180,12 @@ def evaluate_now(federation: OpenFederation, item: WorkItem) -> Scalars:
     return metrics
 
 
-def without_mixture(client_id: str, result: ClientResult) -> ClientResult:
+def drop_mixture(client_id: str, result: ClientResult) -> ClientResult:
     """Return a client result without the mixture's arrays: a thousand mixtures do not fit into memory."""
     return replace(result, mixture=Mixture({}, {}, result.mixture.diagnostics))
 
 
-def confusion(true: Labels, predicted: Labels) -> NDArray[np.int64]:
+def count_confusions(true: Labels, predicted: Labels) -> NDArray[np.int64]:
     """Return (true, predicted, count) of the pairs that occur, int64[n, 3], sorted."""
     pairs, counts = np.unique(np.stack([true, predicted], axis=1), axis=0, return_counts=True)
     return np.column_stack([pairs, counts]).astype(np.int64).reshape(-1, 3)
@@ -197,7 +197,7 @@ def _predict(learner: Learner, signature: str, weights: Weights, x: Array) -> La
     return np.asarray(learner.predict(signature, weights, {"x": x}).argmax(axis=1), np.int64)
 
 
-def _by_class(predicted: Labels, y: Labels, num_classes: int) -> Accuracies:
+def _measure_by_class(predicted: Labels, y: Labels, num_classes: int) -> ClassAccuracies:
     if len(y) == 0:
         return np.full(num_classes, np.nan)
     counts = np.bincount(y, minlength=num_classes)

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 
 from edgefl.types import Broadcast, Update, Weights
-from edgefl.wire.chunks import CHUNK_BYTES, chunk_count
+from edgefl.wire.chunks import CHUNK_BYTES, count_chunks
 from edgefl.wire.messages import Begin, Task
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.tensors import encode_models, encode_weights
@@ -20,7 +20,7 @@ or a few less.
 _STARTED = 1763737200123
 
 
-class Traffic:
+class CommunicationCost:
     """Payload bytes of a federation after the plan; a device asks only for models that it does not hold.
 
     held: of each client the sha256 of models that it was sent before, from `held` of an earlier part of the
@@ -29,34 +29,34 @@ class Traffic:
 
     def __init__(
         self,
-        held: Mapping[str, Iterable[str]] = {},
+        sent_models: Mapping[str, Iterable[str]] = {},
         codec: str = "fp32",
         settings: Mapping[str, float] = {},
     ) -> None:
         self._codec = codec
         self._settings = settings
-        self._held = {client_id: set(models) for client_id, models in held.items()}
+        self._sent_models = {client_id: set(models) for client_id, models in sent_models.items()}
         # the weights are kept beside their hash: an id is only unique while its object lives
         self._encoded: dict[int, tuple[Weights, str, int]] = {}
 
     @property
-    def held(self) -> dict[str, list[str]]:
+    def sent_models(self) -> dict[str, list[str]]:
         """What `Traffic` takes to go on with, for JSON."""
-        return {client_id: sorted(models) for client_id, models in sorted(self._held.items())}
+        return {client_id: sorted(models) for client_id, models in sorted(self._sent_models.items())}
 
-    def _blob(self, weights: Weights) -> tuple[str, int]:
+    def _measure_weights(self, weights: Weights) -> tuple[str, int]:
         if id(weights) not in self._encoded:
             content = encode_weights(weights)
             self._encoded[id(weights)] = (weights, hashlib.sha256(content).hexdigest(), len(content))
         return self._encoded[id(weights)][1:]
 
-    def down(self, broadcast: Broadcast, client_id: str) -> int:
+    def count_bytes_down(self, broadcast: Broadcast, client_id: str) -> int:
         """Return the bytes of a task and of the models that this client lacks."""
-        blobs = {name: self._blob(weights) for name, weights in broadcast.models.items()}
+        blobs = {name: self._measure_weights(weights) for name, weights in broadcast.models.items()}
         hashes = {name: sha256 for name, (sha256, _) in blobs.items()}
-        held = self._held.get(client_id, set())
-        self._held[client_id] = held | set(hashes.values())
-        lacking = dict(blobs[name] for name, sha256 in hashes.items() if sha256 not in held)
+        sent = self._sent_models.get(client_id, set())
+        self._sent_models[client_id] = sent | set(hashes.values())
+        lacking = dict(blobs[name] for name, sha256 in hashes.items() if sha256 not in sent)
         task = Task(
             _SESSION,
             broadcast.round,
@@ -77,7 +77,7 @@ class Traffic:
         )
         return len(encode_json(task)) + sum(lacking.values())
 
-    def up(self, update: Update) -> int:
+    def count_bytes_up(self, update: Update) -> int:
         """Return the bytes of an update: its tensors in one blob, and the message that announces it.
 
         A device also tells its seconds and its memory there, in some 55 bytes that depend on the device.
@@ -90,7 +90,7 @@ class Traffic:
             _SHA256,
             _SHA256,
             size,
-            chunk_count(size),
+            count_chunks(size),
             CHUNK_BYTES,
             update.num_samples,
             update.metrics,
@@ -105,5 +105,7 @@ class Traffic:
         state.
         """
         self._encoded.clear()
-        live = {self._blob(weights)[0] for weights in models.values()}
-        self._held = {client_id: held & live for client_id, held in self._held.items() if held & live}
+        live = {self._measure_weights(weights)[0] for weights in models.values()}
+        self._sent_models = {
+            client_id: sent & live for client_id, sent in self._sent_models.items() if sent & live
+        }

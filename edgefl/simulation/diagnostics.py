@@ -14,54 +14,62 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.algorithms import CLUSTER, PERSONALIZE, assignments, full_options
+from edgefl.algorithms import PHASE_CLUSTER, PHASE_PERSONALIZE, complete_algorithm_options, read_assignments
 from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.clustering.cluster_report import likeness
-from edgefl.algorithms.mixtures.responsibility import by_condition
-from edgefl.algorithms.names import EXPERT, GLOBAL, INITIAL, LOCAL_START, PHI
+from edgefl.algorithms.clustering.cluster_report import make_cluster_report
+from edgefl.algorithms.mixtures.responsibility import normalize_logits
+from edgefl.algorithms.names import EXPERT_PREFIX, GLOBAL, INITIAL, LOCAL_START, PHI_MODEL
 from edgefl.learner import evaluate
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import Plan
-from edgefl.simulation.clients import evaluate_now, work_items
+from edgefl.simulation.clients import evaluate_client, make_work_items
 from edgefl.simulation.engines.base import Engine
-from edgefl.simulation.gradient_divergence import Divergence
+from edgefl.simulation.gradient_divergence import GradientDivergence
 from edgefl.types import Array, ClientState, Labels, ServerState, Update
 
 
-class Watch:
+class RoundDiagnostics:
     """Watches one round's updates on their way to the aggregation."""
 
     def __init__(self, plan: Plan, state: ServerState) -> None:
         self._state = state
         self._algorithm = plan.spec.algorithm
-        self._options = full_options(plan.spec.algorithm, plan.spec.options) if state.phase == CLUSTER else {}
-        self._divergence = Divergence()
+        self._options = (
+            complete_algorithm_options(plan.spec.algorithm, plan.spec.options)
+            if state.phase == PHASE_CLUSTER
+            else {}
+        )
+        self._divergence = GradientDivergence()
 
-    def take(self, update: Update) -> None:
+    def add(self, update: Update) -> None:
         """Look at an update; it is not kept."""
         for model, delta in update.deltas.items():
-            if model == GLOBAL or model.startswith(EXPERT):
-                share = update.metrics.get(f"q/{model.removeprefix(EXPERT)}", 1.0)
+            if model == GLOBAL or model.startswith(EXPERT_PREFIX):
+                share = update.metrics.get(f"q/{model.removeprefix(EXPERT_PREFIX)}", 1.0)
                 self._divergence.add(model, delta, update.num_samples * share)
 
-    def measured(self, after: ServerState) -> dict[str, Any]:
+    def summarize(self, after: ServerState) -> dict[str, Any]:
         """Return what the round can be measured by, of what it has."""
-        found: dict[str, Any] = {}
-        if divergence := self._divergence.result():
-            found["divergence"] = {name: round(value, 6) for name, value in divergence.items()}
-        placed = assignments(after)
-        if placed and placed != assignments(self._state):
-            found["clusters"] = placed
-        if PHI in after.models:
-            found["q"] = np.round(by_condition(after.models[PHI][PHI]), 4).tolist()
-        return found
+        measurements: dict[str, Any] = {}
+        if divergence := self._divergence.compute():
+            measurements["divergence"] = {name: round(value, 6) for name, value in divergence.items()}
+        clusters = read_assignments(after)
+        if clusters and clusters != read_assignments(self._state):
+            measurements["clusters"] = clusters
+        if PHI_MODEL in after.models:
+            measurements["q"] = np.round(normalize_logits(after.models[PHI_MODEL][PHI_MODEL]), 4).tolist()
+        return measurements
 
-    def likeness(self, after: ServerState) -> dict[str, Any] | None:
+    def measure_similarity(self, after: ServerState) -> dict[str, Any] | None:
         """Return how alike the clients were that this round has clustered; None in any other round."""
-        return likeness(self._algorithm, self._options, after) if self._state.phase == CLUSTER else None
+        return (
+            make_cluster_report(self._algorithm, self._options, after)
+            if self._state.phase == PHASE_CLUSTER
+            else None
+        )
 
 
-def evaluated(
+def evaluate_clients(
     engine: Engine,
     algorithm: Algorithm,
     state: ServerState,
@@ -75,23 +83,23 @@ def evaluated(
     The states of the clients do not change. Clients train no baseline.
     """
     ids = sorted(clients)
-    items = work_items(algorithm, replace(state, phase=PERSONALIZE), ids, states, codec)
+    items = make_work_items(algorithm, replace(state, phase=PHASE_PERSONALIZE), ids, states, codec)
     return {
         client_id: {name: round(value, 6) for name, value in metrics.items() if np.isfinite(value)}
-        for client_id, metrics in zip(ids, engine.run(evaluate_now, items), strict=True)
+        for client_id, metrics in zip(ids, engine.run(evaluate_client, items), strict=True)
     }
 
 
-def models_on_test(
+def evaluate_models(
     plan: Plan, learner: Learner, state: ServerState, x: Array, y: Labels
 ) -> dict[str, dict[str, float]]:
     """Return accuracy and loss of each whole model that the server holds, on common samples: `global`,
     `expert0`, ...
     """
-    names = {spec.name for spec in plan.spec.signature("predict").frozen}
-    found = {}
+    names = {spec.name for spec in plan.spec.find_signature("predict").frozen}
+    metrics = {}
     for name, weights in state.models.items():
         if names <= set(weights) and name not in (INITIAL, LOCAL_START):
-            told = evaluate(learner, "predict", weights, x, y)
-            found[name] = {"accuracy": round(told.accuracy, 6), "loss": round(told.loss, 6)}
-    return found
+            result = evaluate(learner, "predict", weights, x, y)
+            metrics[name] = {"accuracy": round(result.accuracy, 6), "loss": round(result.loss, 6)}
+    return metrics

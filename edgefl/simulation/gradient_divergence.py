@@ -10,7 +10,7 @@ import numpy as np
 from edgefl.types import Array, Weights
 
 
-class Divergence:
+class GradientDivergence:
     """Divergence of deltas that come one at a time. It keeps one sum of directions a model.
 
     It is sum_ij p_i p_j (1 - cos(delta_i, delta_j)) / 2, summed over the tensors, where p_i is p(s|k) of a
@@ -42,14 +42,14 @@ class Divergence:
                 sums.setdefault(name, np.zeros_like(array, np.float32))
                 still[name] = still.get(name, 0.0) + weight**2
 
-    def result(self) -> Mapping[str, float]:
+    def compute(self) -> Mapping[str, float]:
         """Return the divergence of each model that had a delta."""
-        found = {}
+        divergences = {}
         for model, sums in self._sums.items():
             total = self._weights[model] ** 2
             parts = (
                 float(np.sum(np.square(s, dtype=np.float64))) + self._still[model].get(name, 0.0)
                 for name, s in sums.items()
             )
-            found[model] = sum(max(0.0, 0.5 * (1 - part / total)) for part in parts)
-        return found
+            divergences[model] = sum(max(0.0, 0.5 * (1 - part / total)) for part in parts)
+        return divergences

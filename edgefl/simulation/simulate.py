@@ -9,29 +9,35 @@ from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapp
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from edgefl.algorithms import DONE, PERSONALIZE, make_algorithm
+from edgefl.algorithms import PHASE_DONE, PHASE_PERSONALIZE, make_algorithm
 from edgefl.algorithms.base import Algorithm
-from edgefl.client.evaluation import ACCURACY
+from edgefl.client.evaluation import ACCURACY_METRIC
 from edgefl.client.runner import WorkItem
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import Plan
-from edgefl.privacy.accountant import within_budget
+from edgefl.privacy.accountant import limit_to_budget
 from edgefl.privacy.mechanism import draw_cohort
-from edgefl.privacy.noise import key_of_seed
-from edgefl.rng import rng_for
-from edgefl.security.secagg.summing import extra_traffic
+from edgefl.privacy.noise import derive_noise_key
+from edgefl.rng import derive_rng
+from edgefl.security.secagg.masked_aggregation import count_secagg_bytes
 from edgefl.server.divergence import FederationDivergedError, explain_no_progress, find_divergence
-from edgefl.server.plausible import left_out
-from edgefl.server.spread import spread_of
-from edgefl.server.stack import server_stack
-from edgefl.simulation.clients import ClientResult, Federation, personalize, train, work_items
-from edgefl.simulation.communication_cost import Traffic
-from edgefl.simulation.diagnostics import Watch, evaluated, models_on_test
-from edgefl.simulation.engines.base import Engine, Serial
-from edgefl.simulation.engines.processes import Processes
+from edgefl.server.plausibility import list_implausible_clients
+from edgefl.server.server_algorithm import build_server_algorithm
+from edgefl.server.spread import measure_spread
+from edgefl.simulation.clients import (
+    ClientResult,
+    SimulatedFederation,
+    make_work_items,
+    personalize_client,
+    train_client,
+)
+from edgefl.simulation.communication_cost import CommunicationCost
+from edgefl.simulation.diagnostics import RoundDiagnostics, evaluate_clients, evaluate_models
+from edgefl.simulation.engines.base import Engine, SerialEngine
+from edgefl.simulation.engines.processes import ProcessEngine
 from edgefl.types import Array, ClientState, Labels, Mixture, Scalars, ServerState, Shard, Update, Weights
 
 LOGGER = logging.getLogger(__name__)
@@ -71,7 +77,7 @@ class Record:
     accuracy_p10: float = math.nan
     accuracy_p90: float = math.nan
     measured: Mapping[str, Any] = field(default_factory=dict)
-    likeness: Mapping[str, Any] | None = None
+    similarity: Mapping[str, Any] | None = None
     hours: float = math.nan
 
 
@@ -100,9 +106,9 @@ class Simulation:
         return {client_id: result.metrics for client_id, result in self.results.items()}
 
 
-Progress = Callable[[ServerState, Record], None]
+RoundCallback = Callable[[ServerState, Record], None]
 KeepResult = Callable[[str, ClientResult], ClientResult]
-States = MutableMapping[str, ClientState]
+ClientStates = MutableMapping[str, ClientState]
 
 
 def simulate(
@@ -113,12 +119,12 @@ def simulate(
     *,
     processes: int = 1,
     learner: Learner | None = None,
-    open_engine: Callable[[Federation], Engine] | None = None,
+    open_engine: Callable[[SimulatedFederation], Engine] | None = None,
     test: tuple[Array, Labels] | None = None,
     start: ServerState | None = None,
-    states: States | None = None,
-    traffic: Traffic | None = None,
-    progress: Progress | None = None,
+    states: ClientStates | None = None,
+    traffic: CommunicationCost | None = None,
+    progress: RoundCallback | None = None,
     keep_result: KeepResult = lambda client_id, result: result,
     noise_key: bytes | None = None,
     evaluate_every: int = 0,
@@ -160,53 +166,58 @@ def simulate(
     """
     _check(config, len(shards), processes, learner)
     if config.privacy.max_epsilon:
-        config = within_budget(config)
-    key = key_of_seed(config.seed) if noise_key is None else noise_key
+        config = limit_to_budget(config)
+    key = derive_noise_key(config.seed) if noise_key is None else noise_key
     clients = shards.keys() - set(without_rounds)
 
-    def cohort_of(state: ServerState) -> tuple[str, ...]:
-        return draw_cohort(config, key, state, clients - left_out(state))
+    def draw_round_cohort(state: ServerState) -> tuple[str, ...]:
+        return draw_cohort(config, key, state, clients - list_implausible_clients(state))
 
-    algorithm = server_stack(
+    algorithm = build_server_algorithm(
         make_algorithm(plan.spec.algorithm, None, plan.spec.options),
         config,
         plan.spec,
         key=key,
-        cohort_of=cohort_of,
+        draw_cohort=draw_round_cohort,
     )
-    state = algorithm.init(initial, rng_for(config.seed, 0, "init")) if start is None else start
+    state = algorithm.init(initial, derive_rng(config.seed, 0, "init")) if start is None else start
     states = {} if states is None else states
-    traffic = Traffic(codec=config.codec, settings=config.task_settings) if traffic is None else traffic
-    federation = Federation(plan, config.seed, shards, test)
-    known = list(losses)
-    with _engine(federation, processes, learner, open_engine) as engine:
-        while state.round <= config.rounds and state.phase not in (PERSONALIZE, DONE):
-            watch = Watch(plan, state)
+    traffic = (
+        CommunicationCost(codec=config.codec, settings=config.task_settings) if traffic is None else traffic
+    )
+    federation = SimulatedFederation(plan, config.seed, shards, test)
+    all_losses = list(losses)
+    with _open_engine(federation, processes, learner, open_engine) as engine:
+        while state.round <= config.rounds and state.phase not in (PHASE_PERSONALIZE, PHASE_DONE):
+            diagnostics = RoundDiagnostics(plan, state)
             state, record = _play_round(
-                engine, algorithm, config, state, states, cohort_of(state), traffic, watch
+                engine, algorithm, config, state, states, draw_round_cohort(state), traffic, diagnostics
             )
-            measured = watch.measured(state)
+            measured = diagnostics.summarize(state)
             if evaluate_every and (record.round % evaluate_every == 0 or record.round == config.rounds):
-                measured["clients"] = evaluated(engine, algorithm, state, states, shards, config.codec)
+                measured["clients"] = evaluate_clients(engine, algorithm, state, states, shards, config.codec)
                 if test is not None:
                     learner = learner or LiteRTLearner(plan)
-                    measured["models"] = models_on_test(plan, learner, state, *test)
+                    measured["models"] = evaluate_models(plan, learner, state, *test)
             if progress:
-                progress(state, replace(record, measured=measured, likeness=watch.likeness(state)))
-            known.append(record.loss)
+                progress(
+                    state,
+                    replace(record, measured=measured, similarity=diagnostics.measure_similarity(state)),
+                )
+            all_losses.append(record.loss)
             if config.privacy.is_on:
                 continue
             classes, accuracy = plan.spec.num_classes, record.accuracy_mean
-            if found := find_divergence(known, classes, accuracy, rounds=config.rounds):
-                raise FederationDivergedError(found)
-            is_last = state.round > config.rounds or state.phase in (PERSONALIZE, DONE)
-            if is_last and (warning := explain_no_progress(known, classes, accuracy)):
+            if divergence := find_divergence(all_losses, classes, accuracy, rounds=config.rounds):
+                raise FederationDivergedError(divergence)
+            is_last = state.round > config.rounds or state.phase in (PHASE_PERSONALIZE, PHASE_DONE)
+            if is_last and (warning := explain_no_progress(all_losses, classes, accuracy)):
                 LOGGER.warning(warning)
-        state = replace(state, phase=PERSONALIZE)
+        state = replace(state, phase=PHASE_PERSONALIZE)
         results, bytes_down = _personalize_all(
             engine, algorithm, config, state, states, sorted(shards), traffic, keep_result
         )
-    return Simulation(replace(state, phase=DONE), results, bytes_down)
+    return Simulation(replace(state, phase=PHASE_DONE), results, bytes_down)
 
 
 def check_simulated(config: FederationConfig) -> None:
@@ -234,15 +245,15 @@ def _check(config: FederationConfig, clients: int, processes: int, learner: Lear
         )
 
 
-def _engine(
-    federation: Federation,
+def _open_engine(
+    federation: SimulatedFederation,
     processes: int,
     learner: Learner | None,
-    open_engine: Callable[[Federation], Engine] | None,
+    open_engine: Callable[[SimulatedFederation], Engine] | None,
 ) -> Engine:
     if open_engine is not None:
         return open_engine(federation)
-    return Serial(federation, learner) if processes == 1 else Processes(federation, processes)
+    return SerialEngine(federation, learner) if processes == 1 else ProcessEngine(federation, processes)
 
 
 def _play_round(
@@ -250,41 +261,41 @@ def _play_round(
     algorithm: Algorithm,
     config: FederationConfig,
     state: ServerState,
-    states: States,
+    states: ClientStates,
     cohort: tuple[str, ...],
-    traffic: Traffic,
-    watch: Watch,
+    traffic: CommunicationCost,
+    diagnostics: RoundDiagnostics,
 ) -> tuple[ServerState, Record]:
     """Play one round. Updates are aggregated as they arrive, so that memory does not grow with the cohort."""
-    bytes_up, bytes_down = extra_traffic(config, algorithm, state, cohort)
+    bytes_up, bytes_down = count_secagg_bytes(config, algorithm, state, cohort)
     start = time.perf_counter()
     figures: dict[str, dict[str, float]] = {}
 
-    def items() -> Iterator[WorkItem]:
+    def make_items() -> Iterator[WorkItem]:
         nonlocal bytes_down
-        for item in work_items(
+        for item in make_work_items(
             algorithm, state, cohort, states, config.codec, evaluate=config.reports_accuracy
         ):
-            bytes_down += traffic.down(item.broadcast, item.client_id)
+            bytes_down += traffic.count_bytes_down(item.broadcast, item.client_id)
             yield item
 
-    def updates() -> Iterator[Update]:
+    def iterate_updates() -> Iterator[Update]:
         nonlocal bytes_up
-        for update, client_state in engine.run(train, items()):
+        for update, client_state in engine.run(train_client, make_items()):
             states[update.client_id] = client_state
-            bytes_up += traffic.up(update)
-            watch.take(update)
+            bytes_up += traffic.count_bytes_up(update)
+            diagnostics.add(update)
             figures[update.client_id] = {"num_samples": float(update.num_samples), **update.metrics}
             yield update
 
-    after = algorithm.aggregate(state, updates())
+    after = algorithm.aggregate(state, iterate_updates())
     traffic.close_round(after.models)
     seconds = time.perf_counter() - start
-    accuracy = spread_of(ACCURACY, figures.values())
+    accuracy = measure_spread(ACCURACY_METRIC, figures.values())
     return after, Record(
         state.round,
         state.phase,
-        _mean_loss(figures.values()),
+        _average_loss(figures.values()),
         seconds,
         bytes_up,
         bytes_down,
@@ -295,7 +306,7 @@ def _play_round(
     )
 
 
-def _mean_loss(figures: Collection[Scalars]) -> float:
+def _average_loss(figures: Collection[Scalars]) -> float:
     samples = sum(client["num_samples"] for client in figures)
     if not samples:
         return float("nan")
@@ -307,9 +318,9 @@ def _personalize_all(
     algorithm: Algorithm,
     config: FederationConfig,
     state: ServerState,
-    states: States,
+    states: ClientStates,
     clients: list[str],
-    traffic: Traffic,
+    traffic: CommunicationCost,
     keep_result: KeepResult,
 ) -> tuple[dict[str, ClientResult], int]:
     """Personalize every client. Return what `keep_result` keeps of their results, and the bytes sent to
@@ -318,13 +329,15 @@ def _personalize_all(
     results = {}
     bytes_down = 0
 
-    def items() -> Iterator[WorkItem]:
+    def make_items() -> Iterator[WorkItem]:
         nonlocal bytes_down
-        for item in work_items(algorithm, state, clients, states, config.codec):
-            bytes_down += traffic.down(item.broadcast, item.client_id)
+        for item in make_work_items(algorithm, state, clients, states, config.codec):
+            bytes_down += traffic.count_bytes_down(item.broadcast, item.client_id)
             yield item
 
-    for client_id, (result, client_state) in zip(clients, engine.run(personalize, items()), strict=True):
+    for client_id, (result, client_state) in zip(
+        clients, engine.run(personalize_client, make_items()), strict=True
+    ):
         states[client_id] = client_state
         results[client_id] = keep_result(client_id, result)
     return results, bytes_down

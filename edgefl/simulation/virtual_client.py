@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from edgefl.server.events import BeginReceived, ChunkReceived, EndReceived, Event, StatusReceived
-from edgefl.wire.chunks import chunk, chunk_count
+from edgefl.wire.chunks import count_chunks, slice_chunk
 from edgefl.wire.messages import Begin, Ranges, Receipt, Status, Task
 
-REPEAT_S = 4.0
+ANNOUNCE_REPEAT_S = 4.0
 """An announcement without an answer is repeated after so many seconds."""
-QUEUE_S = 20.0
+QUEUE_REPEAT_S = 20.0
 """A client that waits for an upload slot announces its update again after so many seconds."""
 
 
@@ -60,8 +60,8 @@ class VirtualClient:
     def __init__(self, client_id: str, num_samples: int) -> None:
         self.client_id = client_id
         self.is_online = False
-        self.wants_training: Task | None = None
-        self.done = ""
+        self.training_task: Task | None = None
+        self.done_nonce = ""
         self._num_samples = num_samples
         self._boots = 0
         self._upload: _Upload | None = None
@@ -74,24 +74,24 @@ class VirtualClient:
         self._boots += 1
         self.is_online = True
         if self._upload:
-            self._announce_at = now + REPEAT_S
-        return [self._status()]
+            self._announce_at = now + ANNOUNCE_REPEAT_S
+        return [self._make_status()]
 
     def disconnect(self) -> list[Event]:
         """Go offline. The broker publishes the client's last will."""
         self.is_online = False
         self._announce_at = math.inf
-        return [self._status()]
+        return [self._make_status()]
 
     def restart(self) -> None:
         """Lose everything that is in memory: the task, and an update that was not acknowledged."""
-        self.wants_training = None
+        self.training_task = None
         self._upload = None
         self._answer = None
         self._next_task = None
         self._announce_at = math.inf
 
-    def _status(self) -> StatusReceived:
+    def _make_status(self) -> StatusReceived:
         boot = f"{self.client_id}-{self._boots}"
         status = Status(self.client_id, boot, self.is_online, 0.0, self._num_samples, "virtual", 0.0)
         return StatusReceived(status)
@@ -105,28 +105,28 @@ class VirtualClient:
         upload = self._upload
         if upload and upload.task.nonce == task.nonce:
             return self._announce(now, follows=task.granted)
-        if self.wants_training:
-            if self.wants_training.nonce != task.nonce:
+        if self.training_task:
+            if self.training_task.nonce != task.nonce:
                 self._next_task = task
             return []
-        if upload and _is_taken(upload.task, task):
+        if upload and _is_still_valid(upload.task, task):
             self._next_task = task
             return self._announce(now, follows=False)
         self._upload = None
         self._announce_at = math.inf
-        if self.done != task.nonce or not self._answer:
-            self.wants_training = task
+        if self.done_nonce != task.nonce or not self._answer:
+            self.training_task = task
             return []
         self._upload = self._answer
         return self._announce(now, follows=task.granted)
 
-    def trained(self, update: TrainedUpdate, now: float) -> list[Event]:
+    def finish_training(self, update: TrainedUpdate, now: float) -> list[Event]:
         """Announce the update of the task in `wants_training`, unless it is not wanted any more."""
-        task = self.wants_training
+        task = self.training_task
         assert task is not None, "no task asked for training"
-        self.wants_training = None
-        if self._next_task and not _is_taken(task, self._next_task):
-            self.wants_training = self._next_task
+        self.training_task = None
+        if self._next_task and not _is_still_valid(task, self._next_task):
+            self.training_task = self._next_task
             self._next_task = None
             return []
         begin = Begin(
@@ -136,7 +136,7 @@ class VirtualClient:
             task.plan,
             hashlib.sha256(update.blob).hexdigest(),
             len(update.blob),
-            chunk_count(len(update.blob), task.chunk_bytes),
+            count_chunks(len(update.blob), task.chunk_bytes),
             task.chunk_bytes,
             update.num_samples,
             update.metrics,
@@ -150,17 +150,17 @@ class VirtualClient:
         upload = self._upload
         if upload is None or not self.is_online:
             return []
-        self._announce_at = now + REPEAT_S
+        self._announce_at = now + ANNOUNCE_REPEAT_S
         events: list[Event] = [BeginReceived(replace(upload.begin, follows=follows))]
         if follows:
-            events += self._chunks(upload, ((0, upload.begin.count),))
+            events += self._iterate_chunks(upload, ((0, upload.begin.count),))
         return events
 
-    def _chunks(self, upload: _Upload, ranges: Ranges) -> Iterator[Event]:
+    def _iterate_chunks(self, upload: _Upload, ranges: Ranges) -> Iterator[Event]:
         begin = upload.begin
         for low, high in ranges:
             for index in range(low, high):
-                payload = chunk(upload.blob, index, begin.chunk_bytes)
+                payload = slice_chunk(upload.blob, index, begin.chunk_bytes)
                 yield ChunkReceived(self.client_id, begin.sha256, index, payload)
 
     def receive_receipt(self, receipt: Receipt, now: float) -> Sequence[Event]:
@@ -171,16 +171,16 @@ class VirtualClient:
         if receipt.nonce not in (upload.begin.nonce, ""):
             return []
         if receipt.outcome == "missing":
-            self._announce_at = now + REPEAT_S
+            self._announce_at = now + ANNOUNCE_REPEAT_S
             end = EndReceived(self.client_id, upload.begin.sha256)
-            return [*self._chunks(upload, receipt.missing), end]
+            return [*self._iterate_chunks(upload, receipt.missing), end]
         if receipt.outcome == "wait":
-            self._announce_at = now + QUEUE_S
+            self._announce_at = now + QUEUE_REPEAT_S
             return []
         self._upload = None
         self._announce_at = math.inf
-        self.done = upload.task.nonce
-        self.wants_training, self._next_task = self._next_task, None
+        self.done_nonce = upload.task.nonce
+        self.training_task, self._next_task = self._next_task, None
         return []
 
     def forget_answer(self) -> None:
@@ -190,18 +190,18 @@ class VirtualClient:
 
     def skip_task(self) -> None:
         """Leave the task in `wants_training`: its models are not on offer any more."""
-        self.wants_training, self._next_task = self._next_task, None
+        self.training_task, self._next_task = self._next_task, None
 
-    def pass_time(self, now: float) -> list[Event]:
+    def handle_timer(self, now: float) -> list[Event]:
         """Repeat an announcement that is due."""
         return self._announce(now, follows=False) if now >= self._announce_at else []
 
-    def next_change(self) -> float:
+    def get_timer(self) -> float:
         """Return the time at which `pass_time` is due; infinity for never."""
         return self._announce_at
 
 
-def _is_taken(before: Task, after: Task) -> bool:
+def _is_still_valid(before: Task, after: Task) -> bool:
     """Return whether an update that answers a task still counts when a later task is out."""
     same = (before.session, before.phase) == (after.session, after.phase)
     return same and 0 <= after.round - before.round <= before.max_staleness

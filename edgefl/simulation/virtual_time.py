@@ -17,13 +17,13 @@ from typing import Protocol
 
 import numpy as np
 
-from edgefl.algorithms import PERSONALIZE, Algorithm, full_options, make_algorithm
-from edgefl.algorithms.cohort import selected
+from edgefl.algorithms import PHASE_PERSONALIZE, Algorithm, complete_algorithm_options, make_algorithm
+from edgefl.algorithms.cohort import choose_task_clients
 from edgefl.client.runner import WorkItem
 from edgefl.config import FederationConfig, FleetConfig
 from edgefl.errors import ConfigError, RoundError
 from edgefl.plan.spec import Plan, encode_plan
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.server.events import (
     Action,
     AggregateUpdates,
@@ -32,29 +32,29 @@ from edgefl.server.events import (
     CloseRound,
     Event,
     LinkLoad,
-    Log,
     Publish,
     SaveState,
     StateAggregated,
     Stop,
     TimePassed,
     WantReceived,
+    WriteLog,
 )
-from edgefl.server.round_server import RoundServer, reported_accuracy
-from edgefl.server.stack import server_stack
-from edgefl.simulation.clients import ClientResult, personalize, train
+from edgefl.server.round_server import RoundServer, summarize_accuracy
+from edgefl.server.server_algorithm import build_server_algorithm
+from edgefl.simulation.clients import ClientResult, personalize_client, train_client
 from edgefl.simulation.engines.base import Engine
-from edgefl.simulation.server_memory import ServerMemory
-from edgefl.simulation.simulate import KeepResult, Progress, Record
+from edgefl.simulation.in_memory_store import InMemoryStore
+from edgefl.simulation.simulate import KeepResult, Record, RoundCallback
 from edgefl.simulation.virtual_client import TrainedUpdate, VirtualClient
 from edgefl.types import Broadcast, ClientState, ServerState, Weights
 from edgefl.wire.messages import Manifest, Receipt, Task, Want
-from edgefl.wire.tensors import decode_part, encode_models
+from edgefl.wire.tensors import decode_subset, encode_models
 from edgefl.wire.topics import parse_topic
 
 DAY_S = 86_400.0
 HOUR_S = 3600.0
-BATCH = 64
+MAX_BATCH_CLIENTS = 64
 """At most so many clients are trained at once, so that memory does not grow with the fleet."""
 
 
@@ -88,7 +88,7 @@ class FleetFigures:
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """The training of one client for one task."""
 
     client_id: str
@@ -99,13 +99,13 @@ class Job:
 class Trainer(Protocol):
     """Trains the clients of a simulation."""
 
-    def num_samples(self, client_id: str) -> int:
+    def count_samples(self, client_id: str) -> int:
         """Return the number of a client's training samples."""
 
-    def samples_seen(self, job: Job) -> float:
+    def count_samples_seen(self, job: TrainingJob) -> float:
         """Return how many samples a client passes over in a job: samples times epochs."""
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[TrainedUpdate]:
+    def run(self, jobs: Sequence[TrainingJob]) -> Iterator[TrainedUpdate]:
         """Yield the update of each job, in order."""
 
     def complete(self, client_id: str) -> None:
@@ -136,40 +136,44 @@ class EngineTrainer:
         self._engine = engine
         self._num_samples = num_samples
         self._keep_result = keep_result
-        options = full_options(plan.spec.algorithm, plan.spec.options)
+        options = complete_algorithm_options(plan.spec.algorithm, plan.spec.options)
         self._epochs = float(options.get("epochs", 1))
         self._pending: dict[str, ClientState] = {}
         self.states: dict[str, ClientState] = {}
         self.results: dict[str, ClientResult] = {}
 
-    def num_samples(self, client_id: str) -> int:
+    def count_samples(self, client_id: str) -> int:
         """See `Trainer`."""
         return self._num_samples[client_id]
 
-    def samples_seen(self, job: Job) -> float:
+    def count_samples_seen(self, job: TrainingJob) -> float:
         """See `Trainer`."""
         return self._epochs * self._num_samples[job.client_id]
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[TrainedUpdate]:
+    def run(self, jobs: Sequence[TrainingJob]) -> Iterator[TrainedUpdate]:
         """See `Trainer`."""
-        for phase_is_last, group in itertools.groupby(jobs, lambda job: job.task.phase == PERSONALIZE):
-            found = list(group)
-            yield from (self._personalize(found) if phase_is_last else self._train(found))
+        for phase_is_last, group in itertools.groupby(jobs, lambda job: job.task.phase == PHASE_PERSONALIZE):
+            phase_jobs = list(group)
+            yield from (self._personalize(phase_jobs) if phase_is_last else self._train(phase_jobs))
 
-    def _train(self, jobs: Sequence[Job]) -> Iterator[TrainedUpdate]:
-        for job, (update, state) in zip(jobs, self._engine.run(train, self._items(jobs)), strict=True):
+    def _train(self, jobs: Sequence[TrainingJob]) -> Iterator[TrainedUpdate]:
+        for job, (update, state) in zip(
+            jobs, self._engine.run(train_client, self._make_items(jobs)), strict=True
+        ):
             self._pending[job.client_id] = state
             blob = encode_models(update.deltas, job.task.codec)
             yield TrainedUpdate(blob, update.num_samples, update.metrics)
 
-    def _personalize(self, jobs: Sequence[Job]) -> Iterator[TrainedUpdate]:
-        for job, (result, state) in zip(jobs, self._engine.run(personalize, self._items(jobs)), strict=True):
+    def _personalize(self, jobs: Sequence[TrainingJob]) -> Iterator[TrainedUpdate]:
+        for job, (result, state) in zip(
+            jobs, self._engine.run(personalize_client, self._make_items(jobs)), strict=True
+        ):
             self._pending[job.client_id] = state
             self.results[job.client_id] = self._keep_result(job.client_id, result)
             blob = encode_models({}, job.task.codec)
             yield TrainedUpdate(blob, self._num_samples[job.client_id], result.metrics)
 
-    def _items(self, jobs: Iterable[Job]) -> Iterator[WorkItem]:
+    def _make_items(self, jobs: Iterable[TrainingJob]) -> Iterator[WorkItem]:
         for job in jobs:
             task = job.task
             broadcast = Broadcast(task.round, task.phase, job.models, task.scalars)
@@ -190,7 +194,7 @@ def simulate_fleet(
     trainer: Trainer,
     *,
     log: Callable[[float, str], None] = lambda hours, line: None,
-    progress: Progress = lambda state, record: None,
+    progress: RoundCallback = lambda state, record: None,
 ) -> tuple[ServerState, FleetFigures]:
     """Play a federation in virtual time.
 
@@ -231,7 +235,7 @@ class _VirtualFleet:
         client_ids: Sequence[str],
         trainer: Trainer,
         log: Callable[[float, str], None],
-        progress: Progress,
+        progress: RoundCallback,
     ) -> None:
         self._plan = plan
         self._config = config
@@ -239,19 +243,19 @@ class _VirtualFleet:
         self._trainer = trainer
         self._log = log
         self._progress = progress
-        self._rng = rng_for(config.seed, 0, "fleet")
+        self._rng = derive_rng(config.seed, 0, "fleet")
         algorithm = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
-        self._algorithm: Algorithm = server_stack(algorithm, config, plan.spec, key=b"")
-        state = self._algorithm.init(initial, rng_for(config.seed, 0, "init"))
-        self._memory = ServerMemory(state)
+        self._algorithm: Algorithm = build_server_algorithm(algorithm, config, plan.spec, key=b"")
+        state = self._algorithm.init(initial, derive_rng(config.seed, 0, "init"))
+        self._store = InMemoryStore(state)
         self._clients = {
-            client_id: VirtualClient(client_id, trainer.num_samples(client_id)) for client_id in client_ids
+            client_id: VirtualClient(client_id, trainer.count_samples(client_id)) for client_id in client_ids
         }
         spread = self._rng.standard_normal(len(client_ids))
         speeds = fleet.samples_per_s * np.exp(fleet.speed_spread * spread)
         self._speeds = dict(zip(client_ids, speeds.tolist(), strict=True))
         self._lost: set[str] = set()
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, TrainingJob] = {}
         self._trained: dict[str, TrainedUpdate] = {}
         self._manifests: dict[str, Manifest] = {}
         self._chunks: dict[str, dict[int, bytes]] = {}
@@ -272,7 +276,7 @@ class _VirtualFleet:
             state,
             session="virtual",
             started=1,
-            draw_cohort=lambda state, available: selected(config, state, available),
+            draw_cohort=lambda state, available: choose_task_clients(config, state, available),
             new_nonce=lambda: f"{next(self._order):016x}",
         )
 
@@ -282,14 +286,14 @@ class _VirtualFleet:
 
     def run(self) -> tuple[ServerState, FleetFigures]:
         """Play the federation to its end."""
-        self._carry_out(self._server.start(self._now))
+        self._apply_actions(self._server.start(self._now))
         for client_id in self._clients:
             self._plan_availability(client_id)
         while not self._server.is_done:
-            change = self._server.next_change()
+            change = self._server.get_timer()
             if self._heap and self._heap[0][0] <= change:
-                self._now, _, happen = heapq.heappop(self._heap)
-                happen()
+                self._now, _, callback = heapq.heappop(self._heap)
+                callback()
             elif change < math.inf:
                 self._now = max(self._now, change)
                 self._handle(TimePassed())
@@ -303,14 +307,14 @@ class _VirtualFleet:
                     f"the federation did not end in {self._fleet.max_days:g} virtual days; raise max_days of "
                     "[fleet], or hours_per_day"
                 )
-        last_s = self._now + self._travel_s(0)
+        last_s = self._now + self._compute_travel_s(0)
         while self._heap and self._heap[0][0] <= last_s:  # The last receipts are on their way
-            self._now, _, happen = heapq.heappop(self._heap)
-            happen()
-        return self._memory.state, self._figures
+            self._now, _, callback = heapq.heappop(self._heap)
+            callback()
+        return self._store.state, self._figures
 
-    def _at(self, seconds: float, happen: Callable[[], None]) -> None:
-        heapq.heappush(self._heap, (self._now + seconds, next(self._order), happen))
+    def _schedule(self, seconds: float, callback: Callable[[], None]) -> None:
+        heapq.heappush(self._heap, (self._now + seconds, next(self._order), callback))
 
     # Devices come and go
 
@@ -318,14 +322,14 @@ class _VirtualFleet:
         online_s = self._fleet.hours_per_day * HOUR_S
         if self._fleet.lost_per_day:
             lost_s = DAY_S * self._rng.exponential(1 / self._fleet.lost_per_day)
-            self._at(lost_s, lambda: self._lose(client_id))
+            self._schedule(lost_s, lambda: self._lose_client(client_id))
         if online_s >= DAY_S:
             self._connect(client_id, math.inf)
             return
         # A device that is online at midnight has begun before
         begin_s = self._rng.uniform(-online_s, DAY_S - online_s)
         first_s = online_s + min(begin_s, 0.0)
-        self._at(max(begin_s, 0.0), lambda: self._connect(client_id, first_s))
+        self._schedule(max(begin_s, 0.0), lambda: self._connect(client_id, first_s))
 
     def _connect(self, client_id: str, online_s: float) -> None:
         """Bring a device online for so many seconds, outages included."""
@@ -340,11 +344,13 @@ class _VirtualFleet:
         )
         if outage_s < online_s:
             away_s = float(self._rng.exponential(self._fleet.outage_s))
-            self._at(outage_s, lambda: self._disconnect(client_id, away_s, online_s - outage_s - away_s))
+            self._schedule(
+                outage_s, lambda: self._disconnect(client_id, away_s, online_s - outage_s - away_s)
+            )
         elif online_s < math.inf:
             day_s = DAY_S - self._fleet.hours_per_day * HOUR_S
             next_s = self._fleet.hours_per_day * HOUR_S
-            self._at(online_s, lambda: self._disconnect(client_id, day_s, next_s))
+            self._schedule(online_s, lambda: self._disconnect(client_id, day_s, next_s))
 
     def _disconnect(self, client_id: str, away_s: float, online_s: float) -> None:
         """Take a device offline, and bring it back after so many seconds."""
@@ -353,14 +359,14 @@ class _VirtualFleet:
         self._figures.outages += 1
         self._send(client_id, self._clients[client_id].disconnect())
         if online_s > 0:
-            self._at(away_s, lambda: self._connect(client_id, online_s))
+            self._schedule(away_s, lambda: self._connect(client_id, online_s))
             return
         # The outage lasts beyond the hours of this day
         rest_s = max(0.0, DAY_S - self._fleet.hours_per_day * HOUR_S + online_s)
         full_s = self._fleet.hours_per_day * HOUR_S
-        self._at(away_s + rest_s, lambda: self._connect(client_id, full_s))
+        self._schedule(away_s + rest_s, lambda: self._connect(client_id, full_s))
 
-    def _lose(self, client_id: str) -> None:
+    def _lose_client(self, client_id: str) -> None:
         self._lost.add(client_id)
         self._figures.lost_clients += 1
         self._jobs.pop(client_id, None)
@@ -373,35 +379,35 @@ class _VirtualFleet:
     def _send(self, client_id: str, events: Sequence[Event]) -> None:
         """Send a client's messages to the server, and see what the client does next."""
         for event in events:
-            if isinstance(event, BeginReceived) and self._loses_message():
+            if isinstance(event, BeginReceived) and self._is_message_lost():
                 continue
             size = len(event.payload) if isinstance(event, ChunkReceived) else 0
-            self._at(self._travel_s(size), lambda event=event: self._handle(event))  # type: ignore[misc]
+            self._schedule(self._compute_travel_s(size), lambda event=event: self._handle(event))  # type: ignore[misc]
         self._look_after(client_id)
 
-    def _loses_message(self) -> bool:
+    def _is_message_lost(self) -> bool:
         is_lost = self._fleet.message_loss > 0 and self._rng.random() < self._fleet.message_loss
         self._figures.lost_messages += is_lost
         return bool(is_lost)
 
-    def _travel_s(self, size: int) -> float:
+    def _compute_travel_s(self, size: int) -> float:
         speed = self._fleet.bytes_per_s
         return self._fleet.latency_s + (size / speed if speed else 0.0)
 
     def _handle(self, event: Event) -> None:
         self._figures.events += 1
-        self._carry_out(self._server.handle(event, self._now))
+        self._apply_actions(self._server.handle(event, self._now))
         if not self._is_acknowledged:
             self._is_acknowledged = True
-            self._at(self._travel_s(0), lambda: self._handle(LinkLoad(0)))
+            self._schedule(self._compute_travel_s(0), lambda: self._handle(LinkLoad(0)))
 
-    def _carry_out(self, actions: Iterable[Action]) -> None:
+    def _apply_actions(self, actions: Iterable[Action]) -> None:
         for action in actions:
-            self._memory.apply(action)
+            self._store.apply(action)
             match action:
                 case AggregateUpdates(state):
-                    after = self._algorithm.aggregate(state, self._memory.updates())
-                    self._carry_out(self._server.handle(StateAggregated(after), self._now))
+                    after = self._algorithm.aggregate(state, self._store.iterate_updates())
+                    self._apply_actions(self._server.handle(StateAggregated(after), self._now))
                 case CloseRound():
                     self._close(action)
                 case SaveState(state) if self._record:
@@ -410,13 +416,13 @@ class _VirtualFleet:
                     raise error
                 case Publish():
                     self._publish(action)
-                case Log(line):
+                case WriteLog(line):
                     self._log(self._hours, line)
 
     def _close(self, action: CloseRound) -> None:
         begins = action.begins
         number = action.opened.number
-        accuracy = reported_accuracy(begins)
+        accuracy = summarize_accuracy(begins)
         self._figures.accepted += len(begins)
         self._figures.late += sum(begin.round < number for begin in begins)
         self._figures.dropped += len(action.dropped)
@@ -453,11 +459,15 @@ class _VirtualFleet:
             case _, Task() as task:
                 size = sum(self._manifests[sha256].size for sha256 in set(task.models.values()))
                 self._bytes_down += size
-                if not self._loses_message():
-                    self._at(self._travel_s(size), lambda: self._deliver_task(address.client_id, task))
+                if not self._is_message_lost():
+                    self._schedule(
+                        self._compute_travel_s(size), lambda: self._deliver_task(address.client_id, task)
+                    )
             case _, Receipt() as receipt:
-                if not self._loses_message():
-                    self._at(self._travel_s(0), lambda: self._deliver_receipt(address.client_id, receipt))
+                if not self._is_message_lost():
+                    self._schedule(
+                        self._compute_travel_s(0), lambda: self._deliver_receipt(address.client_id, receipt)
+                    )
 
     def _deliver_task(self, client_id: str, task: Task) -> None:
         client = self._clients[client_id]
@@ -467,9 +477,9 @@ class _VirtualFleet:
     def _deliver_receipt(self, client_id: str, receipt: Receipt) -> None:
         client = self._clients[client_id]
         if client.is_online:
-            before = client.done
+            before = client.done_nonce
             events = client.receive_receipt(receipt, self._now)
-            self._figures.acknowledged += receipt.outcome == "ok" and client.done != before
+            self._figures.acknowledged += receipt.outcome == "ok" and client.done_nonce != before
             self._send(client_id, events)
 
     # Clients train
@@ -477,25 +487,25 @@ class _VirtualFleet:
     def _look_after(self, client_id: str) -> None:
         """Begin the training that a client wants, and wake it when its next announcement is due."""
         client = self._clients[client_id]
-        task = client.wants_training
+        task = client.training_task
         job = self._jobs.get(client_id)
         if task and (job is None or job.task.nonce != task.nonce) and client_id not in self._lost:
             self._begin(client_id, task)
-        wake = client.next_change()
+        wake = client.get_timer()
         if wake < math.inf:
-            self._at(max(0.0, wake - self._now), lambda: self._wake(client_id))
+            self._schedule(max(0.0, wake - self._now), lambda: self._wake(client_id))
 
     def _wake(self, client_id: str) -> None:
         client = self._clients[client_id]
-        if client.is_online and client.next_change() <= self._now:
-            self._send(client_id, client.pass_time(self._now))
+        if client.is_online and client.get_timer() <= self._now:
+            self._send(client_id, client.handle_timer(self._now))
 
     def _take_chunk(self, sha256: str, index: int, content: bytes) -> None:
         """Keep a chunk, and begin the trainings that waited for it."""
         self._chunks.setdefault(sha256, {})[index] = content
         if self._is_complete(sha256):
             for client_id in self._waiting.pop(sha256, ()):
-                self._at(0.0, lambda name=client_id: self._look_after(name))  # type: ignore[misc]
+                self._schedule(0.0, lambda name=client_id: self._look_after(name))  # type: ignore[misc]
 
     def _is_complete(self, sha256: str) -> bool:
         return len(self._chunks.get(sha256, ())) == self._manifests[sha256].count
@@ -510,36 +520,36 @@ class _VirtualFleet:
         for sha256 in missing:
             self._waiting.setdefault(sha256, {})[client_id] = None
             want = WantReceived(client_id, Want(sha256, (), 0.0))
-            self._at(self._travel_s(0), lambda event=want: self._handle(event))  # type: ignore[misc]
+            self._schedule(self._compute_travel_s(0), lambda event=want: self._handle(event))  # type: ignore[misc]
         if missing:
             return
-        models = {name: self._weights(sha256) for name, sha256 in task.models.items()}
-        job = self._jobs[client_id] = Job(client_id, task, models)
+        models = {name: self._decode_weights(sha256) for name, sha256 in task.models.items()}
+        job = self._jobs[client_id] = TrainingJob(client_id, task, models)
         self._trained.pop(client_id, None)
-        seconds = self._trainer.samples_seen(job) / self._speeds[client_id]
-        self._at(seconds, lambda: self._finish(job))
+        seconds = self._trainer.count_samples_seen(job) / self._speeds[client_id]
+        self._schedule(seconds, lambda: self._finish(job))
 
-    def _weights(self, sha256: str) -> Weights:
+    def _decode_weights(self, sha256: str) -> Weights:
         if sha256 not in self._decoded:
             chunks = self._chunks[sha256]
             blob = b"".join(chunks[index] for index in sorted(chunks))
-            self._decoded[sha256] = decode_part(blob, self._plan.spec.weights, "the server")
+            self._decoded[sha256] = decode_subset(blob, self._plan.spec.weights, "the server")
         return self._decoded[sha256]
 
-    def _finish(self, job: Job) -> None:
+    def _finish(self, job: TrainingJob) -> None:
         """Let a client complete its training. Clients that train at the same time are computed together."""
         if self._jobs.get(job.client_id) is not job:
             return  # The client was lost
         if job.client_id not in self._trained:
-            waiting = [each for name, each in self._jobs.items() if name not in self._trained]
+            waiting = [batch_job for name, batch_job in self._jobs.items() if name not in self._trained]
             waiting.remove(job)
-            jobs = [job, *waiting[: BATCH - 1]]
-            jobs.sort(key=lambda each: (each.task.phase == PERSONALIZE, each.client_id))
-            for each, update in zip(jobs, self._trainer.run(jobs), strict=True):
-                self._trained[each.client_id] = update
+            jobs = [job, *waiting[: MAX_BATCH_CLIENTS - 1]]
+            jobs.sort(key=lambda batch_job: (batch_job.task.phase == PHASE_PERSONALIZE, batch_job.client_id))
+            for batch_job, update in zip(jobs, self._trainer.run(jobs), strict=True):
+                self._trained[batch_job.client_id] = update
         del self._jobs[job.client_id]
         self._trainer.complete(job.client_id)
         self._figures.trained += 1
         update = self._trained.pop(job.client_id)
         client = self._clients[job.client_id]
-        self._send(job.client_id, client.trained(update, self._now))
+        self._send(job.client_id, client.finish_training(update, self._now))

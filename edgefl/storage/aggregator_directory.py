@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from edgefl.storage.directory import Directory, FileSeries, StoredFile
 
-REMEDY = "free some space or choose another --out"
+AGGREGATOR_SPACE_REMEDY = "free some space or choose another --out"
 
 
 @dataclass(frozen=True)

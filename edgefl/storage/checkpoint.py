@@ -13,10 +13,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from edgefl.errors import StateError
-from edgefl.plan.spec import MIXTURE, SINGLE
+from edgefl.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE
 from edgefl.types import ClientState, Mixture, ServerState, Weights
 
-NOTE = "note.json"
+NOTE_TENSOR = "note.json"
 """The tensor that holds the JSON: header metadata has no fixed order in safetensors, and states must give the
 same bytes.
 """
@@ -28,7 +28,7 @@ def _encode(kind: str, note: Mapping[str, object], groups: Mapping[str, Weights]
     return bytes(
         save(
             {
-                NOTE: np.frombuffer(text, np.uint8),
+                NOTE_TENSOR: np.frombuffer(text, np.uint8),
                 **{k: np.asarray(tensors[k], order="C") for k in sorted(tensors)},
             }
         )
@@ -40,7 +40,7 @@ def _decode(
 ) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
     try:
         tensors = load(blob)
-        note = json.loads(tensors.pop(NOTE).tobytes())
+        note = json.loads(tensors.pop(NOTE_TENSOR).tobytes())
         if note["kind"] != kind:
             raise StateError(f"this file holds a {note['kind']}, expected a {kind}")
         if lacking := [name for name, cls in fields.items() if type(note.get(name)) is not cls]:
@@ -121,16 +121,17 @@ def decode_stored_mixture(blob: bytes) -> StoredMixture:
     weights = groups.get("weights", {})
     if note == {"kind": "mixture"}:
         return StoredMixture(Mixture(weights), "", False)
-    mixture = Mixture(weights, signature=note.get("signature", MIXTURE))
-    if mixture.signature not in (MIXTURE, SINGLE):
+    mixture = Mixture(weights, signature=note.get("signature", PREDICT_MIXTURE))
+    if mixture.signature not in (PREDICT_MIXTURE, PREDICT_SINGLE):
         raise StateError(
-            f"this mixture is for the signature {mixture.signature!r}, expected {MIXTURE} or {SINGLE}; copy "
+            f"this mixture is for the signature {mixture.signature!r}, expected {PREDICT_MIXTURE} or "
+            f"{PREDICT_SINGLE}; copy "
             "the file again, or let the device personalize again"
         )
-    found = _digest(mixture)
-    if note.get("sha256") != found or not isinstance(note.get("plan"), str):
+    digest = _digest(mixture)
+    if note.get("sha256") != digest or not isinstance(note.get("plan"), str):
         raise StateError(
-            f"the weights of this mixture have the sha256 {found}, expected {note.get('sha256')}: the file "
+            f"the weights of this mixture have the sha256 {digest}, expected {note.get('sha256')}: the file "
             "is damaged; copy it again, or let the device personalize again"
         )
     return StoredMixture(mixture, note["plan"], True)
@@ -138,7 +139,7 @@ def decode_stored_mixture(blob: bytes) -> StoredMixture:
 
 def _digest(mixture: Mixture) -> str:
     """Return the sha256 over the signature, and the names, types, shapes and values of the weights."""
-    hashed = hashlib.sha256(b"" if mixture.signature == MIXTURE else mixture.signature.encode())
+    hashed = hashlib.sha256(b"" if mixture.signature == PREDICT_MIXTURE else mixture.signature.encode())
     for name in sorted(mixture.weights):
         array = np.asarray(mixture.weights[name], order="C")
         hashed.update(json.dumps([name, str(array.dtype), array.shape]).encode())

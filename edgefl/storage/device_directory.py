@@ -15,10 +15,10 @@ from edgefl.errors import EdgeflError, StateError
 from edgefl.plan.spec import Plan, load_plan, save_plan
 from edgefl.storage.checkpoint import decode_stored_mixture, encode_mixture
 from edgefl.storage.directory import Directory, FileSeries, StoredFile
-from edgefl.system.files import FREE_SPACE, SECRET, write_errors, write_state
+from edgefl.system.files import FREE_SPACE_REMEDY, SECRET_MODE, write_errors, write_state
 from edgefl.types import Mixture
 
-DIGEST = "sha256"
+DIGEST_KEY = "sha256"
 
 
 @dataclass(frozen=True)
@@ -56,19 +56,19 @@ class DeviceFiles(Directory):
     paused = StoredFile("paused", "pauses the device", "edgefl device pause")
 
 
-def save_mixture(files: DeviceFiles, plan: Plan, mixture: Mixture, remedy: str = FREE_SPACE) -> None:
+def save_mixture(files: DeviceFiles, plan: Plan, mixture: Mixture, remedy: str = FREE_SPACE_REMEDY) -> None:
     """Write a mixture with the id of its plan; StateError with the remedy when the disk refuses it."""
-    write_state(files.mixture, encode_mixture(mixture, plan.id), SECRET, remedy)
+    write_state(files.mixture, encode_mixture(mixture, plan.id), SECRET_MODE, remedy)
 
 
-def save_personal(files: DeviceFiles, plan: Plan, mixture: Mixture) -> None:
+def save_personal_model(files: DeviceFiles, plan: Plan, mixture: Mixture) -> None:
     """Write a plan and its mixture; StateError when the disk refuses them."""
     with write_errors(files.plan):
         save_plan(plan, files.plan)
     save_mixture(files, plan, mixture)
 
 
-def load_personal(files: DeviceFiles) -> tuple[Plan, Mixture, bool]:
+def load_personal_model(files: DeviceFiles) -> tuple[Plan, Mixture, bool]:
     """Read what `save_personal` wrote.
 
     Returns:
@@ -97,7 +97,7 @@ def load_personal(files: DeviceFiles) -> tuple[Plan, Mixture, bool]:
 
 def encode_note(note: Mapping[str, Any]) -> bytes:
     """Return `device.json` with its digest."""
-    return (json.dumps({**note, DIGEST: _digest(note)}, indent=1) + "\n").encode()
+    return (json.dumps({**note, DIGEST_KEY: _digest(note)}, indent=1) + "\n").encode()
 
 
 def decode_note(blob: bytes) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def decode_note(blob: bytes) -> dict[str, Any]:
     note = json.loads(blob)
     if not isinstance(note, dict):
         raise ValueError(f"a {type(note).__name__}, expected an object")
-    digest = note.pop(DIGEST, None)
+    digest = note.pop(DIGEST_KEY, None)
     if digest is not None and digest != _digest(note):
         raise ValueError(f"its sha256 is {_digest(note)}, expected {digest}")
     return note

@@ -8,7 +8,7 @@ from typing import Self, overload
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredFile:
     """One row of a directory's table.
 
     Attributes:
@@ -29,7 +29,7 @@ class Declared:
         return re.sub(r"\{\w+\}", "*", self.name)
 
 
-class StoredFile(Declared):
+class StoredFile(DeclaredFile):
     """A file or folder. Read from an instance of its directory, it is the path."""
 
     @overload
@@ -41,7 +41,7 @@ class StoredFile(Declared):
         return self if directory is None else directory.root / self.name
 
 
-class FileSeries(Declared):
+class FileSeries(DeclaredFile):
     """Files whose names share a pattern. Read from an instance of its directory, it makes the path."""
 
     @overload
@@ -63,6 +63,6 @@ class Directory:
     root: Path
 
     @classmethod
-    def table(cls) -> tuple[Declared, ...]:
+    def list_files(cls) -> tuple[DeclaredFile, ...]:
         """Return all declared files, in the order of their declaration."""
-        return tuple(value for value in vars(cls).values() if isinstance(value, Declared))
+        return tuple(value for value in vars(cls).values() if isinstance(value, DeclaredFile))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from edgefl.storage.directory import Directory, FileSeries, StoredFile
 
-REMEDY = "free some space, then go on with --resume"
+RUN_SPACE_REMEDY = "free some space, then go on with --resume"
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,9 @@ class RunFiles(Directory):
     client_state = FileSeries(
         "clients/{client}.{round}.safetensors", "what a client keeps between rounds", "edgefl simulate"
     )
-    held = FileSeries("held.{round}.json", "models that each client was sent last", "edgefl simulate")
+    client_models = FileSeries(
+        "held.{round}.json", "models that each client was sent last", "edgefl simulate"
+    )
     rounds = StoredFile("rounds.jsonl", "one line per round", "edgefl simulate")
     clusters = StoredFile(
         "clusters.json", "similarity of clients when they were clustered", "edgefl simulate"

@@ -24,23 +24,23 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
-_AS_IT_IS = frozenset({str, int, bool})
+_UNCHANGED_TYPES = frozenset({str, int, bool})
 
 
-def finite(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """Return the value for strict JSON: a number that is not finite becomes None, a tuple becomes a list."""
-    if type(value) in _AS_IT_IS:  # most values of a message, and the check for a Mapping is slow
+    if type(value) in _UNCHANGED_TYPES:  # most values of a message, and the check for a Mapping is slow
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
+        return {key: to_json_value(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [finite(item) for item in value]
+        return [to_json_value(item) for item in value]
     return value
 
 
-SECRET = 0o600
+SECRET_MODE = 0o600
 """Mode of a file that its owner alone may read: keys, personal weights, samples, and the state that holds
 them.
 """
@@ -58,9 +58,11 @@ def write_atomic(path: Path, content: bytes, mode: int | None = None) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     name = path.parent / f".{path.name}.{secrets.token_hex(6)}"
     try:
-        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else SECRET)
+        descriptor = os.open(
+            name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else SECRET_MODE
+        )
         with os.fdopen(descriptor, "wb") as file:
-            if mode is not None and mode != SECRET:
+            if mode is not None and mode != SECRET_MODE:
                 os.fchmod(descriptor, mode)
             file.write(content)
             file.flush()
@@ -74,11 +76,11 @@ def write_atomic(path: Path, content: bytes, mode: int | None = None) -> None:
         raise
 
 
-FREE_SPACE = "free some space"
+FREE_SPACE_REMEDY = "free some space"
 
 
 @contextmanager
-def write_errors(path: Path, remedy: str = FREE_SPACE) -> Iterator[None]:
+def write_errors(path: Path, remedy: str = FREE_SPACE_REMEDY) -> Iterator[None]:
     """Turn an OSError into a StateError that names the path, the cause and the remedy."""
     try:
         yield
@@ -86,7 +88,7 @@ def write_errors(path: Path, remedy: str = FREE_SPACE) -> Iterator[None]:
         raise StateError(f"cannot write {path}: {error.strerror or error}; {remedy}") from error
 
 
-def write_state(path: Path, content: bytes, mode: int | None = None, remedy: str = FREE_SPACE) -> None:
+def write_state(path: Path, content: bytes, mode: int | None = None, remedy: str = FREE_SPACE_REMEDY) -> None:
     """Write a file as `write_atomic` does; StateError with the remedy when the disk refuses it."""
     with write_errors(path, remedy):
         write_atomic(path, content, mode)

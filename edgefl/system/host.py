@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
-PACKAGES = ("edgefl-tinyml", "tensorflow", "keras", "ai-edge-litert", "numpy", "scikit-learn")
+REPORTED_PACKAGES = ("edgefl-tinyml", "tensorflow", "keras", "ai-edge-litert", "numpy", "scikit-learn")
 Pid = int | Literal["self"]
 ROOT = Path("/")
 RSS_ROWS = re.compile(rb"\nVmHWM:\s*(\d+) kB\nVmRSS:\s*(\d+) kB\n")
@@ -25,23 +25,23 @@ def read_text(path: Path) -> str:
         return ""
 
 
-def board_model(root: Path = ROOT) -> str:
+def read_board_model(root: Path = ROOT) -> str:
     """Return the device tree's name of this board, such as `Raspberry Pi 4 Model B Rev 1.4`, or an empty
     string.
     """
     return read_text(root / "proc/device-tree/model")
 
 
-def total_memory_mb(root: Path = ROOT) -> float:
+def read_total_memory_mb(root: Path = ROOT) -> float:
     """Return the memory that the kernel manages (MemTotal), in MB of 10^6 bytes; NaN without /proc."""
     for row in read_text(root / "proc/meminfo").splitlines():
-        words = row.split()
-        if words[:1] == ["MemTotal:"] and len(words) > 1 and words[1].isdigit():
-            return int(words[1]) * 1024 / 1e6
+        fields = row.split()
+        if fields[:1] == ["MemTotal:"] and len(fields) > 1 and fields[1].isdigit():
+            return int(fields[1]) * 1024 / 1e6
     return float("nan")
 
 
-def machine() -> str:
+def describe_machine() -> str:
     """Return processor, board and system in a line."""
     cpu = platform.machine()
     names = [
@@ -51,16 +51,16 @@ def machine() -> str:
     ]
     if names:
         cpu = f"{names[0]} x{len(names)}"
-    named = [
+    parts = [
         cpu,
-        board_model(),
+        read_board_model(),
         f"{platform.system()} {platform.release()}",
         f"Python {platform.python_version()}",
     ]
-    return ", ".join(filter(None, named))
+    return ", ".join(filter(None, parts))
 
 
-def rss_mb(pid: Pid = "self") -> tuple[float, float]:
+def read_rss_mb(pid: Pid = "self") -> tuple[float, float]:
     """Return the resident memory of a process now and at its peak, in MB of 10^6 bytes; NaN without /proc."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
@@ -73,25 +73,25 @@ def rss_mb(pid: Pid = "self") -> tuple[float, float]:
     return now, peak
 
 
-def peak_rss_mb(pid: Pid = "self") -> float:
+def read_peak_rss_mb(pid: Pid = "self") -> float:
     """Return the peak of a process's resident memory, in MB of 10^6 bytes; NaN without /proc.
 
     It is not ru_maxrss, which starts from the parent's value at a fork.
     """
-    return rss_mb(pid)[1]
+    return read_rss_mb(pid)[1]
 
 
-def versions() -> dict[str, str]:
+def read_versions() -> dict[str, str]:
     """Return the versions that a figure depends on."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
+    installed = {"python": platform.python_version()}
+    for name in REPORTED_PACKAGES:
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
-def command_line() -> str:
+def format_command_line() -> str:
     """Return the command that started this process, as a user would type it."""
     return " ".join(["edgefl", *sys.argv[1:]])

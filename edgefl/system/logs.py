@@ -17,8 +17,8 @@ from typing import Any
 
 import click
 
-LEVELS = ("debug", "info", "warning", "error")
-FORMATS = ("text", "json")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
 _STANDARD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _SYSLOG_PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 _SYSLOG_DEBUG = 7
@@ -37,18 +37,18 @@ class LogOptions:
     log_format: str = "text"
 
 
-def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def add_log_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--log-level` and `--log-format` to a command. It receives `log_level` and `log_format`."""
     level = click.option(
         "--log-level",
-        type=click.Choice(LEVELS),
+        type=click.Choice(LOG_LEVELS),
         default="info",
         show_default=True,
         help="Log only records of this level and above.",
     )
     log_format = click.option(
         "--log-format",
-        type=click.Choice(FORMATS),
+        type=click.Choice(LOG_FORMATS),
         default="text",
         show_default=True,
         help="Format of the log on stderr. json: one object a line, with fields such as round.",
@@ -70,7 +70,7 @@ class JournalFormatter(TextFormatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one record as a line."""
-        return journal_line(record.levelno, super().format(record))
+        return format_journal_line(record.levelno, super().format(record))
 
 
 class JsonFormatter(logging.Formatter):
@@ -101,17 +101,17 @@ class JsonFormatter(logging.Formatter):
             **self._fields,
             **extra,
         }
-        return json.dumps(_without_nan(content), default=str)
+        return json.dumps(_replace_nonfinite(content), default=str)
 
 
-def _without_nan(value: object) -> object:
+def _replace_nonfinite(value: object) -> object:
     """Return a value with None in place of NaN and infinity, for which JSON has no text."""
     if isinstance(value, Mapping):
-        return {name: _without_nan(each) for name, each in value.items()}
+        return {name: _replace_nonfinite(item) for name, item in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def journal_line(level: int, line: str) -> str:
+def format_journal_line(level: int, line: str) -> str:
     """Return a line with the priority prefix that the systemd journal reads.
 
     Args:

@@ -15,13 +15,13 @@ from typing import IO, Self
 
 import click
 
-from edgefl.system.format import clock, printable
+from edgefl.system.format import escape_unprintable, format_duration
 from edgefl.system.logs import LogOptions, show_logs
 
-BAR = 20
-EVERY_S = 0.5
-PLAIN_EVERY_S = 2.0
-QUIET_S = 1.0
+BAR_WIDTH = 20
+REDRAW_INTERVAL_S = 0.5
+PLAIN_INTERVAL_S = 2.0
+QUIET_BEFORE_DRAW_S = 1.0
 WARNINGS_ONLY = LogOptions("warning")
 
 
@@ -30,13 +30,13 @@ def is_live() -> bool:
     return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
-def progress_bar(done: int, total: int) -> str:
+def draw_progress_bar(done: int, total: int) -> str:
     """Return `[#####-----] `, or an empty string without a total."""
-    filled = BAR * min(done, total) // total if total else 0
-    return f"[{'#' * filled}{'-' * (BAR - filled)}] " if total else ""
+    filled = BAR_WIDTH * min(done, total) // total if total else 0
+    return f"[{'#' * filled}{'-' * (BAR_WIDTH - filled)}] " if total else ""
 
 
-class Telling:
+class Progress:
     """`telling(line)` tells a line. The log records of edgefl are shown as lines, too.
 
     `telling.doing(text, done, total)` what is being done; a context, at whose end nothing is left.
@@ -52,17 +52,17 @@ class Telling:
 
     def __init__(
         self,
-        every_s: float = PLAIN_EVERY_S,
+        interval_s: float = PLAIN_INTERVAL_S,
         log: LogOptions = WARNINGS_ONLY,
         log_fields: Mapping[str, object] | None = None,
     ) -> None:
         self._logs = show_logs(self, log, log_fields or {})
-        self._every_s = every_s
+        self._interval_s = interval_s
         self._text = ""
         self._done = 0
         self._total = 0
-        self._since = time.monotonic()
-        self._told = -every_s
+        self._quiet_since = time.monotonic()
+        self._printed_at = -interval_s
         self._drawn = False
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -72,7 +72,7 @@ class Telling:
         if is_live():
             # a copy, for `edgefl.system.stderr` sends what libraries write elsewhere, and this is not theirs
             self._stream = os.fdopen(os.dup(sys.stderr.fileno()), "w", errors="replace")
-            self._thread = threading.Thread(target=self._follow, daemon=True)
+            self._thread = threading.Thread(target=self._redraw_periodically, daemon=True)
             self._thread.start()
         self._logs.__enter__()
         return self
@@ -89,9 +89,9 @@ class Telling:
 
     def __call__(self, line: str) -> None:
         """Print a line that stays, as one line: a message from the network cannot forge a second one."""
-        line = printable(line)
+        line = escape_unprintable(line)
         with self._lock:
-            self._since = time.monotonic()
+            self._quiet_since = time.monotonic()
             if self._stream is None:
                 click.echo(line, err=True)
                 return
@@ -99,39 +99,43 @@ class Telling:
             self._stream.write(f"{line}\n")
             self._stream.flush()
 
-    def doing(self, text: str, done: int = 0, total: int = 0) -> None:
+    def update(self, text: str, done: int = 0, total: int = 0) -> None:
         """Say what is being done, and how much of it is done.
 
         Where it cannot be drawn again, a line every two seconds at most.
         """
-        self.at(text, done, total)
+        self.update_live(text, done, total)
         now = time.monotonic()
-        if self._stream is None and (not total or done >= total or now - self._told >= self._every_s):
-            self._told = now
+        if self._stream is None and (
+            not total or done >= total or now - self._printed_at >= self._interval_s
+        ):
+            self._printed_at = now
             self(text)
 
-    def at(self, text: str, done: int = 0, total: int = 0) -> None:
+    def update_live(self, text: str, done: int = 0, total: int = 0) -> None:
         """Say what is being done where it can be drawn again, and nowhere else: the lines that are told say
         it too.
         """
-        text = printable(text)
+        text = escape_unprintable(text)
         with self._lock:
             if text.partition(":")[0] != self._text.partition(":")[0]:
-                self._since = time.monotonic()
+                self._quiet_since = time.monotonic()
             self._text = text
             self._done = done
             self._total = total
 
-    def _follow(self) -> None:
-        while not self._ended.wait(EVERY_S):
+    def _redraw_periodically(self) -> None:
+        while not self._ended.wait(REDRAW_INTERVAL_S):
             with self._lock:
                 self._draw()
 
     def _draw(self) -> None:
-        quiet_s = time.monotonic() - self._since
-        if self._stream is None or (quiet_s < QUIET_S and not self._total):
+        quiet_s = time.monotonic() - self._quiet_since
+        if self._stream is None or (quiet_s < QUIET_BEFORE_DRAW_S and not self._total):
             return
-        line = f"{progress_bar(self._done, self._total)}{self._text}{', ' * bool(self._text)}{clock(quiet_s)}"
+        bar = draw_progress_bar(self._done, self._total)
+        separator = ", " if self._text else ""
+        line = f"{bar}{self._text}{separator}{format_duration(quiet_s)}"
         self._stream.write(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}")
         self._stream.flush()
         self._drawn = True

@@ -17,19 +17,19 @@ class Stopped(BaseException):
 
     def __init__(self, number: int = signal.SIGTERM) -> None:
         super().__init__(number)
-        self.by_person = number == signal.SIGINT
+        self.is_interrupt = number == signal.SIGINT
 
 
 @contextmanager
-def stoppable() -> Iterator[None]:
+def raise_on_signal() -> Iterator[None]:
     """Raise Stopped in the main thread at the first SIGTERM or SIGINT.
 
     Later ones do not disturb the farewell.
     """
 
     def stop(number: int, frame: object) -> None:
-        for each in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(each, signal.SIG_IGN)
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, signal.SIG_IGN)
         raise Stopped(number)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -41,7 +41,7 @@ def stoppable() -> Iterator[None]:
 
 
 @contextmanager
-def deaf_children() -> Iterator[None]:
+def ignore_ctrl_c() -> Iterator[None]:
     """Processes that are started meanwhile do not hear Ctrl-C, which a terminal sends to all: they would
     print a traceback each.
     """
@@ -56,7 +56,7 @@ def deaf_children() -> Iterator[None]:
 
 
 @contextmanager
-def ended_with_this() -> Iterator[None]:
+def terminate_children() -> Iterator[None]:
     """End the processes that were started meanwhile by `multiprocessing` when this one is interrupted."""
     before = active_children()
     try:

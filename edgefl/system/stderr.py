@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def quiet_stderr() -> Iterator[None]:
+def suppress_stderr() -> Iterator[None]:
     """Drop what this process writes to standard error meanwhile, C++ included.
 
     EDGEFL_DEBUG=1 lets it through.
@@ -18,12 +18,12 @@ def quiet_stderr() -> Iterator[None]:
         yield
         return
     sys.stderr.flush()
-    kept = os.dup(2)
+    saved_descriptor = os.dup(2)
     try:
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), 2)
         yield
     finally:
         sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(saved_descriptor, 2)
+        os.close(saved_descriptor)

@@ -5,8 +5,8 @@ Used by the service's thread and the network's.
 
 import threading
 
-SHOWN = 3
-MAX_EARLY = 64
+MAX_LISTED_REFUSALS = 3
+MAX_EARLY_ANSWERS = 64
 """Answers that are kept for messages not noted as sent yet. A message is noted as soon as `publish` returns,
 and those of QoS 0 never are.
 """
@@ -31,7 +31,7 @@ class Acknowledgements:
         """How many messages lack their answer."""
         return len(self._waiting)
 
-    def sent(self, number: int, topic: str) -> None:
+    def record_sent(self, number: int, topic: str) -> None:
         """Note a message of QoS 1."""
         with self.lock:
             if number in self._early:
@@ -39,21 +39,21 @@ class Acknowledgements:
             else:
                 self._waiting[number] = topic
 
-    def answered(self, number: int, refusal: str = "") -> None:
+    def record_answer(self, number: int, refusal: str = "") -> None:
         """Note the broker's answer; `refusal`: why it will not have the message, empty when it took it."""
         with self.lock:
             if number in self._waiting:
                 self._refuse(self._waiting.pop(number), refusal)
             else:
                 self._early[number] = refusal
-                while len(self._early) > MAX_EARLY:
+                while len(self._early) > MAX_EARLY_ANSWERS:
                     del self._early[next(iter(self._early))]
             self.changed.notify_all()
 
     def _refuse(self, topic: str, refusal: str) -> None:
         # at most a few are kept: they are told at the next `take_refused`, and who may not speak is not let
         # go on
-        if refusal and len(self._refused) <= SHOWN:
+        if refusal and len(self._refused) <= MAX_LISTED_REFUSALS:
             self._refused[topic] = refusal
 
     def take_refused(self) -> str:
@@ -63,5 +63,7 @@ class Acknowledgements:
         with self.lock:
             refused = self._refused
             self._refused = {}
-        told = [f"{topic} ({reason})" for topic, reason in refused.items()]
-        return ", ".join(told[:SHOWN]) + (" and more" if len(told) > SHOWN else "")
+        lines = [f"{topic} ({reason})" for topic, reason in refused.items()]
+        return ", ".join(lines[:MAX_LISTED_REFUSALS]) + (
+            " and more" if len(lines) > MAX_LISTED_REFUSALS else ""
+        )

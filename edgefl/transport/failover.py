@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from edgefl.errors import LinkError
 from edgefl.wire.url import Broker
 
-REMEDY = "start one with `edgefl broker start`, or check host, port and firewall"
+BROKER_REMEDY = "start one with `edgefl broker start`, or check host, port and firewall"
 # A broker with keys ends the connection of a revoked or expired certificate without a word.
 KEYS_REMEDY = (
     "if the broker's log speaks of this certificate, it is revoked or expired: enrol again, else check host "
@@ -15,24 +15,24 @@ KEYS_REMEDY = (
 )
 
 
-class Turns:
+class BrokerOrder:
     """The brokers of a cluster, the present one last.
 
     The others follow in a random order, so that a whole fleet does not move to one.
     """
 
     def __init__(self, brokers: Sequence[Broker], present: Broker) -> None:
-        others = [each for each in brokers if each is not present]
+        others = [broker for broker in brokers if broker is not present]
         random.shuffle(others)
         self._order = [*others, present]
 
-    def next(self) -> Broker:
+    def advance(self) -> Broker:
         """Return the one to try now."""
         self._order.append(self._order.pop(0))
         return self._order[-1]
 
 
-def unreachable(url: str, error: OSError) -> LinkError:
+def explain_unreachable(url: str, error: OSError) -> LinkError:
     """Return what to raise when there is no connection."""
     if isinstance(error, ssl.SSLCertVerificationError):
         why = (
@@ -41,15 +41,15 @@ def unreachable(url: str, error: OSError) -> LinkError:
             "machine's clock, or enrol again"
         )
         return LinkError(f"the broker at {url} cannot prove who it is: {why}")
-    return LinkError(f"no broker at {url}: {error}; {REMEDY}")
+    return LinkError(f"no broker at {url}: {error}; {BROKER_REMEDY}")
 
 
-def refused(url: str, problem: str, timeout_s: float) -> LinkError:
+def explain_refused(url: str, problem: str, timeout_s: float) -> LinkError:
     """Return what to raise when a broker took the connection and then said no, or nothing (`problem` is
     empty).
     """
     if not problem:
-        remedy = KEYS_REMEDY if url.startswith("mqtts:") else REMEDY
+        remedy = KEYS_REMEDY if url.startswith("mqtts:") else BROKER_REMEDY
         return LinkError(
             f"{url} took the connection but does not speak MQTT within {timeout_s:g} s; {remedy}"
         )
@@ -59,11 +59,11 @@ def refused(url: str, problem: str, timeout_s: float) -> LinkError:
     return LinkError(f"the broker at {url} refused: {problem}; {remedy}")
 
 
-def none_of(problems: Sequence[LinkError]) -> LinkError:
+def combine_errors(problems: Sequence[LinkError]) -> LinkError:
     """Return what to raise when each broker gave its own error."""
     if len(problems) == 1:
         return problems[0]
-    cut = [str(problem).rpartition("; ") for problem in problems]
+    parts = [str(problem).rpartition("; ") for problem in problems]
     return LinkError(
-        f"none of {len(problems)} brokers: {', '.join(head for head, _, _ in cut)}; {cut[-1][2]}"
+        f"none of {len(problems)} brokers: {', '.join(head for head, _, _ in parts)}; {parts[-1][2]}"
     )

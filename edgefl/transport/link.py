@@ -21,13 +21,13 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from edgefl.errors import LinkError
 from edgefl.transport.acknowledgements import Acknowledgements
-from edgefl.transport.failover import Turns, none_of, refused, unreachable
+from edgefl.transport.failover import BrokerOrder, combine_errors, explain_refused, explain_unreachable
 from edgefl.transport.receive_queue import Connected as Connected
 from edgefl.transport.receive_queue import Message as Message
 from edgefl.transport.receive_queue import ReceiveQueue
-from edgefl.transport.sockets import read_to_end, send_at_once, whole_records
-from edgefl.transport.subscriptions import FOR_GOOD, Subscriptions
-from edgefl.wire.topics import matches
+from edgefl.transport.sockets import read_to_end, send_at_once, use_record_sockets
+from edgefl.transport.subscriptions import PERMANENT_REFUSALS, Subscriptions
+from edgefl.wire.topics import matches_filter
 from edgefl.wire.url import Broker, parse_urls
 
 MAX_PAYLOAD_BYTES = 256 * 1024 - 1024
@@ -62,9 +62,9 @@ class Link:
         Raises LinkError that says the url and the remedy when no broker is there or it refuses.
         """
         brokers = parse_urls(url)
-        self.url = brokers[0].shown
+        self.url = brokers[0].display_url
         self._keepalive_s = keepalive_s
-        self._turns: Turns | None = None
+        self._broker_order: BrokerOrder | None = None
         self.bytes_up = self.bytes_down = 0
         self._received = ReceiveQueue()
         self._after_message = after_message
@@ -72,7 +72,7 @@ class Link:
         self._acknowledgements = Acknowledgements()
         self._changed = self._acknowledgements.changed
         self._subscriptions = Subscriptions(
-            lambda filters: self._client.subscribe(filters)[1], self._present, self._acknowledgements
+            lambda filters: self._client.subscribe(filters)[1], self._get_connection, self._acknowledgements
         )
         self._refusal = ""
         self._connections = 0
@@ -90,7 +90,7 @@ class Link:
         client.max_inflight_messages_set(20)
         client.reconnect_delay_set(random.uniform(0.2, 1.0), random.uniform(10.0, 20.0))  # type: ignore[arg-type]
         if brokers[0].tls:
-            client.tls_set_context(whole_records(context or ssl.create_default_context()))
+            client.tls_set_context(use_record_sockets(context or ssl.create_default_context()))
         if will:
             client.will_set(will.topic, will.payload, qos=1, retain=will.retained)
         client.on_message = self._guard(self._on_message)
@@ -114,45 +114,45 @@ class Link:
             except LinkError as error:
                 problems.append(error)
             else:
-                self._turns = Turns(brokers, broker) if len(brokers) > 1 else None
+                self._broker_order = BrokerOrder(brokers, broker) if len(brokers) > 1 else None
                 return
-        raise none_of(problems) from problems[0].__cause__
+        raise combine_errors(problems) from problems[0].__cause__
 
-    def _turn_to(self, broker: Broker) -> None:
-        self.url = broker.shown
+    def _set_broker(self, broker: Broker) -> None:
+        self.url = broker.display_url
         self._client.username_pw_set(broker.username or None, broker.password or None)
         self._client.connect_async(broker.host, broker.port, keepalive=self._keepalive_s)
 
-    def _turn_to_next(self) -> None:
+    def _set_next_broker(self) -> None:
         # paho waits, longer each time and by this link's own random delay, and then connects to where it was
         # sent last
-        if self._turns and not self._closing:
-            self._turn_to(self._turns.next())
+        if self._broker_order and not self._closing:
+            self._set_broker(self._broker_order.advance())
 
     def _connect(self, broker: Broker, timeout_s: float) -> None:
         self._refusal = ""
-        self._turn_to(broker)
+        self._set_broker(broker)
         try:
             self._client.reconnect()
         except OSError as error:
-            raise unreachable(self.url, error) from error
+            raise explain_unreachable(self.url, error) from error
         self._client.loop_start()
         with self._acknowledgements.lock:
             self._changed.wait_for(lambda: self._connections > 0 or self._refusal, timeout_s)
         if not self._connections:
             self._client.disconnect()
             self._client.loop_stop()
-            raise refused(self.url, self._refusal, timeout_s)
+            raise explain_refused(self.url, self._refusal, timeout_s)
 
     def _guard(self, callback: Callable[..., None]) -> Callable[..., None]:
         # paho's thread would die of an exception while is_connected() stays true
-        def guarded(*args: Any) -> None:
+        def run_guarded(*args: Any) -> None:
             try:
                 callback(*args)
             except Exception as error:
                 self._failure = error
 
-        return guarded
+        return run_guarded
 
     def _on_connect(
         self, client: paho.Client, userdata: Any, flags: Any, reason: Any, properties: Any
@@ -163,14 +163,14 @@ class Link:
                 self._refusal = str(reason)
                 self._changed.notify_all()
                 return
-            again = self._connections > 0
+            is_reconnect = self._connections > 0
             self._connections += 1
             self._changed.notify_all()
-        self._subscriptions.again()
-        if again:
+        self._subscriptions.resubscribe()
+        if is_reconnect:
             self._received.put(Connected(self.url))
 
-    def _present(self) -> int:
+    def _get_connection(self) -> int:
         return self._connections if self._client.is_connected() else 0
 
     def _on_disconnect(
@@ -178,20 +178,20 @@ class Link:
     ) -> None:
         with self._acknowledgements.lock:
             self._changed.notify_all()
-        self._turn_to_next()
+        self._set_next_broker()
 
     def _on_connect_fail(self, client: paho.Client, userdata: Any) -> None:
-        self._turn_to_next()
+        self._set_next_broker()
 
     def _on_message(self, client: paho.Client, userdata: Any, received: paho.MQTTMessage) -> None:
-        message = self._message_of(received)
+        message = self._read_message(received)
         if message is not None and (reply := self._replies.get(message.topic)):
             reply(message)
             message = None
-        self._received.receive(message, self._acknowledge_of(received))
+        self._received.receive(message, self._make_acknowledge(received))
         self._after_message()
 
-    def _message_of(self, received: paho.MQTTMessage) -> Message | None:
+    def _read_message(self, received: paho.MQTTMessage) -> Message | None:
         """Return the message; None when no subscription is for it."""
         payload = bytes(received.payload)
         self.bytes_down += len(payload)
@@ -202,13 +202,15 @@ class Link:
         # amqtt 0.12 sends each new client the retained messages of everybody's subscriptions; what comes now
         # is of the newest ones mostly
         filters = self._subscriptions.filters
-        if topic not in filters and not any(matches(each, topic) for each in reversed(tuple(filters))):
+        if topic not in filters and not any(
+            matches_filter(topic_filter, topic) for topic_filter in reversed(tuple(filters))
+        ):
             return None
         if len(payload) > MAX_PAYLOAD_BYTES:
             return Message(topic, b"", received.retain, len(payload))
         return Message(topic, payload, received.retain)
 
-    def _acknowledge_of(self, received: paho.MQTTMessage) -> Callable[[], None] | None:
+    def _make_acknowledge(self, received: paho.MQTTMessage) -> Callable[[], None] | None:
         if not received.qos:
             return None
         connection = self._connections
@@ -225,12 +227,14 @@ class Link:
     def _on_publish(
         self, client: paho.Client, userdata: Any, number: int, reason: Any, properties: Any
     ) -> None:
-        self._acknowledgements.answered(number, str(reason) if reason.value in FOR_GOOD else "")
+        self._acknowledgements.record_answer(
+            number, str(reason) if reason.value in PERMANENT_REFUSALS else ""
+        )
 
     def _on_subscribe(
         self, client: paho.Client, userdata: Any, mid: int, reasons: Any, properties: Any
     ) -> None:
-        self._subscriptions.answered(mid, reasons)
+        self._subscriptions.record_answer(mid, reasons)
 
     def subscribe(self, *filters: str, qos: int = 1, timeout_s: float = 60.0) -> None:
         """Subscribe, now and after each reconnect, and wait for the broker's word on it.
@@ -249,7 +253,7 @@ class Link:
             if self._subscriptions.filters.pop(topic, None) is not None:
                 self._client.unsubscribe(topic)
 
-    def on_network(self, topic: str, reply: Callable[[Message], None]) -> None:
+    def answer_on_network(self, topic: str, reply: Callable[[Message], None]) -> None:
         """Have one topic's messages answered at once on the network thread.
 
         `reply` may publish, and must not wait.
@@ -270,7 +274,7 @@ class Link:
         info = self._client.publish(topic, payload, qos=qos, retain=retain)
         self.bytes_up += len(payload)
         if qos:
-            self._acknowledgements.sent(info.mid, topic)
+            self._acknowledgements.record_sent(info.mid, topic)
 
     @property
     def in_flight(self) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-LIMIT = 20_000
+MAX_WAITING_EVENTS = 20_000
 ROOM_BYTES = 1024 * 1024
 """Messages are acknowledged as they come while no more than this waits. It is four chunks: with one or two,
 rounds of ten devices took 3 to 8% longer.
@@ -18,7 +18,7 @@ MAX_WAITING_BYTES = 64 * 1024 * 1024
 """Payload bytes that may wait. A broker that sends more without an acknowledgement (QoS 0, or a large window)
 loses messages. The protocol repairs a lost chunk: its sender hears what is missing and sends it again.
 """
-SMALL_BYTES = 2 * 1024
+SMALL_MESSAGE_BYTES = 2 * 1024
 """Messages up to this size are never dropped for their bytes: a device says its status once. Their number is
 bounded by LIMIT.
 """
@@ -71,9 +71,9 @@ class ReceiveQueue:
         self.dropped = 0
         """How many messages did not fit."""
         self._entries: queue.SimpleQueue[_Entry] = queue.SimpleQueue()
-        self._bytes_received = self._bytes_taken = 0
-        self._payload_received = self._payload_taken = 0
-        self._deferred = self._deferred_taken = 0
+        self._bytes_received = self._bytes_consumed = 0
+        self._payload_received = self._payload_consumed = 0
+        self._deferred = self._deferred_consumed = 0
 
     def __len__(self) -> int:
         """How many events wait."""
@@ -82,7 +82,7 @@ class ReceiveQueue:
     @property
     def waiting_bytes(self) -> int:
         """What the messages count for that wait, in bytes."""
-        return self._bytes_received - self._bytes_taken
+        return self._bytes_received - self._bytes_consumed
 
     def put(self, event: Message | Connected) -> None:
         """Add an event of this process's own; any thread may."""
@@ -95,7 +95,7 @@ class ReceiveQueue:
             message: the message; None for one that is of no interest and only needs its acknowledgement.
             acknowledge: acknowledges it to the broker; None when it needs no acknowledgement.
         """
-        if message is not None and not self._fits(message):
+        if message is not None and not self._has_room_for(message):
             self.dropped += 1
             message = None
         size = 0
@@ -103,7 +103,7 @@ class ReceiveQueue:
             size = len(message.payload) + OVERHEAD_BYTES
             self._payload_received += len(message.payload)
             self._bytes_received += size
-        has_room = self.waiting_bytes <= ROOM_BYTES and self._deferred == self._deferred_taken
+        has_room = self.waiting_bytes <= ROOM_BYTES and self._deferred == self._deferred_consumed
         if acknowledge is not None and has_room:
             acknowledge()
             acknowledge = None
@@ -112,11 +112,11 @@ class ReceiveQueue:
         if message is not None or acknowledge is not None:
             self._entries.put(_Entry(message, size, acknowledge))
 
-    def _fits(self, message: Message) -> bool:
+    def _has_room_for(self, message: Message) -> bool:
         payload = len(message.payload)
-        waiting = self._payload_received - self._payload_taken
-        is_too_much = payload > SMALL_BYTES and waiting + payload > MAX_WAITING_BYTES
-        return not is_too_much and self._entries.qsize() < LIMIT
+        waiting = self._payload_received - self._payload_consumed
+        is_too_much = payload > SMALL_MESSAGE_BYTES and waiting + payload > MAX_WAITING_BYTES
+        return not is_too_much and self._entries.qsize() < MAX_WAITING_EVENTS
 
     def get(self, timeout_s: float) -> Message | Connected | None:
         """Return the next event, or None after `timeout_s`."""
@@ -125,12 +125,12 @@ class ReceiveQueue:
                 entry = self._entries.get(timeout=timeout_s) if timeout_s > 0 else self._entries.get_nowait()
             except queue.Empty:
                 return None
-            self._bytes_taken += entry.size
-            self._payload_taken += (
+            self._bytes_consumed += entry.size
+            self._payload_consumed += (
                 len(entry.event.payload) if isinstance(entry.event, Message) and entry.size else 0
             )
             if entry.acknowledge is not None:
                 entry.acknowledge()
-                self._deferred_taken += 1
+                self._deferred_consumed += 1
             if entry.event is not None:
                 return entry.event

@@ -8,7 +8,7 @@ import ssl
 import time
 from typing import Any
 
-RECORD = 16 * 1024
+MAX_RECORD_BYTES = 16 * 1024
 """Most bytes of a TLS record, and so of what one read gives (RFC 8446, 5.1)."""
 
 
@@ -33,7 +33,7 @@ def read_to_end(opened: Any, timeout_s: float = 1.0) -> None:
         opened.shutdown(socket.SHUT_WR)
         while (left := deadline - time.monotonic()) > 0:
             opened.settimeout(left)
-            if not opened.recv(RECORD):
+            if not opened.recv(MAX_RECORD_BYTES):
                 return
 
 
@@ -46,41 +46,41 @@ class RecordSocket(ssl.SSLSocket):
     """
 
     _ahead = b""
-    _at = 0
+    _offset = 0
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
         """Return at most so many bytes, from what is read ahead where there is any."""
         if not self._ahead:
             try:
-                found = self.read(RECORD)
+                data = self.read(MAX_RECORD_BYTES)
             except ValueError:  # shut down by another thread: the plain socket says so as an OSError
                 return super().recv(buflen, flags)
-            if len(found) <= buflen:
-                return found if len(found) == buflen else self._more(found, buflen)
-            self._ahead = found
-        found = self._ahead[self._at : self._at + buflen]
-        self._at += len(found)
-        if self._at == len(self._ahead):
+            if len(data) <= buflen:
+                return data if len(data) == buflen else self._read_more(data, buflen)
+            self._ahead = data
+        data = self._ahead[self._offset : self._offset + buflen]
+        self._offset += len(data)
+        if self._offset == len(self._ahead):
             self._ahead = b""
-            self._at = 0
-        return found
+            self._offset = 0
+        return data
 
-    def _more(self, found: bytes, wanted: int) -> bytes:
+    def _read_more(self, data: bytes, size: int) -> bytes:
         """Return what is found and, up to so many bytes, what else can be had without waiting: each read of
         paho's costs it more.
         """
-        parts = [found]
-        lacking = wanted - len(found)
+        parts = [data]
+        lacking = size - len(data)
         while lacking and self.gettimeout() == 0.0:
             try:
-                record = self.read(RECORD)
+                record = self.read(MAX_RECORD_BYTES)
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 break
             if not record:  # the next read says so again
                 break
             if len(record) > lacking:
                 self._ahead = record
-                self._at = lacking
+                self._offset = lacking
                 record = record[:lacking]
             parts.append(record)
             lacking -= len(record)
@@ -88,10 +88,10 @@ class RecordSocket(ssl.SSLSocket):
 
     def pending(self) -> int:
         """Return how many bytes can be had without waiting."""
-        return len(self._ahead) - self._at
+        return len(self._ahead) - self._offset
 
 
-def whole_records(context: ssl.SSLContext) -> ssl.SSLContext:
+def use_record_sockets(context: ssl.SSLContext) -> ssl.SSLContext:
     """Return the context, whose sockets read whole records from now on."""
     context.sslsocket_class = RecordSocket
     return context

@@ -11,7 +11,7 @@ from edgefl.transport.acknowledgements import Acknowledgements
 
 # not authorized, topic name invalid: trying again would not help. Other refusals, such as of a full quota,
 # pass.
-FOR_GOOD = (0x87, 0x90)
+PERMANENT_REFUSALS = (0x87, 0x90)
 RETRY_S = 0.5
 MAX_REFUSED = 60
 
@@ -42,11 +42,11 @@ class Subscriptions:
     def __init__(
         self,
         send: Callable[[list[tuple[str, int]]], int | None],
-        present: Callable[[], int],
+        get_connection: Callable[[], int],
         acknowledgements: Acknowledgements,
     ) -> None:
         self._send = send
-        self._present = present
+        self._get_connection = get_connection
         self._lock = acknowledgements.lock
         self._changed = acknowledgements.changed
         self.filters: dict[str, int] = {}
@@ -64,7 +64,7 @@ class Subscriptions:
             return
         deadline = time.monotonic() + timeout_s
         while (refusal := self._ask(url, new, deadline - time.monotonic(), timeout_s)) is not None:
-            if refusal.value in FOR_GOOD or time.monotonic() + RETRY_S > deadline:
+            if refusal.value in PERMANENT_REFUSALS or time.monotonic() + RETRY_S > deadline:
                 for topic in new:
                     del self.filters[topic]
                 raise LinkError(
@@ -75,12 +75,12 @@ class Subscriptions:
 
     def _ask(self, url: str, new: dict[str, int], left_s: float, timeout_s: float) -> Reason | None:
         with self._lock:
-            before = self._present()
+            before = self._get_connection()
             number = self._send(list(new.items())) or -1
             self._awaited[number] = None
             # a reconnect in between subscribes to all of them under other numbers
             answered = self._changed.wait_for(
-                lambda: self._awaited[number] is not None or self._present() != before or not before,
+                lambda: self._awaited[number] is not None or self._get_connection() != before or not before,
                 max(0.0, left_s),
             )
             reason = self._awaited.pop(number)
@@ -90,7 +90,7 @@ class Subscriptions:
             )
         return reason if reason is not None and reason.is_failure else None
 
-    def answered(self, number: int, reasons: Sequence[Reason]) -> None:
+    def record_answer(self, number: int, reasons: Sequence[Reason]) -> None:
         """Note the broker's answer.
 
         LinkError when it takes back for good, or time and again, what it granted before.
@@ -104,16 +104,16 @@ class Subscriptions:
             self._refused = self._refused + 1 if refusal else 0
         if refusal is None:
             return
-        if refusal.value in FOR_GOOD or self._refused > MAX_REFUSED:
+        if refusal.value in PERMANENT_REFUSALS or self._refused > MAX_REFUSED:
             raise LinkError(
                 f"the broker refused a subscription that it had granted: {refusal}; check its access list"
             )
         # a cluster that lost a machine may refuse for some seconds
-        again = threading.Timer(random.uniform(RETRY_S, 3 * RETRY_S), self.again)
-        again.daemon = True
-        again.start()
+        timer = threading.Timer(random.uniform(RETRY_S, 3 * RETRY_S), self.resubscribe)
+        timer.daemon = True
+        timer.start()
 
-    def again(self) -> None:
+    def resubscribe(self) -> None:
         """Ask for all of them on a connection that knows none; does not wait."""
-        for each in list(self.filters.items()):
-            self._send([each])
+        for subscription in list(self.filters.items()):
+            self._send([subscription])

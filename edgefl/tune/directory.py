@@ -19,22 +19,22 @@ from edgefl.errors import ConfigError, StateError
 from edgefl.runs.directory import read_json
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
 from edgefl.system.files import write_state
-from edgefl.tune.space import Options
-from edgefl.tune.stages import STAGES, Stage
+from edgefl.tune.space import TrialOptions
+from edgefl.tune.stages import TUNE_STAGES, TuneStage
 from edgefl.types import ServerState
 
-TUNE = "tune.json"
-FEDERATION = "federation.toml"
+TUNE_FILE = "tune.json"
+FEDERATION_FILE = "federation.toml"
 
 
 @dataclass(frozen=True)
-class Found:
+class TuneResult:
     """What a stage found. given: the options of the stages before it, which its trials had too."""
 
     stage: int
     name: str
-    given: Options
-    best: Options
+    given: TrialOptions
+    best: TrialOptions
     score: float
     trials: Sequence[Mapping[str, Any]]
 
@@ -47,10 +47,10 @@ class TuneDirectory:
 
     def __init__(self, path: Path, config: FederationConfig) -> None:
         self.path = path
-        wanted = json.loads(json.dumps(asdict(config)))
-        if (path / TUNE).exists():
-            before = read_json(path / TUNE).get("config")
-            if before != wanted:
+        config_values = json.loads(json.dumps(asdict(config)))
+        if (path / TUNE_FILE).exists():
+            before = read_json(path / TUNE_FILE).get("config")
+            if before != config_values:
                 raise ConfigError(
                     f"{path} holds the search of another configuration; give another --out, or remove it"
                 )
@@ -59,51 +59,53 @@ class TuneDirectory:
                 f"{path} is in use, expected a new or empty directory; give another --out, or remove it"
             )
         else:
-            self._write(TUNE, json.dumps({"config": wanted}, indent=1).encode())
+            self._write(TUNE_FILE, json.dumps({"config": config_values}, indent=1).encode())
 
     def _write(self, name: str, content: bytes) -> None:
         write_state(self.path / name, content, remedy="free some space, then run the same command again")
 
-    def _path(self, stage: Stage) -> Path:
+    def _locate_stage(self, stage: TuneStage) -> Path:
         return self.path / f"{stage.number}-{stage.name}.json"
 
-    def found(self, stage: Stage) -> Found | None:
+    def read_result(self, stage: TuneStage) -> TuneResult | None:
         """Return what a stage found, None before it did. StateError when its file is damaged."""
-        if not self._path(stage).exists():
+        if not self._locate_stage(stage).exists():
             return None
-        raw = read_json(self._path(stage))
+        raw = read_json(self._locate_stage(stage))
         try:
-            return Found(**raw)
+            return TuneResult(**raw)
         except TypeError as error:
             raise StateError(
-                f"{self._path(stage)} is damaged: {error}; remove it to search that stage again"
+                f"{self._locate_stage(stage)} is damaged: {error}; remove it to search that stage again"
             ) from error
 
-    def save(self, stage: Stage, found: Found) -> None:
+    def save_result(self, stage: TuneStage, result: TuneResult) -> None:
         """Write what a stage found."""
-        self._write(self._path(stage).name, (json.dumps(asdict(found), indent=1) + "\n").encode())
+        self._write(self._locate_stage(stage).name, (json.dumps(asdict(result), indent=1) + "\n").encode())
 
-    def given(self, stage: Stage) -> dict[str, Any]:
+    def read_earlier_options(self, stage: TuneStage) -> dict[str, Any]:
         """Return the best options of the stages before this one that are there."""
-        found = [self.found(each) for each in STAGES if each.number < stage.number]
-        return {name: value for each in found if each is not None for name, value in each.best.items()}
+        results = [self.read_result(earlier) for earlier in TUNE_STAGES if earlier.number < stage.number]
+        return {
+            name: value for earlier in results if earlier is not None for name, value in earlier.best.items()
+        }
 
-    def experts(self, given: Options) -> ServerState | None:
+    def load_experts(self, options: TrialOptions) -> ServerState | None:
         """Return the cluster models that were trained with these options; None when there are none yet."""
-        path = self.path / _experts(given)
+        path = self.path / _name_experts_file(options)
         return decode_server_state(path.read_bytes()) if path.exists() else None
 
-    def save_experts(self, given: Options, state: ServerState) -> None:
+    def save_experts(self, options: TrialOptions, state: ServerState) -> None:
         """Write the cluster models."""
-        self._write(_experts(given), encode_server_state(state))
+        self._write(_name_experts_file(options), encode_server_state(state))
 
     def save_federation(self, text: str) -> Path:
         """Write federation.toml and return its path."""
-        self._write(FEDERATION, text.encode())
-        return self.path / FEDERATION
+        self._write(FEDERATION_FILE, text.encode())
+        return self.path / FEDERATION_FILE
 
 
-def _experts(given: Options) -> str:
+def _name_experts_file(options: TrialOptions) -> str:
     return (
-        f"experts-{hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:12]}.safetensors"
+        f"experts-{hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12]}.safetensors"
     )

@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from multiprocessing import get_context
 
-from edgefl.algorithms.registry import resolved_options
+from edgefl.algorithms.registry import resolve_algorithm_options
 from edgefl.config import FederationConfig, with_simulated_clients
 from edgefl.errors import EdgeflError
 from edgefl.plan.spec import Plan
-from edgefl.system.signals import deaf_children, ended_with_this
-from edgefl.system.stderr import quiet_stderr
+from edgefl.system.signals import ignore_ctrl_c, terminate_children
+from edgefl.system.stderr import suppress_stderr
 from edgefl.types import Weights
 
-_RATES = (
+_RATE_OPTIONS = (
     "learning_rate",
     "weight_decay",
     "local_learning_rate",
@@ -26,7 +26,7 @@ _RATES = (
     "gate_learning_rate",
     "gate_weight_decay",
 )
-_COUNTS = (
+_COUNT_OPTIONS = (
     "epochs",
     "epsilon",
     "local_epochs",
@@ -36,45 +36,45 @@ _COUNTS = (
     "validation_share",
     "selection_samples",
 )
-Built = tuple[Plan, Weights]
+BuiltPlan = tuple[Plan, Weights]
 
 
-def structure(config: FederationConfig) -> str:
+def describe_structure(config: FederationConfig) -> str:
     """Return what a program is compiled from, as text: of AEM and IFCA not the counts, of the rates whether
     they are zero.
     """
-    options = resolved_options(with_simulated_clients(config))
+    options = resolve_algorithm_options(with_simulated_clients(config))
     options = {
-        name: bool(value) if name in _RATES else value
+        name: bool(value) if name in _RATE_OPTIONS else value
         for name, value in options.items()
-        if name not in _COUNTS
+        if name not in _COUNT_OPTIONS
     }
     return json.dumps([config.algorithm, options, asdict(config.model), config.seed], sort_keys=True)
 
 
-def _build(config: FederationConfig) -> Built:
-    with quiet_stderr():
+def _build(config: FederationConfig) -> BuiltPlan:
+    with suppress_stderr():
         from edgefl.algorithms.plans import build_plan
 
         return build_plan(with_simulated_clients(config))
 
 
 @contextmanager
-def plan_builder() -> Iterator[Callable[[FederationConfig], Built]]:
+def open_plan_builder() -> Iterator[Callable[[FederationConfig], BuiltPlan]]:
     """Give a function from a configuration to a plan of its structure, the same one for all of it.
 
     See `fitted`.
 
     It raises what `build_plan` raises, and EdgeflError when its process is killed.
     """
-    built: dict[str, Built] = {}
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool, ended_with_this():
+    built: dict[str, BuiltPlan] = {}
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool, terminate_children():
 
-        def build(config: FederationConfig) -> Built:
-            key = structure(config)
+        def build(config: FederationConfig) -> BuiltPlan:
+            key = describe_structure(config)
             if key not in built:
                 try:
-                    with deaf_children():
+                    with ignore_ctrl_c():
                         building = pool.submit(_build, config)
                     built[key] = building.result()
                 except BrokenProcessPool as error:
@@ -86,11 +86,11 @@ def plan_builder() -> Iterator[Callable[[FederationConfig], Built]]:
         yield build
 
 
-def fitted(built: Built, config: FederationConfig) -> Built:
+def apply_options(built: BuiltPlan, config: FederationConfig) -> BuiltPlan:
     """Return a plan of the configuration's structure with the configuration's options.
 
     Its clients ship their mixtures: a search measures the algorithm and not a choice between models.
     """
     plan, initial = built
-    options = resolved_options(with_simulated_clients(config))
+    options = resolve_algorithm_options(with_simulated_clients(config))
     return replace(plan, spec=replace(plan.spec, options=options, personalization={})), initial

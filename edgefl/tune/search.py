@@ -17,28 +17,28 @@ import ray
 from ray import tune
 
 from edgefl.config import FederationConfig
-from edgefl.data.resident import ResidentShards
+from edgefl.data.resident_shards import ResidentShards
 from edgefl.errors import DataError, EdgeflError
-from edgefl.tune.plans import Built, fitted
-from edgefl.tune.space import Options
-from edgefl.tune.stages import Stage
-from edgefl.tune.trial import FACTOR, Trial, first_look, run_trial
+from edgefl.tune.plans import BuiltPlan, apply_options
+from edgefl.tune.space import TrialOptions
+from edgefl.tune.stages import TuneStage
+from edgefl.tune.trial import REDUCTION_FACTOR, Trial, find_first_report, run_trial
 from edgefl.types import ServerState
 
-FULL = "full"
-STOPPED = "stopped"
-DIVERGED = "diverged"
+TRIAL_FULL = "full"
+TRIAL_STOPPED = "stopped"
+TRIAL_DIVERGED = "diverged"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialOutcome:
     """How a trial ended: its score at its last look, after `step` of the stage's steps.
 
     A trial that diverged has the score 0.
     """
 
     trial: int
-    options: Options
+    options: TrialOptions
     score: float
     step: int
     seconds: float
@@ -46,17 +46,17 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class TrialCandidate:
     """A point of the space, the configuration that it makes, and a plan of its structure."""
 
-    options: Options
+    options: TrialOptions
     config: FederationConfig
-    built: Built
+    built: BuiltPlan
 
 
 def _play(
     choice: dict[str, int],
-    stage: Stage,
+    stage: TuneStage,
     configs: Sequence[FederationConfig],
     plans: Sequence[Any],
     shards: Any,
@@ -64,55 +64,60 @@ def _play(
 ) -> None:
     """Run in a process of Ray's: plans, shards and start lie in its object store."""
     config = configs[choice["trial"]]
-    plan, initial = fitted(ray.get(plans[choice["trial"]]), config)
+    plan, initial = apply_options(ray.get(plans[choice["trial"]]), config)
     trial = Trial(stage, config, plan, initial, ray.get(shards), ray.get(start))
     try:
         run_trial(trial, lambda step, score: tune.report({"step": step, "score": score, "diverged": False}))
     except DataError:
-        tune.report({"step": stage.steps(config), "score": 0.0, "diverged": True})
+        tune.report({"step": stage.count_steps(config), "score": 0.0, "diverged": True})
 
 
-def _nobody() -> None:
+def _ignore() -> None:
     pass
 
 
-class _Ended(tune.Callback):  # type: ignore[misc]
+class _TrialCallback(tune.Callback):  # type: ignore[misc]
     """Tells of each trial that is over."""
 
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self._tell = tell
+    def __init__(self, on_trial: Callable[[], None]) -> None:
+        self._on_trial = on_trial
 
-    def __reduce__(self) -> tuple[type["_Ended"], tuple[Callable[[], None]]]:
+    def __reduce__(self) -> tuple[type["_TrialCallback"], tuple[Callable[[], None]]]:
         # Ray stores the state of a search, callbacks with it; one that is read back has nobody to tell
-        return _Ended, (_nobody,)
+        return _TrialCallback, (_ignore,)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._tell()
+        self._on_trial()
 
 
-def search(
-    stage: Stage,
-    candidates: Sequence[Candidate],
+def run_trials(
+    stage: TuneStage,
+    candidates: Sequence[TrialCandidate],
     shards: ResidentShards,
     start: ServerState | None,
     *,
     processes: int,
     asha: bool,
-    tell: Callable[[], None],
-) -> tuple[Outcome, ...]:
+    on_trial: Callable[[], None],
+) -> tuple[TrialOutcome, ...]:
     """Run the candidates' trials, `processes` at a time, in the Ray that is connected.
 
     `tell` is called as each one ends.
 
     Raises EdgeflError when a trial fails in another way than by a loss that is no number.
     """
-    steps = stage.steps(candidates[0].config)
+    steps = stage.count_steps(candidates[0].config)
     # no boxes on standard output, and not the same figures for TensorBoard and as CSV
     os.environ.update({"RAY_AIR_NEW_OUTPUT": "0", "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1"})
     from ray.tune.schedulers import ASHAScheduler
 
-    early = (
-        ASHAScheduler(time_attr="step", max_t=steps, grace_period=first_look(steps), reduction_factor=FACTOR)
+    scheduler = (
+        ASHAScheduler(
+            time_attr="step",
+            max_t=steps,
+            grace_period=find_first_report(steps),
+            reduction_factor=REDUCTION_FACTOR,
+        )
         if asha
         else None
     )
@@ -135,39 +140,41 @@ def search(
             tune_config=tune.TuneConfig(
                 metric="score",
                 mode="max",
-                scheduler=early,
+                scheduler=scheduler,
                 max_concurrent_trials=processes,
                 reuse_actors=True,
             ),
             run_config=tune.RunConfig(
-                storage_path=directory, name=stage.name, verbose=0, callbacks=[_Ended(tell)]
+                storage_path=directory, name=stage.name, verbose=0, callbacks=[_TrialCallback(on_trial)]
             ),
         )
         results = list(tuner.fit())
-    outcomes = [_outcome(stage, result, candidates, steps) for result in results]
+    outcomes = [_read_outcome(stage, result, candidates, steps) for result in results]
     return tuple(sorted(outcomes, key=lambda outcome: outcome.trial))
 
 
-def _outcome(stage: Stage, result: Any, candidates: Sequence[Candidate], steps: int) -> Outcome:
-    found = result.metrics or {}
-    if result.error is not None or "score" not in found:
+def _read_outcome(
+    stage: TuneStage, result: Any, candidates: Sequence[TrialCandidate], steps: int
+) -> TrialOutcome:
+    metrics = result.metrics or {}
+    if result.error is not None or "score" not in metrics:
         # The cause without Ray's traceback
         reason = getattr(result.error, "cause", None) or result.error or "it told of no score"
         raise EdgeflError(f"a trial of stage {stage.number} ({stage.name}) failed: {reason}")
-    trial = found["config"]["trial"]
-    step = int(found["step"])
-    ended = DIVERGED if found["diverged"] else FULL if step >= steps else STOPPED
-    return Outcome(
-        trial, candidates[trial].options, found["score"], step, round(found["time_total_s"], 2), ended
+    trial = metrics["config"]["trial"]
+    step = int(metrics["step"])
+    ended = TRIAL_DIVERGED if metrics["diverged"] else TRIAL_FULL if step >= steps else TRIAL_STOPPED
+    return TrialOutcome(
+        trial, candidates[trial].options, metrics["score"], step, round(metrics["time_total_s"], 2), ended
     )
 
 
-def best_of(stage: Stage, outcomes: Sequence[Outcome]) -> Outcome:
+def choose_best(stage: TuneStage, outcomes: Sequence[TrialOutcome]) -> TrialOutcome:
     """Return the outcome of the highest score among the trials that ran to their end, the first of several.
 
     Raises DataError when all diverged.
     """
-    whole = [outcome for outcome in outcomes if outcome.ended == FULL]
+    whole = [outcome for outcome in outcomes if outcome.ended == TRIAL_FULL]
     if not whole:
         raise DataError(
             f"no trial of stage {stage.number} ({stage.name}) came to its end with a loss; give more "

@@ -14,29 +14,29 @@ from edgefl.config import FederationConfig
 
 AEM_CNN = "aem-cnn"
 GATE_CNNS = ("cnn", "gate-cnn", AEM_CNN)
-Options = Mapping[str, Any]
+TrialOptions = Mapping[str, Any]
 
 
 class Domain(Protocol):
     """The values of one option."""
 
-    def at(self, place: float) -> Any:
+    def pick(self, position: float) -> Any:
         """Return the value at a place from 0 to 1, 1 left out."""
 
 
 @dataclass(frozen=True)
-class Range:
+class NumberRange:
     """Numbers from low to high, evenly or, with log, evenly in their logarithms; to three digits."""
 
     low: float
     high: float
     log: bool = False
 
-    def at(self, place: float) -> float:
+    def pick(self, position: float) -> float:
         """See `Domain.at`."""
         if not self.log:
-            return float(f"{self.low + place * (self.high - self.low):.3g}")
-        return float(f"{10 ** (log10(self.low) + place * (log10(self.high) - log10(self.low))):.3g}")
+            return float(f"{self.low + position * (self.high - self.low):.3g}")
+        return float(f"{10 ** (log10(self.low) + position * (log10(self.high) - log10(self.low))):.3g}")
 
 
 @dataclass(frozen=True)
@@ -45,27 +45,27 @@ class Choice:
 
     values: tuple[Any, ...]
 
-    def at(self, place: float) -> Any:
+    def pick(self, position: float) -> Any:
         """See `Domain.at`."""
-        return self.values[int(place * len(self.values))]
+        return self.values[int(position * len(self.values))]
 
 
-Space = Mapping[str, Domain]
+SearchSpace = Mapping[str, Domain]
 
 
-def draw(space: Space, count: int, rng: np.random.Generator) -> tuple[dict[str, Any], ...]:
+def draw_points(space: SearchSpace, count: int, rng: np.random.Generator) -> tuple[dict[str, Any], ...]:
     """Return `count` points of the space.
 
     A Latin hypercube (McKay, Beckman and Conover, 1979): each option's range is cut into `count` equal parts,
     and each part is drawn from once, so that few points cover each option.
     """
-    places = {name: (rng.permutation(count) + rng.random(count)) / count for name in space}
+    positions = {name: (rng.permutation(count) + rng.random(count)) / count for name in space}
     return tuple(
-        {name: domain.at(float(places[name][i])) for name, domain in space.items()} for i in range(count)
+        {name: domain.pick(float(positions[name][i])) for name, domain in space.items()} for i in range(count)
     )
 
 
-def with_options(config: FederationConfig, options: Options) -> FederationConfig:
+def with_options(config: FederationConfig, options: TrialOptions) -> FederationConfig:
     """Return the configuration with these options in place of its own."""
     model = dict(config.model.options)
     algorithm = dict(config.options)
@@ -80,60 +80,67 @@ def with_options(config: FederationConfig, options: Options) -> FederationConfig
     return replace(config, options=algorithm, model=replace(config.model, options=model))
 
 
-def cluster_space(config: FederationConfig) -> Space:
+def make_cluster_space(config: FederationConfig) -> SearchSpace:
     """Return what a cluster model may be: rate, decay, epochs.
 
     The sizes of the paper's network where it is that one.
     """
-    sizes = _sizes("model.", (16, 32, 64, 128), (128, 256, 512, 1024)) if config.model.name == AEM_CNN else {}
-    rates = {"learning_rate": Range(1e-3, 1e-1, log=True), "weight_decay": Range(1e-5, 1e-2, log=True)}
+    sizes = (
+        _make_size_domains("model.", (16, 32, 64, 128), (128, 256, 512, 1024))
+        if config.model.name == AEM_CNN
+        else {}
+    )
+    rates = {
+        "learning_rate": NumberRange(1e-3, 1e-1, log=True),
+        "weight_decay": NumberRange(1e-5, 1e-2, log=True),
+    }
     return {**rates, "epochs": Choice((1, 2, 3, 5)), **sizes}
 
 
-def local_space(config: FederationConfig) -> Space:
+def make_local_space(config: FederationConfig) -> SearchSpace:
     """Return what a local model may be: rate and decay of AdamW.
 
     Sizes where [algorithm] local_model is the paper's network.
     """
     sizes = (
-        _sizes("local_options.", (8, 16, 32, 64, 128, 256), (32, 64, 128, 256))
+        _make_size_domains("local_options.", (8, 16, 32, 64, 128, 256), (32, 64, 128, 256))
         if config.options.get("local_model") == AEM_CNN
         else {}
     )
     return {
-        "local_learning_rate": Range(1e-5, 1e-2, log=True),
-        "local_weight_decay": Range(1e-4, 1e-1, log=True),
+        "local_learning_rate": NumberRange(1e-5, 1e-2, log=True),
+        "local_weight_decay": NumberRange(1e-4, 1e-1, log=True),
         **sizes,
     }
 
 
-def gate_space(config: FederationConfig) -> Space:
+def make_gate_space(config: FederationConfig) -> SearchSpace:
     """Return what a gate may be: rate and decay of AdamW.
 
     Sizes where [algorithm] gate is the paper's network.
     """
     sizes = (
-        _sizes("gate_options.", (4, 8, 12, 16), (4, 8, 16, 32))
+        _make_size_domains("gate_options.", (4, 8, 12, 16), (4, 8, 16, 32))
         if config.options.get("gate") in GATE_CNNS
         else {}
     )
     return {
-        "gate_learning_rate": Range(1e-6, 1e-2, log=True),
-        "gate_weight_decay": Range(1e-5, 1e-2, log=True),
+        "gate_learning_rate": NumberRange(1e-6, 1e-2, log=True),
+        "gate_weight_decay": NumberRange(1e-5, 1e-2, log=True),
         **sizes,
     }
 
 
-def exploration_space(config: FederationConfig) -> Space:
+def make_exploration_space(config: FederationConfig) -> SearchSpace:
     """Return what epsilon may be."""
-    return {"epsilon": Range(0.0, 1.0)}
+    return {"epsilon": NumberRange(0.0, 1.0)}
 
 
-def _sizes(table: str, filters: tuple[int, ...], hidden: tuple[int, ...]) -> dict[str, Domain]:
+def _make_size_domains(table: str, filters: tuple[int, ...], hidden: tuple[int, ...]) -> dict[str, Domain]:
     sizes: dict[str, Domain] = {
         "filters1": Choice(filters),
         "filters2": Choice(filters),
         "hidden": Choice(hidden),
     }
-    sizes["dropout"] = Range(0.0, 0.9)
+    sizes["dropout"] = NumberRange(0.0, 0.9)
     return {f"{table}{name}": domain for name, domain in sizes.items()}

@@ -10,14 +10,21 @@ num_experts.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from edgefl.algorithms.registry import entry
+from edgefl.algorithms.registry import find_entry
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
-from edgefl.tune.space import Space, cluster_space, exploration_space, gate_space, local_space, with_options
+from edgefl.tune.space import (
+    SearchSpace,
+    make_cluster_space,
+    make_exploration_space,
+    make_gate_space,
+    make_local_space,
+    with_options,
+)
 
 
 @dataclass(frozen=True)
-class Stage:
+class TuneStage:
     """`setting` makes of the configuration what a trial plays.
 
     `metric` is the clients' figure whose mean is the score.
@@ -28,28 +35,28 @@ class Stage:
 
     number: int
     name: str
-    what: str
-    space: Callable[[FederationConfig], Space]
-    setting: Callable[[FederationConfig], FederationConfig]
+    description: str
+    space: Callable[[FederationConfig], SearchSpace]
+    configure: Callable[[FederationConfig], FederationConfig]
     metric: str
     federates: bool = False
     experts: bool = False
     by_round: bool = False
 
-    def steps(self, config: FederationConfig) -> int:
+    def count_steps(self, config: FederationConfig) -> int:
         """Return after how many rounds or clients a trial is over."""
         return config.rounds if self.by_round else config.partition.num_clients
 
 
-def _cluster(config: FederationConfig) -> FederationConfig:
-    known = entry("ifca").defaults
-    own = {name: value for name, value in config.options.items() if name in known}
-    return replace(config, algorithm="ifca", options={**own, "num_experts": 1})
+def _configure_cluster(config: FederationConfig) -> FederationConfig:
+    defaults = find_entry("ifca").defaults
+    options = {name: value for name, value in config.options.items() if name in defaults}
+    return replace(config, algorithm="ifca", options={**options, "num_experts": 1})
 
 
-def _local(config: FederationConfig) -> FederationConfig:
+def _configure_local(config: FederationConfig) -> FederationConfig:
     """The gate and the cluster model are untrained company: as small as they can be."""
-    alone = {
+    options = {
         "num_experts": 1,
         "gate": "pixels",
         "gate_options": {},
@@ -57,18 +64,18 @@ def _local(config: FederationConfig) -> FederationConfig:
         "gate_share": 0.0,
         "baselines": False,
     }
-    return with_options(config, alone)
+    return with_options(config, options)
 
 
-def _gate(config: FederationConfig) -> FederationConfig:
+def _configure_gate(config: FederationConfig) -> FederationConfig:
     return with_options(config, {"baselines": False})
 
 
-def _exploration(config: FederationConfig) -> FederationConfig:
+def _configure_exploration(config: FederationConfig) -> FederationConfig:
     return with_options(config, {"baselines": False, "num_experts": 2})
 
 
-def experts_setting(config: FederationConfig) -> FederationConfig:
+def configure_experts(config: FederationConfig) -> FederationConfig:
     """Return what trains the cluster models that the trials of the gate share.
 
     Its personalization is of no use and short.
@@ -76,49 +83,49 @@ def experts_setting(config: FederationConfig) -> FederationConfig:
     return with_options(config, {"baselines": False, "local_epochs": 1, "gate_epochs": 1})
 
 
-STAGES = (
-    Stage(
+TUNE_STAGES = (
+    TuneStage(
         1,
         "cluster",
         "a single cluster model",
-        cluster_space,
-        _cluster,
+        make_cluster_space,
+        _configure_cluster,
         "accuracy_mixture",
         federates=True,
         by_round=True,
     ),
-    Stage(2, "local", "the local model", local_space, _local, "accuracy_local_expert"),
-    Stage(
+    TuneStage(2, "local", "the local model", make_local_space, _configure_local, "accuracy_local_expert"),
+    TuneStage(
         3,
         "gate",
         "the gate over the cluster models and the local one",
-        gate_space,
-        _gate,
+        make_gate_space,
+        _configure_gate,
         "accuracy_mixture",
         experts=True,
     ),
-    Stage(
+    TuneStage(
         4,
         "exploration",
         "epsilon, with two cluster models",
-        exploration_space,
-        _exploration,
+        make_exploration_space,
+        _configure_exploration,
         "accuracy_mixture",
         federates=True,
     ),
 )
 
 
-def chosen(text: str) -> tuple[Stage, ...]:
+def parse_stages(text: str) -> tuple[TuneStage, ...]:
     """Return the stages of `all` or of numbers such as `1,2`, in their order.
 
     ConfigError for what is no stage.
     """
     if text == "all":
-        return STAGES
-    known = {str(stage.number): stage for stage in STAGES}
+        return TUNE_STAGES
+    by_number = {str(stage.number): stage for stage in TUNE_STAGES}
     asked = {part.strip() for part in text.split(",")}
-    if not asked <= set(known):
-        listed = ", ".join(f"{stage.number} ({stage.name})" for stage in STAGES)
+    if not asked <= set(by_number):
+        listed = ", ".join(f"{stage.number} ({stage.name})" for stage in TUNE_STAGES)
         raise ConfigError(f"--stages is {text!r}, expected all, or numbers such as 1,2; there are {listed}")
-    return tuple(stage for number, stage in known.items() if number in asked)
+    return tuple(stage for number, stage in by_number.items() if number in asked)

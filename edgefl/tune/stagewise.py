@@ -12,35 +12,35 @@ from typing import Any
 from edgefl.config import FederationConfig
 from edgefl.config.toml import to_toml
 from edgefl.data import load_data
-from edgefl.data.partitions.registry import make_allotments
-from edgefl.data.resident import ResidentShards
+from edgefl.data.partitions.registry import make_client_partitions
+from edgefl.data.resident_shards import ResidentShards
 from edgefl.errors import ConfigError
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.simulation.engines.ray import RayEngine
-from edgefl.simulation.engines.ray_session import ray_session
+from edgefl.simulation.engines.ray_session import open_ray_session
 from edgefl.simulation.simulate import simulate
-from edgefl.tune.directory import Found, TuneDirectory
-from edgefl.tune.plans import Built, fitted, plan_builder
-from edgefl.tune.search import Candidate, best_of, search
-from edgefl.tune.space import draw, with_options
-from edgefl.tune.stages import STAGES, Stage, experts_setting
-from edgefl.tune.validation import setting_of, validation_shards
+from edgefl.tune.directory import TuneDirectory, TuneResult
+from edgefl.tune.plans import BuiltPlan, apply_options, open_plan_builder
+from edgefl.tune.search import TrialCandidate, choose_best, run_trials
+from edgefl.tune.space import draw_points, with_options
+from edgefl.tune.stages import TUNE_STAGES, TuneStage, configure_experts
+from edgefl.tune.validation import make_validation_shards, with_iid_partition
 from edgefl.types import ServerState
 
-Build = Callable[[FederationConfig], Built]
-Tell = Callable[[str], None]
+BuildPlan = Callable[[FederationConfig], BuiltPlan]
+ReportLine = Callable[[str], None]
 
 
 def tune_federation(
     config: FederationConfig,
     out: Path,
-    stages: Sequence[Stage],
+    stages: Sequence[TuneStage],
     samples: int,
     *,
     processes: int = 1,
     asha: bool = True,
-    tell: Tell = lambda text: None,
-) -> tuple[list[Found], Path]:
+    report: ReportLine = lambda text: None,
+) -> tuple[list[TuneResult], Path]:
     """Search the stages with `samples` trials each.
 
     Return what each stage found, and the path of the best configuration.
@@ -54,102 +54,109 @@ def tune_federation(
             f"the algorithm is {config.algorithm!r}, expected 'aem': the four stages are those of its parts"
         )
     directory = TuneDirectory(out, config)
-    iid = setting_of(config)
+    iid = with_iid_partition(config)
     dataset = load_data(config.data, config.seed, input_shape=config.model.input_shape)
-    shards = validation_shards(dataset, make_allotments(dataset, iid.partition, config.seed), config.seed)
-    found: list[Found] = []
-    build: Build | None = None
+    shards = make_validation_shards(
+        dataset, make_client_partitions(dataset, iid.partition, config.seed), config.seed
+    )
+    results: list[TuneResult] = []
+    build: BuildPlan | None = None
     with ExitStack() as stack:
         for stage in stages:
-            done = directory.found(stage)
+            done = directory.read_result(stage)
             if done is None:
-                tell(f"stage {stage.number}, {stage.what}: {samples} trials")
+                report(f"stage {stage.number}, {stage.description}: {samples} trials")
                 if build is None:
-                    stack.enter_context(ray_session(processes))
-                    build = stack.enter_context(plan_builder())
-                done = _search(stage, iid, directory, shards, build, samples, processes, asha, tell)
-                directory.save(stage, done)
-            elif done.given != directory.given(stage):
+                    stack.enter_context(open_ray_session(processes))
+                    build = stack.enter_context(open_plan_builder())
+                done = _search_stage(stage, iid, directory, shards, build, samples, processes, asha, report)
+                directory.save_result(stage, done)
+            elif done.given != directory.read_earlier_options(stage):
                 raise ConfigError(
                     f"stage {stage.number} in {out} was searched with other options of the stages before; "
                     "remove its file"
                 )
             else:
-                tell(f"stage {stage.number}, {stage.what}: done before")
-            found.append(done)
+                report(f"stage {stage.number}, {stage.description}: done before")
+            results.append(done)
     best = {
         name: value
-        for stage in STAGES
-        if (each := directory.found(stage))
-        for name, value in each.best.items()
+        for stage in TUNE_STAGES
+        if (result := directory.read_result(stage))
+        for name, value in result.best.items()
     }
-    return found, directory.save_federation(to_toml(with_options(config, best)))
+    return results, directory.save_federation(to_toml(with_options(config, best)))
 
 
-def _search(
-    stage: Stage,
+def _search_stage(
+    stage: TuneStage,
     iid: FederationConfig,
     directory: TuneDirectory,
     shards: ResidentShards,
-    build: Build,
+    build: BuildPlan,
     samples: int,
     processes: int,
     asha: bool,
-    tell: Tell,
-) -> Found:
-    given = directory.given(stage)
-    base = with_options(iid, given)
-    start = _experts(base, given, directory, shards, build, processes, tell) if stage.experts else None
+    report: ReportLine,
+) -> TuneResult:
+    earlier_options = directory.read_earlier_options(stage)
+    base = with_options(iid, earlier_options)
+    start = (
+        _load_or_train_experts(base, earlier_options, directory, shards, build, processes, report)
+        if stage.experts
+        else None
+    )
     points: list[dict[str, Any]] = [
         {},
-        *draw(stage.space(base), samples - 1, rng_for(iid.seed, stage.number, "tune")),
+        *draw_points(stage.space(base), samples - 1, derive_rng(iid.seed, stage.number, "tune")),
     ]
-    made = [stage.setting(with_options(base, options)) for options in points]
+    configs = [stage.configure(with_options(base, options)) for options in points]
     candidates = [
-        Candidate(options, config, build(config)) for options, config in zip(points, made, strict=True)
+        TrialCandidate(options, config, build(config))
+        for options, config in zip(points, configs, strict=True)
     ]
-    over = iter(range(1, samples + 1))
-    outcomes = search(
+    counter = iter(range(1, samples + 1))
+    outcomes = run_trials(
         stage,
         candidates,
         shards,
         start,
         processes=processes,
         asha=asha,
-        tell=lambda: tell(f"  {next(over)} of {samples} trials are over"),
+        on_trial=lambda: report(f"  {next(counter)} of {samples} trials are over"),
     )
-    best = best_of(stage, outcomes)
-    return Found(
+    best = choose_best(stage, outcomes)
+    return TuneResult(
         stage.number,
         stage.name,
-        given,
+        earlier_options,
         dict(best.options),
         best.score,
         [asdict(outcome) for outcome in outcomes],
     )
 
 
-def _experts(
+def _load_or_train_experts(
     base: FederationConfig,
-    given: dict[str, Any],
+    earlier_options: dict[str, Any],
     directory: TuneDirectory,
     shards: ResidentShards,
-    build: Build,
+    build: BuildPlan,
     processes: int,
-    tell: Tell,
+    report: ReportLine,
 ) -> ServerState:
     """Return the cluster models that gates are tried on, trained if they are not there yet."""
-    known = directory.experts(given)
-    if known is None:
-        config = experts_setting(base)
-        tell(f"  training {config.rounds} rounds of cluster models for the gates")
-        plan, initial = fitted(build(config), config)
+    experts = directory.load_experts(earlier_options)
+    if experts is None:
+        config = configure_experts(base)
+        report(f"  training {config.rounds} rounds of cluster models for the gates")
+        plan, initial = apply_options(build(config), config)
         end = simulate(
             plan, initial, shards, config, open_engine=lambda federation: RayEngine(federation, processes)
         )
-        known = replace(
+        experts = replace(
             end.state,
             models={name: model for name, model in end.state.models.items() if name.startswith("expert")},
         )
-        directory.save_experts(given, known)
-    return known
+        directory.save_experts(earlier_options, experts)
+    return experts

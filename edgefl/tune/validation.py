@@ -6,16 +6,16 @@ from dataclasses import replace
 from edgefl.config import FederationConfig, PartitionConfig
 from edgefl.data.dataset import Dataset
 from edgefl.data.holdout import hold_out
-from edgefl.data.partitions.client_partition import Allotment
-from edgefl.data.resident import ResidentShards
+from edgefl.data.partitions.client_partition import ClientPartition
+from edgefl.data.resident_shards import ResidentShards
 from edgefl.errors import DataError
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import Labels
 
-SHARE = 0.2
+VALIDATION_SHARE = 0.2
 
 
-def iid_setting(partition: PartitionConfig, num_classes: int) -> PartitionConfig:
+def make_iid_partition(partition: PartitionConfig, num_classes: int) -> PartitionConfig:
     """Return the partition that the paper tunes in: IID, that is p = 2 / num_classes where two classes make
     the fraction p.
     """
@@ -24,14 +24,14 @@ def iid_setting(partition: PartitionConfig, num_classes: int) -> PartitionConfig
     return PartitionConfig("iid", partition.num_clients)
 
 
-def held_back(
-    allotment: Allotment,
+def hold_back(
+    client_partition: ClientPartition,
     client_id: str,
     share: float,
     seed: int,
     labels: Labels,
     recordings: Labels | None = None,
-) -> Allotment:
+) -> ClientPartition:
     """Return an allotment whose test part is a share of the training samples, at least one.
 
     The rest is left to train on. A recording is never divided.
@@ -50,12 +50,12 @@ def held_back(
     Raises:
         DataError: the client has fewer than two samples, or one recording only.
     """
-    train = allotment.train
+    train = client_partition.train
     fit, test = hold_out(
         labels[train],
         None if recordings is None else recordings[train],
         share,
-        rng_for(seed, 0, f"tune:{client_id}"),
+        derive_rng(seed, 0, f"tune:{client_id}"),
     )
     if not len(test):
         what = (
@@ -64,18 +64,21 @@ def held_back(
         raise DataError(
             f"{client_id} has {what}, expected 2 or more: one to train on and one to be measured on"
         )
-    turns = allotment.turns_train
+    turns = client_partition.turns_train
     return replace(
-        allotment,
-        train=allotment.train[fit],
-        test=allotment.train[test],
+        client_partition,
+        train=client_partition.train[fit],
+        test=client_partition.train[test],
         turns_train=None if turns is None else turns[fit],
         turns_test=None if turns is None else turns[test],
     )
 
 
-def validation_shards(
-    dataset: Dataset, allotments: Mapping[str, Allotment], seed: int, share: float = SHARE
+def make_validation_shards(
+    dataset: Dataset,
+    client_partitions: Mapping[str, ClientPartition],
+    seed: int,
+    share: float = VALIDATION_SHARE,
 ) -> ResidentShards:
     """Return shards whose held-out split is taken from the training samples.
 
@@ -85,12 +88,14 @@ def validation_shards(
     return ResidentShards(
         trained,
         {
-            client_id: held_back(own, client_id, share, seed, dataset.y_train, dataset.recording_train)
-            for client_id, own in allotments.items()
+            client_id: hold_back(
+                client_partition, client_id, share, seed, dataset.y_train, dataset.recording_train
+            )
+            for client_id, client_partition in client_partitions.items()
         },
     )
 
 
-def setting_of(config: FederationConfig) -> FederationConfig:
+def with_iid_partition(config: FederationConfig) -> FederationConfig:
     """Return the configuration in the IID setting."""
-    return replace(config, partition=iid_setting(config.partition, config.model.num_classes))
+    return replace(config, partition=make_iid_partition(config.partition, config.model.num_classes))

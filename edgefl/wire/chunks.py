@@ -14,37 +14,37 @@ MAX_BLOB_BYTES = 256 * 1024 * 1024
 MAX_RANGES = 256
 
 
-def chunk_count(size: int, chunk_bytes: int = CHUNK_BYTES) -> int:
+def count_chunks(size: int, chunk_bytes: int = CHUNK_BYTES) -> int:
     """Return the number of chunks of a blob; an empty blob has one, empty."""
     return max(1, -(-size // chunk_bytes))
 
 
-def chunk(blob: bytes, index: int, chunk_bytes: int = CHUNK_BYTES) -> bytes:
+def slice_chunk(blob: bytes, index: int, chunk_bytes: int = CHUNK_BYTES) -> bytes:
     """Return one chunk of the blob."""
     return blob[index * chunk_bytes : (index + 1) * chunk_bytes]
 
 
-def ranges_of(indices: list[int]) -> Ranges:
+def to_ranges(indices: list[int]) -> Ranges:
     """Return ascending indices as half-open ranges, the first 256 at most: who asks asks again."""
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for index in indices:
-        if found and found[-1][1] == index:
-            found[-1][1] = index + 1
+        if ranges and ranges[-1][1] == index:
+            ranges[-1][1] = index + 1
         else:
-            found.append([index, index + 1])
-    return tuple((low, high) for low, high in found[:MAX_RANGES])
+            ranges.append([index, index + 1])
+    return tuple((low, high) for low, high in ranges[:MAX_RANGES])
 
 
-def indices_of(ranges: Ranges, count: int) -> list[int]:
+def to_indices(ranges: Ranges, count: int) -> list[int]:
     """Return the indices in the ranges, without repeats; WireError for a range outside 0..count."""
-    wanted: set[int] = set()
+    indices: set[int] = set()
     if len(ranges) > MAX_RANGES:
         raise WireError(f"{len(ranges)} ranges, expected at most {MAX_RANGES}; ask for fewer at a time")
     for low, high in ranges:
         if not 0 <= low < high <= count:
             raise WireError(f"range {low}..{high}, expected within 0..{count}; the blob has {count} chunks")
-        wanted.update(range(low, high))
-    return sorted(wanted)
+        indices.update(range(low, high))
+    return sorted(indices)
 
 
 def check_chunk_bytes(chunk_bytes: int) -> None:
@@ -63,9 +63,9 @@ def check_manifest(sha256: str, size: int, count: int, chunk_bytes: int, limit: 
     if not 0 <= size <= limit:
         raise WireError(f"blob {sha256[:8]} is {size} bytes, expected at most {limit}; it is of another plan")
     check_chunk_bytes(chunk_bytes)
-    if count != chunk_count(size, chunk_bytes):
+    if count != count_chunks(size, chunk_bytes):
         raise WireError(
-            f"{count} chunks for {size} bytes, expected {chunk_count(size, chunk_bytes)} of {chunk_bytes} "
+            f"{count} chunks for {size} bytes, expected {count_chunks(size, chunk_bytes)} of {chunk_bytes} "
             "bytes"
         )
 
@@ -85,7 +85,7 @@ class Assembler:
         self.count = count
         self.chunk_bytes = chunk_bytes
         self._chunks: list[bytes] = [b""] * count
-        self._lacking = set(range(count))
+        self._missing = set(range(count))
 
     def add(self, index: int, payload: bytes) -> bool:
         """Take one chunk; return whether it was new. WireError when it is none of this blob."""
@@ -98,19 +98,19 @@ class Assembler:
                 f"chunk {index} of blob {self.sha256[:8]} is {len(payload)} bytes, expected {expected}"
             )
         self._chunks[index] = payload
-        new = index in self._lacking
-        self._lacking.discard(index)
+        new = index in self._missing
+        self._missing.discard(index)
         return new
 
-    def missing(self) -> Ranges:
+    def list_missing(self) -> Ranges:
         """Return the ranges still lacking, the first 256 at most."""
-        return ranges_of(sorted(self._lacking))
+        return to_ranges(sorted(self._missing))
 
     def is_complete(self) -> bool:
         """Whether every chunk came."""
-        return not self._lacking
+        return not self._missing
 
-    def blob(self) -> bytes:
+    def assemble(self) -> bytes:
         """Return the whole blob.
 
         WireError when its sha256 is another, and then every chunk is lacking again.
@@ -118,7 +118,7 @@ class Assembler:
         content = b"".join(self._chunks)
         received = hashlib.sha256(content).hexdigest()
         if received != self.sha256:
-            self._lacking = set(range(self.count))
+            self._missing = set(range(self.count))
             raise WireError(
                 f"blob has sha256 {received[:8]}, expected {self.sha256[:8]}; a chunk was damaged, send all "
                 "again"

@@ -26,21 +26,21 @@ import numpy as np
 from edgefl.errors import ConfigError, WireError
 from edgefl.types import Array, Weights
 
-Parts = Mapping[str, Array]
-MARK = "#"
+PackedArrays = Mapping[str, Array]
+PART_SEPARATOR = "#"
 """Between a tensor's name and the part of it that is packed on its own."""
-DEFLATE = "+deflate"
+DEFLATE_SUFFIX = "+deflate"
 """Ends the name of a codec whose bytes travel deflated."""
-MASKED = "+masked"
+MASKED_SUFFIX = "+masked"
 """Ends the name of a codec whose values travel under a mask (`wire.masked`); a task says so, no
 configuration.
 """
-ITEMSIZES = {"fp16": 2, "int8": 1}
+ITEM_BYTES = {"fp16": 2, "int8": 1}
 """Bytes of the values that travel, where they are not 4."""
 
 
 @dataclass(frozen=True)
-class Part:
+class PackedPart:
     """One array that a tensor is packed into; `suffix` is empty for one that bears the tensor's own name."""
 
     suffix: str
@@ -58,24 +58,24 @@ def check_codec(name: str) -> str:
     )
 
 
-def rounding(codec: str) -> str:
+def strip_suffixes(codec: str) -> str:
     """Return the codec without `+deflate` or `+masked`, which change no value."""
-    return codec.removesuffix(DEFLATE).removesuffix(MASKED)
+    return codec.removesuffix(DEFLATE_SUFFIX).removesuffix(MASKED_SUFFIX)
 
 
-def parts_of(codec: str, shape: tuple[int, ...]) -> tuple[Part, ...]:
+def list_parts(codec: str, shape: tuple[int, ...]) -> tuple[PackedPart, ...]:
     """Return what a tensor of this shape is packed into."""
     if codec == "fp32":
-        return (Part("", shape, "float32"),)
+        return (PackedPart("", shape, "float32"),)
     if codec == "fp16":
-        return (Part("", shape, "float16"),)
+        return (PackedPart("", shape, "float16"),)
     if codec == "int8":
-        return (Part("", shape, "int8"), Part("scale", (1,), "float32"))
-    count = _kept(codec, shape)
-    return (Part("", (count,), "float32"), Part("place", (count,), "uint32"))
+        return (PackedPart("", shape, "int8"), PackedPart("scale", (1,), "float32"))
+    count = _count_largest(codec, shape)
+    return (PackedPart("", (count,), "float32"), PackedPart("place", (count,), "uint32"))
 
 
-def pack(codec: str, array: Array) -> Parts:
+def pack_array(codec: str, array: Array) -> PackedArrays:
     """Return the parts of a float32 array, by suffix."""
     array = np.asarray(array, np.float32)
     if codec == "fp32":
@@ -89,11 +89,11 @@ def pack(codec: str, array: Array) -> Parts:
         return {"": q.astype(np.int8), "scale": np.array([scale], np.float32)}
     flat = array.ravel()
     # stable: of equal magnitudes the first stay
-    places = np.sort(np.argsort(-np.abs(flat), kind="stable")[: _kept(codec, array.shape)])
-    return {"": flat[places], "place": places.astype(np.uint32)}
+    positions = np.sort(np.argsort(-np.abs(flat), kind="stable")[: _count_largest(codec, array.shape)])
+    return {"": flat[positions], "place": positions.astype(np.uint32)}
 
 
-def unpack(codec: str, parts: Parts, shape: tuple[int, ...], origin: str) -> Array:
+def unpack_array(codec: str, parts: PackedArrays, shape: tuple[int, ...], origin: str) -> Array:
     """Return the float32 array; WireError for parts that no `pack` makes.
 
     `origin` says in errors who sent them.
@@ -111,21 +111,24 @@ def unpack(codec: str, parts: Parts, shape: tuple[int, ...], origin: str) -> Arr
                 f"{origin} is no int8 tensor: scale {scale}, values from {q.min(initial=0)}; send it again"
             )
         return np.asarray(q.astype(np.float32) * scale)
-    places = parts["place"]
+    positions = parts["place"]
     size = math.prod(shape)
-    if places.size and (places[-1] >= size or not (places[1:] > places[:-1]).all()):
+    if positions.size and (positions[-1] >= size or not (positions[1:] > positions[:-1]).all()):
         raise WireError(f"{origin} names places that do not ascend within {size}; send it again")
     flat = np.zeros(size, np.float32)
-    flat[places] = parts[""] + np.float32(0)
+    flat[positions] = parts[""] + np.float32(0)
     return flat.reshape(shape)
 
 
-def rounded(codec: str, weights: Weights) -> dict[str, Array]:
+def apply_codec(codec: str, weights: Weights) -> dict[str, Array]:
     """Return what arrives of these weights."""
-    return {name: unpack(codec, pack(codec, array), array.shape, name) for name, array in weights.items()}
+    return {
+        name: unpack_array(codec, pack_array(codec, array), array.shape, name)
+        for name, array in weights.items()
+    }
 
 
-def _kept(codec: str, shape: tuple[int, ...]) -> int:
+def _count_largest(codec: str, shape: tuple[int, ...]) -> int:
     size = math.prod(shape)
     return min(size, max(1, math.ceil(size * int(codec.removeprefix("top-")) / 100)))
 

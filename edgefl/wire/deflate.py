@@ -13,18 +13,18 @@ import numpy as np
 
 from edgefl.errors import WireError
 
-LEVEL = 6
+DEFLATE_LEVEL = 6
 
 
-def squeeze(blob: bytes, itemsize: int, strategy: int = zlib.Z_RLE) -> bytes:
+def deflate_blob(blob: bytes, itemsize: int, strategy: int = zlib.Z_RLE) -> bytes:
     """Return the blob, mostly of values of `itemsize` bytes, deflated; `strategy` is one of zlib's."""
     whole = len(blob) // itemsize * itemsize
     planes = np.frombuffer(blob, np.uint8, whole).reshape(-1, itemsize).T.tobytes()
-    stream = zlib.compressobj(LEVEL, zlib.DEFLATED, zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL + 1, strategy)
+    stream = zlib.compressobj(DEFLATE_LEVEL, zlib.DEFLATED, zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL + 1, strategy)
     return stream.compress(planes + blob[whole:]) + stream.flush()
 
 
-def expand(blob: bytes, itemsize: int, limit: int, origin: str) -> bytes:
+def inflate_blob(blob: bytes, itemsize: int, limit: int, origin: str) -> bytes:
     """Return what `squeeze` was given; `origin` says in errors who sent the bytes.
 
     Raises WireError for bytes that are not deflated, not whole, or that hold more than `limit` bytes: no more

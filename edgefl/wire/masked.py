@@ -23,26 +23,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from edgefl.errors import WireError
-from edgefl.wire.codecs import MASKED
+from edgefl.wire.codecs import MASKED_SUFFIX
 from edgefl.wire.messages import Task
 from edgefl.wire.strict_json import decode_json, encode_json
-from edgefl.wire.topics import CLIENT_ID
+from edgefl.wire.topics import CLIENT_ID_PATTERN
 
-CODEC = f"fp32{MASKED}"
-SHARE = "share"
-MASK = "mask"
-AGREE = "agree"
-UNMASK = "unmask"
-STEPS = (SHARE, MASK, AGREE, UNMASK)
+MASKED_CODEC = f"fp32{MASKED_SUFFIX}"
+SHARE_STEP = "share"
+MASK_STEP = "mask"
+AGREE_STEP = "agree"
+UNMASK_STEP = "unmask"
+SECAGG_STEPS = (SHARE_STEP, MASK_STEP, AGREE_STEP, UNMASK_STEP)
 DIGESTS_BYTES = 64
 """Two digests: of the share of the dealer's mask key, and of the share of its seed."""
 SEALED_BYTES = DIGESTS_BYTES + 160
 SHARE_BYTES = 66
-MOST_ATTEMPTS = 8
+MAX_ATTEMPTS = 8
 """A device takes part in at most this many attempts at one round."""
 ADVERTISED_BYTES = 2048
 AGREED_BYTES = 512
-MOST_CLIENTS = 2**12
+MAX_MASKED_CLIENTS = 2**12
 
 
 @dataclass(frozen=True)
@@ -89,38 +89,38 @@ class Introduced:
     voucher: str = ""
 
 
-def attempt_of(nonce: str) -> str:
+def parse_attempt(nonce: str) -> str:
     """Return the nonce of the attempt that a task or an upload belongs to."""
     return nonce.partition("-")[0]
 
 
-def step_nonce(attempt: str, step: str) -> str:
+def make_step_nonce(attempt: str, step: str) -> str:
     """Return the nonce of one exchange of an attempt."""
     return f"{attempt}-{step}"
 
 
-def context_of(federation: str, task: Task) -> str:
+def hash_context(federation: str, task: Task) -> str:
     """Return what all masks of an attempt are bound to, sha256 in hex: federation, session, round, attempt,
     plan, and the models.
 
     A client that was sent another model than the others has another context, and its masks do not cancel
     (Pasquini et al., Eluding Secure Aggregation in Federated Learning via Model Inconsistency, CCS 2022).
     """
-    told = [
+    values = [
         federation,
         task.session,
         task.round,
         task.phase,
-        attempt_of(task.nonce),
+        parse_attempt(task.nonce),
         task.plan,
         sorted(task.models.items()),
         sorted(task.scalars.items()),
         task.seed,
     ]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
-def binding_of(context: str, keys: bytes) -> str:
+def hash_binding(context: str, keys: bytes) -> str:
     """Return what shares, seals and masks of an attempt are bound to, sha256 in hex: its context, and its key
     list byte by byte.
 
@@ -140,8 +140,8 @@ def encode_keys(introduced: Sequence[Introduced]) -> bytes:
 
 def decode_keys(blob: bytes) -> tuple[Introduced, ...]:
     """Read the lines; WireError for what is none, for an id twice, and when they are not sorted by id."""
-    found = []
-    for line in blob.split(b"\n")[: MOST_CLIENTS + 1]:
+    introduced = []
+    for line in blob.split(b"\n")[: MAX_MASKED_CLIENTS + 1]:
         parts = line.split(b"\t")
         if len(parts) != 3 or len(line) > 2 * ADVERTISED_BYTES:
             raise WireError(
@@ -149,9 +149,9 @@ def decode_keys(blob: bytes) -> tuple[Introduced, ...]:
                 "and aggregator"
             )
         key, voucher = (part.decode("ascii", "replace") for part in parts[1:])
-        found.append(Introduced(decode_json(Advertised, parts[0]), key, voucher))
-    _check_ids([each.advertised.client_id for each in found])
-    return tuple(found)
+        introduced.append(Introduced(decode_json(Advertised, parts[0]), key, voucher))
+    _check_ids([client.advertised.client_id for client in introduced])
+    return tuple(introduced)
 
 
 def encode_ids(ids: Sequence[str]) -> bytes:
@@ -188,9 +188,9 @@ def decode_agreed(blob: bytes) -> tuple[bytes, tuple[Agreed, ...]]:
     WireError for other bytes, for an id twice, and for lines that are not sorted by id.
     """
     parts = blob.split(b"\n")
-    found = tuple(decode_json(Agreed, line) for line in parts[2 : MOST_CLIENTS + 3])
-    _check_ids([each.client_id for each in found])
-    return b"\n".join(parts[:2]), found
+    agreed = tuple(decode_json(Agreed, line) for line in parts[2 : MAX_MASKED_CLIENTS + 3])
+    _check_ids([agreement.client_id for agreement in agreed])
+    return b"\n".join(parts[:2]), agreed
 
 
 def encode_inbox(sealed: Mapping[str, bytes]) -> bytes:
@@ -230,15 +230,15 @@ def split_blob(blob: bytes, count: int, size: int) -> list[bytes]:
             f"{len(blob)} bytes, expected {size} for each of {count} clients; update the older of device and "
             "aggregator"
         )
-    return [blob[place : place + size] for place in range(0, len(blob), size)]
+    return [blob[start : start + size] for start in range(0, len(blob), size)]
 
 
 def _check_ids(ids: Sequence[str]) -> None:
     if (
-        len(ids) > MOST_CLIENTS
+        len(ids) > MAX_MASKED_CLIENTS
         or list(ids) != sorted(set(ids))
-        or not all(CLIENT_ID.fullmatch(each) for each in ids)
+        or not all(CLIENT_ID_PATTERN.fullmatch(client_id) for client_id in ids)
     ):
         raise WireError(
-            f"clients {' '.join(ids)[:100]!r}, expected at most {MOST_CLIENTS} ids, sorted, each once"
+            f"clients {' '.join(ids)[:100]!r}, expected at most {MAX_MASKED_CLIENTS} ids, sorted, each once"
         )

@@ -16,16 +16,16 @@ from typing import Literal
 
 Ranges = tuple[tuple[int, int], ...]
 
-JOINING = "joining"
-STOPPED = "stopped"
+JOINING_PHASE = "joining"
+STOPPED_PHASE = "stopped"
 PAUSED_BY_OPERATOR = "operator"
-REFUSES = "refuses "
+REFUSAL_PREFIX = "refuses "
 """How the `paused` of a device begins that refuses the plan or the tasks of this federation. It does not come
 back by itself.
 """
-DIVERGED = "diverged: "
+DIVERGED_PREFIX = "diverged: "
 """Follows `REFUSES` and the round where the device refuses a task because its loss is no finite number."""
-Outcome = Literal["ok", "wait", "missing", "rejected"]
+ReceiptOutcome = Literal["ok", "wait", "missing", "rejected"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,13 @@ from functools import cache
 from typing import Any, TypeGuard, TypeVar, get_args, get_origin, get_type_hints
 
 from edgefl.errors import WireError
-from edgefl.system.files import finite
+from edgefl.system.files import to_json_value
 
 MAX_JSON_BYTES = 64 * 1024
 MAX_TEXT = 1024
 MAX_ITEMS = 1024
 MAX_INTEGER = 2**63 - 1
-LARGEST = sys.float_info.max
+MAX_FLOAT = sys.float_info.max
 SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 T = TypeVar("T")
@@ -30,44 +30,44 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 @cache
-def _names(cls: Any) -> tuple[str, ...]:
+def _list_fields(cls: Any) -> tuple[str, ...]:
     return tuple(field.name for field in fields(cls))
 
 
-def max_bytes(cls: type) -> int:
+def find_max_bytes(cls: type) -> int:
     """Return how many bytes such a message may have: 64 KiB, or the class's own MAX_BYTES."""
     return int(getattr(cls, "MAX_BYTES", MAX_JSON_BYTES))
 
 
 def encode_json(message: Any) -> bytes:
     """Return a dataclass as JSON; WireError when it is larger than such a message may be."""
-    plain = {name: finite(getattr(message, name)) for name in _names(type(message))}  # type: ignore[arg-type]  # a class is hashable
-    return fitting(type(message), _ENCODER.encode(plain).encode())
+    values = {name: to_json_value(getattr(message, name)) for name in _list_fields(type(message))}  # type: ignore[arg-type]  # a class is hashable
+    return check_message_size(type(message), _ENCODER.encode(values).encode())
 
 
-def _optional(cls: type) -> frozenset[str]:
+def _list_optional(cls: type) -> frozenset[str]:
     return getattr(cls, "OPTIONAL", frozenset())
 
 
-def fitting(cls: type, payload: bytes) -> bytes:
+def check_message_size(cls: type, payload: bytes) -> bytes:
     """Return a message's JSON; WireError when it is larger than such a message may be."""
-    if len(payload) > (limit := max_bytes(cls)):
+    if len(payload) > (limit := find_max_bytes(cls)):
         raise WireError(
             f"{cls.__name__} is {len(payload)} bytes, expected at most {limit}; report fewer metrics"
         )
     return payload
 
 
-def _number(value: Any) -> float:
+def _read_number(value: Any) -> float:
     if value is None:
         return math.nan
     # A whole number may be larger
-    if isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST:
+    if isinstance(value, int | float) and not isinstance(value, bool) and -MAX_FLOAT <= value <= MAX_FLOAT:
         return float(value)
     raise ValueError("a number")
 
 
-def _whole(value: Any) -> int:
+def _read_integer(value: Any) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_INTEGER:
         return value
     raise ValueError("a whole number")
@@ -82,23 +82,23 @@ def _is_text(value: Any) -> TypeGuard[str]:
     )
 
 
-def _text(value: Any) -> str:
+def _read_text(value: Any) -> str:
     if _is_text(value):
         return value
     raise ValueError(f"text of at most {MAX_TEXT} whole characters")
 
 
-def _truth(value: Any) -> bool:
+def _read_bool(value: Any) -> bool:
     if isinstance(value, bool):
         return value
     raise ValueError("true or false")
 
 
-_READERS: Mapping[Any, Reader] = {float: _number, int: _whole, str: _text, bool: _truth}
+_READERS: Mapping[Any, Reader] = {float: _read_number, int: _read_integer, str: _read_text, bool: _read_bool}
 
 
 @cache
-def _reader(kind: Any) -> Reader:
+def _make_reader(kind: Any) -> Reader:
     """Return what reads a field of that type: it returns the value in it, or raises ValueError, which says
     what was expected.
 
@@ -109,13 +109,13 @@ def _reader(kind: Any) -> Reader:
     origin = get_origin(kind)
     inner = get_args(kind)
     if origin is tuple:
-        alike = len(inner) == 2 and inner[1] is Ellipsis
-        parts = tuple(_reader(part) for part in inner if part is not Ellipsis)
+        is_uniform = len(inner) == 2 and inner[1] is Ellipsis
+        parts = tuple(_make_reader(part) for part in inner if part is not Ellipsis)
 
         def read_list(value: Any) -> Any:
             if not isinstance(value, list) or len(value) > MAX_ITEMS:
                 raise ValueError(f"a list of at most {MAX_ITEMS}")
-            if alike:
+            if is_uniform:
                 return tuple(map(parts[0], value))
             if len(value) != len(parts):
                 raise ValueError(f"a list of {len(parts)}")
@@ -123,7 +123,7 @@ def _reader(kind: Any) -> Reader:
 
         return read_list
     if origin is Mapping:
-        read_item = _reader(inner[1])
+        read_item = _make_reader(inner[1])
 
         def read_object(value: Any) -> Any:
             if not isinstance(value, dict) or len(value) > MAX_ITEMS or not all(map(_is_text, value)):
@@ -135,31 +135,31 @@ def _reader(kind: Any) -> Reader:
     raise TypeError(f"{kind} has no JSON form")
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
         raise ValueError("a field stands there twice")
-    return found
+    return entries
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique)
+_DECODER = json.JSONDecoder(object_pairs_hook=_reject_duplicates)
 
 
 @cache
-def _readers(cls: type) -> Mapping[str, Reader]:
-    return {name: _reader(kind) for name, kind in get_type_hints(cls).items()}
+def _make_readers(cls: type) -> Mapping[str, Reader]:
+    return {name: _make_reader(kind) for name, kind in get_type_hints(cls).items()}
 
 
 def decode_json(cls: type[T], payload: bytes) -> T:
     """Read a message; WireError names message, field, what was received, what was expected."""
     name = cls.__name__
-    if len(payload) > (limit := max_bytes(cls)):
+    if len(payload) > (limit := find_max_bytes(cls)):
         raise WireError(f"{name} is {len(payload)} bytes, expected at most {limit}; the sender is not edgefl")
     try:
         raw = _DECODER.decode(payload.decode())
     except (ValueError, RecursionError) as error:
         raise WireError(f"{name} is not JSON: {str(error)[:200]}; the sender is not edgefl") from error
-    readers = _readers(cls)  # type: ignore[arg-type]  # a class is hashable
+    readers = _make_readers(cls)  # type: ignore[arg-type]  # a class is hashable
     if not isinstance(raw, dict):
         raise WireError(f"{name} is {type(raw).__name__}, expected an object; the sender is not edgefl")
     remedy = "sender and receiver run different versions of edgefl; update the older one"
@@ -168,7 +168,7 @@ def decode_json(cls: type[T], payload: bytes) -> T:
             raise WireError(
                 f"{name} has an unknown field {unknown[0][:80]!r}, expected {', '.join(readers)}; {remedy}"
             )
-        if missing := [key for key in readers if key not in raw and key not in _optional(cls)]:
+        if missing := [key for key in readers if key not in raw and key not in _list_optional(cls)]:
             raise WireError(f"{name} lacks the field {missing[0]!r}; {remedy}")
     values = {}
     for key, value in raw.items():

@@ -17,35 +17,43 @@ from safetensors.numpy import save as st_save
 
 from edgefl.errors import WireError
 from edgefl.plan.spec import TensorSpec
-from edgefl.system.format import some_of
+from edgefl.system.format import shorten_names
 from edgefl.types import Array, Weights
-from edgefl.wire.codecs import DEFLATE, ITEMSIZES, MARK, pack, parts_of, rounding, unpack
-from edgefl.wire.deflate import expand, squeeze
+from edgefl.wire.codecs import (
+    DEFLATE_SUFFIX,
+    ITEM_BYTES,
+    PART_SEPARATOR,
+    list_parts,
+    pack_array,
+    strip_suffixes,
+    unpack_array,
+)
+from edgefl.wire.deflate import deflate_blob, inflate_blob
 
-REMEDY = "it runs another plan; restart it"
+PLAN_REMEDY = "it runs another plan; restart it"
 MAX_HEADER_BYTES = 1024 * 1024
 DTYPES = {"float32": "F32", "float16": "F16", "int8": "I8", "uint32": "U32"}
 """What may travel, and its name in a safetensors header."""
 
 
-def specs_of(weights: Weights) -> tuple[TensorSpec, ...]:
+def list_specs(weights: Weights) -> tuple[TensorSpec, ...]:
     """Return name and shape of each array, in the mapping's order."""
     return tuple(TensorSpec(name, tuple(array.shape)) for name, array in weights.items())
 
 
-def payload_bytes(specs: tuple[TensorSpec, ...]) -> int:
+def count_payload_bytes(specs: tuple[TensorSpec, ...]) -> int:
     """Return the bytes of the values themselves."""
-    return sum(_bytes(spec) for spec in specs)
+    return sum(_count_bytes(spec) for spec in specs)
 
 
-def _bytes(spec: TensorSpec) -> int:
+def _count_bytes(spec: TensorSpec) -> int:
     return np.dtype(spec.dtype).itemsize * math.prod(spec.shape)
 
 
-def size_limit(specs: tuple[TensorSpec, ...]) -> int:
+def bound_blob_size(specs: tuple[TensorSpec, ...]) -> int:
     """Return the largest size in bytes that a blob of these tensors can have, header included."""
     header = sum(len(json.dumps(spec.name)) + 120 + 20 * len(spec.shape) for spec in specs)
-    return 16 + header + payload_bytes(specs)
+    return 16 + header + count_payload_bytes(specs)
 
 
 def encode_weights(weights: Weights) -> bytes:
@@ -87,13 +95,14 @@ def decode_weights(blob: bytes, specs: tuple[TensorSpec, ...], origin: str) -> d
     expected = {spec.name: spec for spec in specs}
     if unknown := [name for name in header if name not in expected]:
         raise WireError(
-            f"{origin} sent the unknown tensor {unknown[0][:200]!r}, expected {some_of(list(expected))}; "
-            f"{REMEDY}"
+            f"{origin} sent the unknown tensor {unknown[0][:200]!r}, expected "
+            f"{shorten_names(list(expected))}; "
+            f"{PLAN_REMEDY}"
         )
     spans = []
     for spec in specs:
         if spec.name not in header:
-            raise WireError(f"{origin} sent no tensor {spec.name!r}, expected {spec.shape}; {REMEDY}")
+            raise WireError(f"{origin} sent no tensor {spec.name!r}, expected {spec.shape}; {PLAN_REMEDY}")
         spans.append(_check_entry(header[spec.name], spec, origin))
     position = 0
     for low, high in sorted(spans):
@@ -123,7 +132,7 @@ def decode_weights(blob: bytes, specs: tuple[TensorSpec, ...], origin: str) -> d
     return weights
 
 
-def decode_part(blob: bytes, specs: tuple[TensorSpec, ...], origin: str) -> dict[str, Array]:
+def decode_subset(blob: bytes, specs: tuple[TensorSpec, ...], origin: str) -> dict[str, Array]:
     """Read some of these tensors, at least one, in the specs' order: a model that is a part of the plan's
     weights.
 
@@ -133,7 +142,8 @@ def decode_part(blob: bytes, specs: tuple[TensorSpec, ...], origin: str) -> dict
     chosen = tuple(spec for spec in specs if spec.name in header)
     if not chosen and not header:
         raise WireError(
-            f"{origin} sent no tensor, expected some of {some_of([spec.name for spec in specs])}; {REMEDY}"
+            f"{origin} sent no tensor, expected some of {shorten_names([spec.name for spec in specs])}; "
+            f"{PLAN_REMEDY}"
         )
     return decode_weights(blob, chosen or specs, origin)
 
@@ -142,14 +152,16 @@ def _check_entry(entry: Mapping[str, Any], spec: TensorSpec, origin: str) -> tup
     if entry.get("dtype") != DTYPES[spec.dtype]:
         raise WireError(
             f"{spec.name} of {origin} is {str(entry.get('dtype'))[:20]}, expected {DTYPES[spec.dtype]}; "
-            f"{REMEDY}"
+            f"{PLAN_REMEDY}"
         )
     shape = entry.get("shape")
     if shape != list(spec.shape):
         received = tuple(shape) if isinstance(shape, list) else shape
-        raise WireError(f"{spec.name} of {origin} is {str(received)[:100]}, expected {spec.shape}; {REMEDY}")
+        raise WireError(
+            f"{spec.name} of {origin} is {str(received)[:100]}, expected {spec.shape}; {PLAN_REMEDY}"
+        )
     offsets = entry.get("data_offsets")
-    size = _bytes(spec)
+    size = _count_bytes(spec)
     if not (
         isinstance(offsets, list)
         and len(offsets) == 2
@@ -171,67 +183,74 @@ def encode_models(models: Mapping[str, Weights], codec: str = "fp32") -> bytes:
         if not name or "/" in name:
             raise WireError(f"model name {name!r}, expected a name without a slash")
     flat = {f"{model}/{name}": array for model, weights in models.items() for name, array in weights.items()}
-    base = rounding(codec)
+    base = strip_suffixes(codec)
     if base == "fp32":
         blob = encode_weights(flat)
     else:
         blob = _save(
             {
-                _part(name, suffix): part
+                _name_part(name, suffix): part
                 for name, array in flat.items()
-                for suffix, part in pack(base, array).items()
+                for suffix, part in pack_array(base, array).items()
             }
         )
-    if not codec.endswith(DEFLATE):
+    if not codec.endswith(DEFLATE_SUFFIX):
         return blob
-    return squeeze(
-        blob, ITEMSIZES.get(base, 4), zlib.Z_DEFAULT_STRATEGY if base.startswith("top-") else zlib.Z_RLE
+    return deflate_blob(
+        blob, ITEM_BYTES.get(base, 4), zlib.Z_DEFAULT_STRATEGY if base.startswith("top-") else zlib.Z_RLE
     )
 
 
-def _part(name: str, suffix: str) -> str:
-    return f"{name}{MARK}{suffix}" if suffix else name
+def _name_part(name: str, suffix: str) -> str:
+    return f"{name}{PART_SEPARATOR}{suffix}" if suffix else name
 
 
-def model_specs(models: Mapping[str, tuple[TensorSpec, ...]], codec: str = "fp32") -> tuple[TensorSpec, ...]:
+def list_model_specs(
+    models: Mapping[str, tuple[TensorSpec, ...]], codec: str = "fp32"
+) -> tuple[TensorSpec, ...]:
     """Return the tensors of several models as they are named and packed in one blob."""
     return tuple(
-        TensorSpec(_part(f"{model}/{spec.name}", part.suffix), part.shape, part.dtype)
+        TensorSpec(_name_part(f"{model}/{spec.name}", part.suffix), part.shape, part.dtype)
         for model, specs in models.items()
         for spec in specs
-        for part in parts_of(rounding(codec), spec.shape)
+        for part in list_parts(strip_suffixes(codec), spec.shape)
     )
 
 
-def models_limit(models: Mapping[str, tuple[TensorSpec, ...]], codec: str) -> int:
+def bound_models_size(models: Mapping[str, tuple[TensorSpec, ...]], codec: str) -> int:
     """Return the largest size in bytes that `encode_models` gives of these.
 
     Deflating may add a thousandth to what it cannot shorten.
     """
-    limit = size_limit(model_specs(models, codec))
-    return limit if codec == rounding(codec) else limit + limit // 1000 + 64
+    limit = bound_blob_size(list_model_specs(models, codec))
+    return limit if codec == strip_suffixes(codec) else limit + limit // 1000 + 64
 
 
 def decode_models(
     blob: bytes, expected: Mapping[str, tuple[TensorSpec, ...]], origin: str, codec: str = "fp32"
 ) -> dict[str, dict[str, Array]]:
     """Read what `encode_models` wrote: any of the expected models, each one whole. Raises WireError."""
-    base = rounding(codec)
+    base = strip_suffixes(codec)
     if base != codec:
-        blob = expand(blob, ITEMSIZES.get(base, 4), size_limit(model_specs(expected, base)), origin)
+        blob = inflate_blob(
+            blob, ITEM_BYTES.get(base, 4), bound_blob_size(list_model_specs(expected, base)), origin
+        )
     header, _ = read_header(blob, origin)
     sent = {name.split("/", 1)[0] for name in header}
     if unknown := sorted(sent - set(expected)):
         raise WireError(
-            f"{origin} sent the unknown model {unknown[0][:100]!r}, expected {some_of(list(expected))}; "
-            f"{REMEDY}"
+            f"{origin} sent the unknown model {unknown[0][:100]!r}, expected "
+            f"{shorten_names(list(expected))}; "
+            f"{PLAN_REMEDY}"
         )
     chosen = {model: specs for model, specs in expected.items() if model in sent}
-    flat = decode_weights(blob, model_specs(chosen, base), origin)
+    flat = decode_weights(blob, list_model_specs(chosen, base), origin)
 
-    def array(model: str, spec: TensorSpec) -> Array:
+    def unpack_tensor(model: str, spec: TensorSpec) -> Array:
         name = f"{model}/{spec.name}"
-        parts = {part.suffix: flat[_part(name, part.suffix)] for part in parts_of(base, spec.shape)}
-        return unpack(base, parts, spec.shape, f"{name} of {origin}")
+        parts = {part.suffix: flat[_name_part(name, part.suffix)] for part in list_parts(base, spec.shape)}
+        return unpack_array(base, parts, spec.shape, f"{name} of {origin}")
 
-    return {model: {spec.name: array(model, spec) for spec in specs} for model, specs in chosen.items()}
+    return {
+        model: {spec.name: unpack_tensor(model, spec) for spec in specs} for model, specs in chosen.items()
+    }

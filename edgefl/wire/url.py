@@ -13,8 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 from edgefl.errors import LinkError
 
-BETWEEN = re.compile(r",(?=mqtts?://)")
-PROTOCOLS = {"": 4, "protocol=3.1.1": 4, "protocol=5": 5}
+URL_SEPARATOR = re.compile(r",(?=mqtts?://)")
+PROTOCOL_VERSIONS = {"": 4, "protocol=3.1.1": 4, "protocol=5": 5}
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Broker:
     username: str
     password: str
     protocol: int
-    shown: str
+    display_url: str
 
 
 def parse_urls(urls: str) -> tuple[Broker, ...]:
@@ -38,13 +38,13 @@ def parse_urls(urls: str) -> tuple[Broker, ...]:
 
     LinkError for anything else, or when they do not speak alike.
     """
-    found = tuple(parse_url(url) for url in BETWEEN.split(urls))
-    if len({(broker.tls, broker.protocol) for broker in found}) > 1:
+    brokers = tuple(parse_url(url) for url in URL_SEPARATOR.split(urls))
+    if len({(broker.tls, broker.protocol) for broker in brokers}) > 1:
         raise LinkError(
-            f"brokers {without_password(urls)!r} differ in mqtt, mqtts or protocol; expected the same for "
+            f"brokers {hide_password(urls)!r} differ in mqtt, mqtts or protocol; expected the same for "
             "all of a cluster"
         )
-    return found
+    return brokers
 
 
 def parse_url(url: str) -> Broker:
@@ -59,9 +59,9 @@ def parse_url(url: str) -> Broker:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise LinkError(f"broker {without_password(url)!r}: {error}, {example}") from error
+        raise LinkError(f"broker {hide_password(url)!r}: {error}, {example}") from error
     host = parts.hostname
-    protocol = PROTOCOLS.get(parts.query)
+    protocol = PROTOCOL_VERSIONS.get(parts.query)
     if (
         parts.scheme not in ("mqtt", "mqtts")
         or not host
@@ -69,13 +69,13 @@ def parse_url(url: str) -> Broker:
         or parts.path not in ("", "/")
         or protocol is None
     ):
-        raise LinkError(f"broker {without_password(url)!r}, {example}")
+        raise LinkError(f"broker {hide_password(url)!r}, {example}")
     tls = parts.scheme == "mqtts"
     user = unquote(parts.username or ""), unquote(parts.password or "")
-    return Broker(host, port or (8883 if tls else 1883), tls, *user, protocol, without_password(url))
+    return Broker(host, port or (8883 if tls else 1883), tls, *user, protocol, hide_password(url))
 
 
-def without_password(urls: str) -> str:
+def hide_password(urls: str) -> str:
     """Return one url or several as they may be shown."""
-    cut = (url.rpartition("@") for url in BETWEEN.split(urls))
-    return ",".join(f"{head.partition('//')[0]}//...@{tail}" if at else tail for head, at, tail in cut)
+    parts = (url.rpartition("@") for url in URL_SEPARATOR.split(urls))
+    return ",".join(f"{head.partition('//')[0]}//...@{tail}" if at else tail for head, at, tail in parts)

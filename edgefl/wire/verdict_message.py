@@ -3,13 +3,22 @@
 import math
 from typing import get_args
 
-from edgefl.verdict import FIGURES, KINDS, Comparison, DeviceFigures, Verdict, least_gained
+from edgefl.verdict import (
+    DEVICE_FIGURES,
+    MODEL_KINDS,
+    Comparison,
+    DeviceFigures,
+    FederationVerdict,
+    select_least_gained,
+)
 from edgefl.wire import messages
 
-DIGITS = 5
+FIGURE_DIGITS = 5
 
 
-def verdict_message(verdict: Verdict, session: str, ts: float, *, with_rows: bool) -> messages.Verdict:
+def make_verdict_message(
+    verdict: FederationVerdict, session: str, ts: float, *, with_rows: bool
+) -> messages.Verdict:
     """Return the message of a verdict.
 
     Args:
@@ -18,27 +27,27 @@ def verdict_message(verdict: Verdict, session: str, ts: float, *, with_rows: boo
         ts: seconds since 1970.
         with_rows: whether the figures of single devices travel.
     """
-    rows = least_gained(verdict.rows, messages.Verdict.MAX_ROWS) if with_rows else ()
+    rows = select_least_gained(verdict.rows, messages.Verdict.MAX_ROWS) if with_rows else ()
     return messages.Verdict(
         session=session,
         measure=verdict.measure,
         devices=verdict.devices,
-        means={name: _sent(value) for name, value in verdict.means.items()},
-        worst={name: _sent(value) for name, value in verdict.worst.items()},
+        means={name: _round_figure(value) for name, value in verdict.means.items()},
+        worst={name: _round_figure(value) for name, value in verdict.worst.items()},
         better=verdict.better,
         as_good=verdict.as_good,
         worse=verdict.worse,
         overall=verdict.overall,
-        gain_points=_sent(verdict.gain_points),
+        gain_points=_round_figure(verdict.gain_points),
         kinds=verdict.kinds,
         sentence=verdict.sentence,
         rows=tuple(
             (
                 row.id,
-                _sent(row.local),
-                _sent(row.federated),
-                _sent(row.shipped),
-                _sent(row.int8),
+                _round_figure(row.local),
+                _round_figure(row.federated),
+                _round_figure(row.shipped),
+                _round_figure(row.int8),
                 row.kind,
                 row.comparison,
             )
@@ -48,31 +57,31 @@ def verdict_message(verdict: Verdict, session: str, ts: float, *, with_rows: boo
     )
 
 
-def read_verdict(message: messages.Verdict) -> Verdict:
+def read_verdict(message: messages.Verdict) -> FederationVerdict:
     """Return the verdict of a message. A figure that is impossible and a word that is unknown are missing.
 
     Ids and sentence are text from the network: pass them through `printable` before printing them.
     """
-    return Verdict(
+    return FederationVerdict(
         measure=message.measure,
         devices=message.devices,
-        means={name: _share(message.means.get(name)) for name in FIGURES},
-        worst={name: _share(message.worst.get(name)) for name in FIGURES},
+        means={name: _accept_fraction(message.means.get(name)) for name in DEVICE_FIGURES},
+        worst={name: _accept_fraction(message.worst.get(name)) for name in DEVICE_FIGURES},
         better=message.better,
         as_good=message.as_good,
         worse=message.worse,
-        overall=_comparison(message.overall),
-        gain_points=_between(message.gain_points, -100.0, 100.0),
-        kinds={kind: message.kinds.get(kind, 0) for kind in KINDS},
+        overall=_parse_comparison(message.overall),
+        gain_points=_accept_between(message.gain_points, -100.0, 100.0),
+        kinds={kind: message.kinds.get(kind, 0) for kind in MODEL_KINDS},
         rows=tuple(
             DeviceFigures(
                 id=client_id,
-                local=_share(local),
-                federated=_share(federated),
-                shipped=_share(shipped),
-                int8=_share(int8),
-                kind=kind if kind in KINDS else "",
-                comparison=_comparison(comparison),
+                local=_accept_fraction(local),
+                federated=_accept_fraction(federated),
+                shipped=_accept_fraction(shipped),
+                int8=_accept_fraction(int8),
+                kind=kind if kind in MODEL_KINDS else "",
+                comparison=_parse_comparison(comparison),
             )
             for client_id, local, federated, shipped, int8, kind, comparison in message.rows
         ),
@@ -80,18 +89,18 @@ def read_verdict(message: messages.Verdict) -> Verdict:
     )
 
 
-def _sent(value: float | None) -> float:
-    return math.nan if value is None else round(value, DIGITS)
+def _round_figure(value: float | None) -> float:
+    return math.nan if value is None else round(value, FIGURE_DIGITS)
 
 
-def _share(value: float | None) -> float | None:
-    return _between(value, 0.0, 1.0)
+def _accept_fraction(value: float | None) -> float | None:
+    return _accept_between(value, 0.0, 1.0)
 
 
-def _between(value: float | None, least: float, most: float) -> float | None:
+def _accept_between(value: float | None, least: float, most: float) -> float | None:
     # NaN is between nothing
     return value if value is not None and least <= value <= most else None
 
 
-def _comparison(text: str) -> Comparison:
-    return next((each for each in get_args(Comparison) if each == text), "")
+def _parse_comparison(text: str) -> Comparison:
+    return next((comparison for comparison in get_args(Comparison) if comparison == text), "")

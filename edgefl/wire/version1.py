@@ -4,8 +4,8 @@ side must be updated.
 
 from dataclasses import dataclass
 
-VERSION = 1
-PREFIX = f"edgefl/v{VERSION}"
+OLD_PROTOCOL_VERSION = 1
+OLD_TOPIC_PREFIX = f"edgefl/v{OLD_PROTOCOL_VERSION}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,19 +24,19 @@ class State:
     signature: str = ""
 
 
-def state_topic(federation: str) -> str:
+def format_state_topic(federation: str) -> str:
     """Return the topic on which a version 1 aggregator publishes its retained state.
 
     `+` stands for any federation.
     """
-    return f"{PREFIX}/{federation}/state"
+    return f"{OLD_TOPIC_PREFIX}/{federation}/state"
 
 
-def status_topic(federation: str) -> str:
+def format_status_topic(federation: str) -> str:
     """Return the subscription for the status of all devices of version 1."""
-    return f"{PREFIX}/{federation}/device/+/status"
+    return f"{OLD_TOPIC_PREFIX}/{federation}/device/+/status"
 
 
 def is_version1(topic: str) -> bool:
     """Return whether a topic belongs to version 1."""
-    return topic.startswith(f"{PREFIX}/")
+    return topic.startswith(f"{OLD_TOPIC_PREFIX}/")

@@ -7,13 +7,13 @@ from edgefl.errors import ExportError
 from firmware_export.certificate.resource_usage import TargetCost
 from firmware_export.codegen.c_source import LayerCost
 
-FLASH_WAYS = (
+FLASH_REMEDIES = (
     "--weights 3, or 4: of a dense layer's weights the C then keeps so many bits",
     "fewer experts (num_experts of [algorithm]), or pfl-mfe, whose experts share their convolutions",
     "a smaller layer there (options of [model]: filters, hidden) and a new federation, or a part with more "
     "flash",
 )
-RAM_WAYS = (
+RAM_REMEDIES = (
     "fewer filters, or a larger stride or pooling, in that layer (options of [model]), and a new federation",
     "smaller samples (input_shape of [model])",
     "a part with more RAM",
@@ -33,32 +33,39 @@ def check_budget(budget: Budget, cost: TargetCost, layers: Sequence[LayerCost]) 
     problems = []
     if budget.flash_bytes and cost.flash_bytes > budget.flash_bytes:
         largest = sorted(layers, key=lambda layer: -layer.weight_bytes)
-        told = ", ".join(f"{layer.name} {layer.weight_bytes:,}" for layer in largest[:3])
+        listed = ", ".join(f"{layer.name} {layer.weight_bytes:,}" for layer in largest[:3])
         problems.append(
-            _problem(
+            _describe_problem(
                 "flash",
                 cost.target,
                 cost.flash_bytes,
                 budget.flash_bytes,
-                f"most weights, bytes: {told}",
-                FLASH_WAYS,
+                f"most weights, bytes: {listed}",
+                FLASH_REMEDIES,
             )
         )
     needed = cost.ram_bytes + cost.stack_bytes
     if budget.ram_bytes and needed > budget.ram_bytes:
         largest = sorted(layers, key=lambda layer: -layer.output_bytes)
-        told = ", ".join(f"{layer.name} {layer.output_bytes:,}" for layer in largest[:3])
+        listed = ", ".join(f"{layer.name} {layer.output_bytes:,}" for layer in largest[:3])
         problems.append(
-            _problem(
-                "RAM", cost.target, needed, budget.ram_bytes, f"largest outputs, bytes: {told}", RAM_WAYS
+            _describe_problem(
+                "RAM",
+                cost.target,
+                needed,
+                budget.ram_bytes,
+                f"largest outputs, bytes: {listed}",
+                RAM_REMEDIES,
             )
         )
     if problems:
         raise ExportError("\n".join(problems))
 
 
-def _problem(kind: str, target: str, needed: int, allowed: int, where: str, ways: Sequence[str]) -> str:
-    listed = "".join(f"\n  {number}. {way}" for number, way in enumerate(ways, 1))
+def _describe_problem(
+    kind: str, target: str, needed: int, allowed: int, where: str, remedies: Sequence[str]
+) -> str:
+    listed = "".join(f"\n  {number}. {remedy}" for number, remedy in enumerate(remedies, 1))
     return (
         f"the model needs {needed:,} bytes of {kind} on {target}, expected {allowed:,} at most: "
         f"{needed - allowed:,} too many ({where}). Three ways out:{listed}"

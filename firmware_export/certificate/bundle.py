@@ -10,37 +10,37 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.errors import ExportError
-from edgefl.system.files import SECRET, write_atomic
+from edgefl.system.files import SECRET_MODE, write_atomic
 from edgefl.types import Array, Labels
 from firmware_export.certificate.certificate import (
-    NAME,
-    Request,
+    CERTIFICATE_FILE,
+    ExportRequest,
     make_certificate,
-    quantization_of,
     read_certificate,
+    read_quantization,
 )
-from firmware_export.certificate.golden import Golden, encode_golden, make_golden
-from firmware_export.certificate.tflm import tflm_files
-from firmware_export.codegen.c_source import CSource, generate
-from firmware_export.firmware.field_program import Updates
-from firmware_export.firmware.project import project_files
-from firmware_export.firmware.report_html import report_html
+from firmware_export.certificate.golden import GoldenVectors, encode_golden, make_golden
+from firmware_export.certificate.tflm import make_tflm_files
+from firmware_export.codegen.c_source import CSource, generate_c
+from firmware_export.firmware.field_program import UpdateSettings
+from firmware_export.firmware.project import make_project_files
+from firmware_export.firmware.report_html import render_certificate_html
 from firmware_export.firmware.targets import TARGETS
 from firmware_export.tflite.graph import read_graph
 
-MODEL = "model.tflite"
-MODEL_FLOAT = "model_float.tflite"
-GOLDEN = "golden.npz"
-REPORT = "report.html"
-NOTE = "report.json"
-PRIVATE = (GOLDEN, "firmware/samples.bin")
+MODEL_FILE = "model.tflite"
+FLOAT_MODEL_FILE = "model_float.tflite"
+GOLDEN_FILE = "golden.npz"
+REPORT_HTML_FILE = "report.html"
+REPORT_JSON_FILE = "report.json"
+PRIVATE_FILES = (GOLDEN_FILE, "firmware/samples.bin")
 """Files that hold samples of the device."""
-SHOWN = 10
+FIRMWARE_SAMPLES = 10
 """Samples in the firmware project's samples.bin."""
 
 
 def write_bundle(
-    out: Path, x: Array, y: Labels, request: Request, old: Collection[str] = ()
+    out: Path, x: Array, y: Labels, request: ExportRequest, old: Collection[str] = ()
 ) -> dict[str, Any]:
     """Complete a folder that holds model.tflite, model_float.tflite and report.json; returns the certificate.
 
@@ -49,23 +49,25 @@ def write_bundle(
     there. Raises ExportError as `make_certificate` does, or when the folder cannot be written.
     """
     try:
-        old = {*old, *take_away_certificate(out)}
-        model = (out / MODEL).read_bytes()
-        model_float = (out / MODEL_FLOAT).read_bytes()
-        source = generate(model, threshold=request.threshold)
+        old = {*old, *remove_certificate(out)}
+        model = (out / MODEL_FILE).read_bytes()
+        model_float = (out / FLOAT_MODEL_FILE).read_bytes()
+        source = generate_c(model, threshold=request.threshold)
         golden = make_golden(model, x, y)
         certificate = make_certificate(model, model_float, source, golden, request)
-        certificate["quantization"] = quantization_of((out / NOTE).read_bytes())
-        made = derived_files(model, source, golden, request, certificate)
-        made[GOLDEN] = encode_golden(golden)
-        for name, content in made.items():
-            write_atomic(out / name, content, SECRET if name in PRIVATE else None)
-        kept = {name: (out / name).read_bytes() for name in (MODEL, MODEL_FLOAT, NOTE)}
-        certificate["files"] = {
-            name: sha256(content).hexdigest() for name, content in sorted({**kept, **made}.items())
+        certificate["quantization"] = read_quantization((out / REPORT_JSON_FILE).read_bytes())
+        derived = derive_files(model, source, golden, request, certificate)
+        derived[GOLDEN_FILE] = encode_golden(golden)
+        for name, content in derived.items():
+            write_atomic(out / name, content, SECRET_MODE if name in PRIVATE_FILES else None)
+        exported = {
+            name: (out / name).read_bytes() for name in (MODEL_FILE, FLOAT_MODEL_FILE, REPORT_JSON_FILE)
         }
-        remove_derived(out, old - certificate["files"].keys())
-        write_atomic(out / NAME, dumps(certificate, indent=1).encode())
+        certificate["files"] = {
+            name: sha256(content).hexdigest() for name, content in sorted({**exported, **derived}.items())
+        }
+        remove_derived_files(out, old - certificate["files"].keys())
+        write_atomic(out / CERTIFICATE_FILE, dumps(certificate, indent=1).encode())
     except OSError as error:
         raise ExportError(
             f"cannot write the export to {out}: {error}; choose another directory with -o"
@@ -73,13 +75,17 @@ def write_bundle(
     return certificate
 
 
-def derived_files(
-    model: bytes, source: CSource, golden: Golden, request: Request, certificate: Mapping[str, Any]
+def derive_files(
+    model: bytes,
+    source: CSource,
+    golden: GoldenVectors,
+    request: ExportRequest,
+    certificate: Mapping[str, Any],
 ) -> dict[str, bytes]:
     """Return every file that follows from the model, the golden vectors and the certificate's figures."""
     target = TARGETS[request.target]
     text = {f"c/{name}": content for name, content in source.files.items()}
-    tflm = tflm_files(
+    tflm = make_tflm_files(
         model,
         read_graph(model),
         int(certificate["tflm"]["arena_bytes"]),
@@ -87,38 +93,41 @@ def derived_files(
     )
     text |= {f"tflm/{name}": content for name, content in tflm.items()}
     updates = (
-        Updates(request.update_key, source.part_bytes, request.update_device) if request.update_key else None
+        UpdateSettings(request.update_key, source.part_bytes, request.update_device)
+        if request.update_key
+        else None
     )
     text |= {
-        f"firmware/{name}": content for name, content in project_files(source.files, target, updates).items()
+        f"firmware/{name}": content
+        for name, content in make_project_files(source.files, target, updates).items()
     }
-    text[REPORT] = report_html(certificate)
+    text[REPORT_HTML_FILE] = render_certificate_html(certificate)
     return {name: content.encode() for name, content in text.items()} | {
-        "firmware/samples.bin": golden.inputs[:SHOWN].tobytes()
+        "firmware/samples.bin": golden.inputs[:FIRMWARE_SAMPLES].tobytes()
     }
 
 
-def remove_derived(out: Path, names: Collection[str]) -> None:
+def remove_derived_files(out: Path, names: Collection[str]) -> None:
     """Remove what an earlier export made of its model, by name."""
-    for name in set(names) - {MODEL, MODEL_FLOAT, NOTE}:
+    for name in set(names) - {MODEL_FILE, FLOAT_MODEL_FILE, REPORT_JSON_FILE}:
         (out / name).unlink(missing_ok=True)
 
 
-def take_away_certificate(out: Path) -> set[str]:
+def remove_certificate(out: Path) -> set[str]:
     """Remove the certificate of an earlier export; returns the names of the files that it speaks of.
 
     To be done before anything else is written: an export that is killed leaves no certificate.
     """
     try:
-        blob = (out / NAME).read_bytes()
+        blob = (out / CERTIFICATE_FILE).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return set()
-    found: set[str] = set()
+    names: set[str] = set()
     with suppress(ExportError):
-        found = {
+        names = {
             name
             for name in read_certificate(blob)["files"]
             if not Path(name).is_absolute() and ".." not in Path(name).parts
         }
-    (out / NAME).unlink()
-    return found
+    (out / CERTIFICATE_FILE).unlink()
+    return names

@@ -15,25 +15,25 @@ from edgefl import __version__
 from edgefl.errors import ExportError
 from edgefl.system.files import parse_json
 from firmware_export.certificate.budget import Budget, check_budget
-from firmware_export.certificate.golden import Golden, accuracies
-from firmware_export.certificate.parity import EQUAL, Place, run_everywhere, run_skipping, sha256_of
-from firmware_export.certificate.resource_usage import cost_of, profile
-from firmware_export.certificate.tflm import operators
-from firmware_export.certificate.tflm_runner import arena_bytes, micro_version
-from firmware_export.codegen.c_source import CSource, generate
+from firmware_export.certificate.golden import GoldenVectors, compare_accuracy
+from firmware_export.certificate.parity import EQUAL, ParityResult, hash_outputs, run_everywhere, run_skipping
+from firmware_export.certificate.resource_usage import extract_cost, profile_layers
+from firmware_export.certificate.tflm import list_operators
+from firmware_export.certificate.tflm_runner import measure_arena_bytes, read_tflm_version
+from firmware_export.codegen.c_source import CSource, generate_c
 from firmware_export.firmware.targets import TARGETS
-from firmware_export.firmware.toolchain import ARM, CC, QEMU, missing, version_of
-from firmware_export.quantize.report import warnings_of
+from firmware_export.firmware.toolchain import ARM_GCC, CC, QEMU, explain_missing_tools, read_tool_version
+from firmware_export.quantize.report import find_warnings
 from firmware_export.tflite.graph import read_graph
-from firmware_export.tflite.interpreter import load
+from firmware_export.tflite.interpreter import load_tflite
 
-NAME = "certificate.json"
-FORMAT = 1
-QUANTIZATION = ("route", "quantizer", "recipe", "calibration_samples", "mixing", "held_out")
+CERTIFICATE_FILE = "certificate.json"
+CERTIFICATE_FORMAT = 1
+QUANTIZATION_KEYS = ("route", "quantizer", "recipe", "calibration_samples", "mixing", "held_out")
 
 
 @dataclass(frozen=True)
-class Request:
+class ExportRequest:
     """What an export was asked for: the target's name, the budget, the gate value under which an expert is
     skipped, and the public key (base64) that the firmware's updates are signed with, "" for none, and the id
     of the device that takes them.
@@ -50,9 +50,9 @@ def make_certificate(
     model: bytes,
     model_float: bytes,
     source: CSource,
-    golden: Golden,
-    request: Request,
-    places: Sequence[str] = tuple(TARGETS),
+    golden: GoldenVectors,
+    request: ExportRequest,
+    target_names: Sequence[str] = tuple(TARGETS),
 ) -> dict[str, Any]:
     """Build, run and measure everything; returns the certificate without `files`, as JSON holds it.
 
@@ -62,25 +62,25 @@ def make_certificate(
     target = TARGETS[request.target]
     check_measurable(request)
     graph = read_graph(model)
-    loaded = load(model)
-    arena = arena_bytes(model)
-    targets = [TARGETS[name] for name in places]
-    exact = generate(model) if request.threshold else source
+    loaded = load_tflite(model)
+    arena = measure_arena_bytes(model)
+    targets = [TARGETS[name] for name in target_names]
+    exact = generate_c(model) if request.threshold else source
     compared = run_everywhere(exact.files, golden, targets, request.target)
     ran = compared
     skipping = None
     if request.threshold:
         ran, skipping = run_skipping(source.files, golden, targets, request.target)
-    costs = [cost for cost in map(cost_of, ran) if cost is not None]
+    costs = [cost for cost in map(extract_cost, ran) if cost is not None]
     layers = source.layers
-    own = next((cost for cost in costs if cost.target == request.target), None)
-    if own is not None:
-        check_budget(request.budget, own, layers)
+    target_cost = next((cost for cost in costs if cost.target == request.target), None)
+    if target_cost is not None:
+        check_budget(request.budget, target_cost, layers)
         if not target.is_host:
-            layers = profile(source.files, layers, request.target, golden.inputs)
-    found: dict[str, Any] = plain(
+            layers = profile_layers(source.files, layers, request.target, golden.inputs)
+    certificate: dict[str, Any] = normalize_json(
         {
-            "certificate": FORMAT,
+            "certificate": CERTIFICATE_FORMAT,
             "edgefl": __version__,
             "target": request.target,
             "threshold": request.threshold,
@@ -93,29 +93,33 @@ def make_certificate(
                 "input_shape": loaded.shape,
                 "input_scale": loaded.scale,
                 "input_zero_point": loaded.zero_point,
-                "operators": operators(graph),
+                "operators": list_operators(graph),
                 "parts": source.parts,
             },
-            "tools": tools(),
-            "warnings": warnings_of(golden.outputs),
-            "golden": {"samples": len(golden.y), "outputs_sha256": sha256_of(golden.outputs)},
-            "parity": [_micro(golden), *map(_of_place, compared)],
-            "skipping": skipping and {**skipping, "instructions_all_run": _worst(compared, request.target)},
-            "accuracy": asdict(accuracies(golden, model_float)),
+            "tools": list_tool_versions(),
+            "warnings": find_warnings(golden.outputs),
+            "golden": {"samples": len(golden.y), "outputs_sha256": hash_outputs(golden.outputs)},
+            "parity": [_make_reference_row(golden), *map(_make_parity_row, compared)],
+            "skipping": skipping
+            and {**skipping, "instructions_all_run": _find_worst_instructions(compared, request.target)},
+            "accuracy": asdict(compare_accuracy(golden, model_float)),
             "cost": [asdict(cost) for cost in costs],
             "tflm": {"arena_bytes": arena, "model_bytes": len(model)},
             "layers": [asdict(layer) for layer in layers],
         }
     )
-    return found
+    return certificate
 
 
-def tools() -> dict[str, str]:
+def list_tool_versions() -> dict[str, str]:
     """Return the versions of what a certificate's figures depend on, "" for what is not here."""
-    return {"tflite-micro": micro_version(), **{tool: version_of(tool) for tool in (CC, ARM, QEMU)}}
+    return {
+        "tflite-micro": read_tflm_version(),
+        **{tool: read_tool_version(tool) for tool in (CC, ARM_GCC, QEMU)},
+    }
 
 
-def plain(value: Any) -> Any:
+def normalize_json(value: Any) -> Any:
     """Return the value as it is after a way through JSON."""
     result: Any = json.loads(json.dumps(value))
     return result
@@ -124,36 +128,37 @@ def plain(value: Any) -> Any:
 def read_certificate(blob: bytes) -> dict[str, Any]:
     """Return a certificate; ExportError when it is damaged or of another format."""
     try:
-        found = parse_json(blob)
-        if found["certificate"] != FORMAT:
+        certificate = parse_json(blob)
+        if certificate["certificate"] != CERTIFICATE_FORMAT:
             raise ExportError(
-                f"certificate.json is of format {found['certificate']!r}, expected {FORMAT}; update edgefl, "
+                f"certificate.json is of format {certificate['certificate']!r}, expected "
+                f"{CERTIFICATE_FORMAT}; update edgefl, "
                 "or export again"
             )
-        if not isinstance(found["files"], dict) or found["target"] not in TARGETS:
+        if not isinstance(certificate["files"], dict) or certificate["target"] not in TARGETS:
             raise ValueError("files or target")
     except (ValueError, KeyError, TypeError) as error:
         raise ExportError(f"certificate.json is damaged: {error!r}; export again") from error
-    return dict(found)
+    return dict(certificate)
 
 
-def quantization_of(note: bytes) -> dict[str, Any]:
+def read_quantization(report: bytes) -> dict[str, Any]:
     """Return how the model was quantized and what it mixes, of a report.json.
 
     ExportError when that is damaged.
     """
     try:
-        found = parse_json(note)
-        return {key: found[key] for key in QUANTIZATION if key in found}
+        values = parse_json(report)
+        return {key: values[key] for key in QUANTIZATION_KEYS if key in values}
     except (ValueError, TypeError) as error:
         raise ExportError(f"report.json is damaged: {error!r}; export again") from error
 
 
-def check_measurable(request: Request) -> None:
+def check_measurable(request: ExportRequest) -> None:
     """Raise ExportError when what a target's export needs is not here: tflite-micro, and for a budget a
     compiler and QEMU.
     """
-    micro_version()
+    read_tflm_version()
     if not (request.budget.ram_bytes or request.budget.flash_bytes):
         return
     if TARGETS[request.target].is_host:
@@ -161,49 +166,49 @@ def check_measurable(request: Request) -> None:
             "--ram and --flash are of a microcontroller, the target is host; give --target cortex-m4, or "
             "leave them out"
         )
-    if reason := missing(ARM, QEMU):
+    if reason := explain_missing_tools(ARM_GCC, QEMU):
         raise ExportError(f"--ram and --flash cannot be checked: {reason}")
 
 
-def request_of(certificate: Mapping[str, Any]) -> Request:
+def read_request(certificate: Mapping[str, Any]) -> ExportRequest:
     """Return what a certificate's export was asked for."""
     try:
         budget = Budget(int(certificate["budget"]["ram_bytes"]), int(certificate["budget"]["flash_bytes"]))
         key = str(certificate["update_key"])
         device = str(certificate.get("update_device", ""))
-        return Request(str(certificate["target"]), budget, float(certificate["threshold"]), key, device)
+        return ExportRequest(str(certificate["target"]), budget, float(certificate["threshold"]), key, device)
     except (ValueError, KeyError, TypeError) as error:
         raise ExportError(f"certificate.json is damaged: {error!r}; export again") from error
 
 
-def _worst(places: Sequence[Place], name: str) -> int:
+def _find_worst_instructions(results: Sequence[ParityResult], name: str) -> int:
     return next(
         (
             cost.instructions_worst
-            for cost in map(cost_of, places)
+            for cost in map(extract_cost, results)
             if cost is not None and cost.target == name
         ),
         0,
     )
 
 
-def _micro(golden: Golden) -> dict[str, Any]:
+def _make_reference_row(golden: GoldenVectors) -> dict[str, Any]:
     return {
         "place": "tflite-micro",
         "status": EQUAL,
         "samples": len(golden.y),
         "reason": "",
-        "tools": f"tflite-micro {micro_version()}",
-        "outputs_sha256": sha256_of(golden.outputs),
+        "tools": f"tflite-micro {read_tflm_version()}",
+        "outputs_sha256": hash_outputs(golden.outputs),
     }
 
 
-def _of_place(place: Place) -> dict[str, Any]:
+def _make_parity_row(result: ParityResult) -> dict[str, Any]:
     return {
-        "place": place.name,
-        "status": place.status,
-        "samples": place.samples,
-        "reason": place.reason,
-        "tools": place.tools,
-        "outputs_sha256": place.outputs_sha256,
+        "place": result.name,
+        "status": result.status,
+        "samples": result.samples,
+        "reason": result.reason,
+        "tools": result.tools,
+        "outputs_sha256": result.outputs_sha256,
     }

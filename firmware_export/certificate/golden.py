@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from edgefl.errors import ExportError
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import Array, Labels, Shard
-from firmware_export.certificate.tflm_runner import micro_outputs
-from firmware_export.tflite.interpreter import load, outputs, quantize_input
+from firmware_export.certificate.tflm_runner import run_tflm
+from firmware_export.tflite.interpreter import load_tflite, quantize_input, run_samples
 
 
 @dataclass(frozen=True)
-class Golden:
+class GoldenVectors:
     """x: float32[n, *shape]; y: int64[n]; inputs: int8[n, *shape]; outputs: int8[n, classes], of
     tflite-micro.
     """
@@ -42,7 +42,7 @@ class ClassAccuracy:
 
 
 @dataclass(frozen=True)
-class Accuracies:
+class AccuracyComparison:
     """Shares of right answers over all samples and by class; agreement: the share of samples where int8
     answers as float does.
     """
@@ -54,30 +54,30 @@ class Accuracies:
     by_class: tuple[ClassAccuracy, ...]
 
 
-def choose(shard: Shard, count: int, seed: int) -> tuple[Array, Labels]:
+def choose_golden_samples(shard: Shard, count: int, seed: int) -> tuple[Array, Labels]:
     """Return up to `count` held-out samples and their labels in their order.
 
     Training samples where nothing is held out.
     """
     x, y = (shard.x_test, shard.y_test) if len(shard.y_test) else (shard.x_train, shard.y_train)
-    picked = np.sort(rng_for(seed, 0, "golden").permutation(len(y))[:count])
+    picked = np.sort(derive_rng(seed, 0, "golden").permutation(len(y))[:count])
     return x[picked], y[picked]
 
 
-def make_golden(model: bytes, x: Array, y: Labels) -> Golden:
+def make_golden(model: bytes, x: Array, y: Labels) -> GoldenVectors:
     """Return the vectors of an int8 model. ExportError when its input is not int8."""
-    loaded = load(model)
+    loaded = load_tflite(model)
     if loaded.dtype != np.int8:
         raise ExportError(
             f"the model takes {np.dtype(loaded.dtype)}, expected int8; export the mixture again"
         )
     inputs = quantize_input(loaded, x)
-    return Golden(np.asarray(x, np.float32), np.asarray(y, np.int64), inputs, micro_outputs(model, inputs))
+    return GoldenVectors(np.asarray(x, np.float32), np.asarray(y, np.int64), inputs, run_tflm(model, inputs))
 
 
-def accuracies(golden: Golden, model_float: bytes) -> Accuracies:
+def compare_accuracy(golden: GoldenVectors, model_float: bytes) -> AccuracyComparison:
     """Return the accuracies of the float model, on LiteRT's default kernels, and of the golden outputs."""
-    answers, _ = outputs(load(model_float), golden.x)
+    answers, _ = run_samples(load_tflite(model_float), golden.x)
     of_float = answers.argmax(axis=1)
     of_int8 = golden.outputs.argmax(axis=1)
     classes = [
@@ -90,7 +90,7 @@ def accuracies(golden: Golden, model_float: bytes) -> Accuracies:
         for label in np.unique(golden.y)
         for at in [golden.y == label]
     ]
-    return Accuracies(
+    return AccuracyComparison(
         len(golden.y),
         float((of_float == golden.y).mean()),
         float((of_int8 == golden.y).mean()),
@@ -99,21 +99,21 @@ def accuracies(golden: Golden, model_float: bytes) -> Accuracies:
     )
 
 
-def encode_golden(golden: Golden) -> bytes:
+def encode_golden(golden: GoldenVectors) -> bytes:
     """Return the vectors as a .npz: the same bytes for the same vectors."""
     blob = io.BytesIO()
     np.savez_compressed(blob, x=golden.x, y=golden.y, inputs=golden.inputs, outputs=golden.outputs)
     return blob.getvalue()
 
 
-def decode_golden(blob: bytes) -> Golden:
+def decode_golden(blob: bytes) -> GoldenVectors:
     """Return what `encode_golden` wrote; ExportError for anything else."""
     try:
         with np.load(io.BytesIO(blob), allow_pickle=False) as file:
-            golden = Golden(file["x"], file["y"], file["inputs"], file["outputs"])
+            golden = GoldenVectors(file["x"], file["y"], file["inputs"], file["outputs"])
         # a member without the header of .npy comes as bytes
         x, count, inputs, outputs = (
-            each.shape[0] for each in (golden.x, golden.y, golden.inputs, golden.outputs)
+            array.shape[0] for array in (golden.x, golden.y, golden.inputs, golden.outputs)
         )
     except Exception as error:  # zipfile and zlib raise many kinds
         raise ExportError(f"golden.npz cannot be read: {error!r}; export again") from error

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from firmware_export.certificate.parity import Place
+from firmware_export.certificate.parity import ParityResult
 from firmware_export.codegen.c_source import LayerCost
 from firmware_export.firmware.firmware import build_and_run
 from firmware_export.firmware.targets import TARGETS, Target
 
-PROFILED = 20
+MAX_PROFILED_SAMPLES = 20
 """Samples that a profile runs."""
 
 
@@ -38,17 +38,17 @@ class TargetCost:
     program_ram_bytes: int
 
 
-def cost_of(place: Place) -> TargetCost | None:
+def extract_cost(result: ParityResult) -> TargetCost | None:
     """Return what a place measured; None where nothing ran."""
-    built = place.built
-    ran = place.ran
+    built = result.built
+    ran = result.ran
     if built is None or ran is None:
         return None
     target = built.target
     mean, worst = (
         (0, 0)
         if target.is_host
-        else (float(each) * float(target.tick) for each in (ran.ticks.mean(), ran.ticks.max()))
+        else (float(ticks) * float(target.tick) for ticks in (ran.ticks.mean(), ran.ticks.max()))
     )
     return TargetCost(
         target.name,
@@ -62,7 +62,7 @@ def cost_of(place: Place) -> TargetCost | None:
     )
 
 
-def profile(
+def profile_layers(
     model: Mapping[str, str], layers: Sequence[LayerCost], target: str, inputs: Any
 ) -> tuple[LayerCost, ...]:
     """Return the layers with the instructions that each takes, the mean over at most 20 of the inputs int8[n,
@@ -72,10 +72,10 @@ def profile(
     cannot be built or run.
     """
     chosen: Target = TARGETS[target]
-    some = np.asarray(inputs)[:PROFILED]
+    samples = np.asarray(inputs)[:MAX_PROFILED_SAMPLES]
     with tempfile.TemporaryDirectory(prefix="edgefl-profile-") as work:
-        _, ran = build_and_run(model, chosen, some, Path(work), profile=True)
-    each = float(chosen.tick) / len(some)
+        _, ran = build_and_run(model, chosen, samples, Path(work), profile=True)
+    scale = float(chosen.tick) / len(samples)
     return tuple(
-        replace(layer, instructions=round(ran.layers.get(i, 0) * each)) for i, layer in enumerate(layers)
+        replace(layer, instructions=round(ran.layers.get(i, 0) * scale)) for i, layer in enumerate(layers)
     )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from edgefl.errors import ExportError
 from firmware_export.tflite.graph import OperatorGraph
 
-ADD_CALLS: Mapping[str, str] = {
+RESOLVER_METHODS: Mapping[str, str] = {
     "ABS": "Abs",
     "ADD": "Add",
     "AVERAGE_POOL_2D": "AveragePool2D",
@@ -47,7 +47,7 @@ ADD_CALLS: Mapping[str, str] = {
 }
 """Operator of a .tflite -> what follows Add in `MicroMutableOpResolver`."""
 
-DATA_H = """// The model for TensorFlow Lite Micro. Written by `edgefl export`.
+MODEL_DATA_H = """// The model for TensorFlow Lite Micro. Written by `edgefl export`.
 #ifndef MODEL_DATA_H
 #define MODEL_DATA_H
 
@@ -62,7 +62,7 @@ extern const unsigned int model_data_bytes;
 
 #endif
 """
-OPS_H = """// Exactly the operators that the model has, and the arena that it needs. Written by `edgefl export`.
+MODEL_OPS_H = """// Exactly the operators that the model has, and the arena that it needs. Written by `edgefl export`.
 //   tflite::MicroInterpreter interpreter(tflite::GetModel(model_data), model_resolver(), arena, kModelArenaBytes);
 #ifndef MODEL_OPS_H
 #define MODEL_OPS_H
@@ -90,24 +90,24 @@ inline const ModelResolver& model_resolver() {{
 """  # noqa: E501
 
 
-def tflm_files(model: bytes, graph: OperatorGraph, arena: int, version: str) -> dict[str, str]:
+def make_tflm_files(model: bytes, graph: OperatorGraph, arena: int, version: str) -> dict[str, str]:
     """Return model_data.h, model_data.c and model_ops.h.
 
     ExportError for an operator that TensorFlow Lite Micro does not have.
     """
     return {
-        "model_data.h": DATA_H,
-        "model_data.c": data_c(model),
-        "model_ops.h": ops_h(graph, len(model), arena, version),
+        "model_data.h": MODEL_DATA_H,
+        "model_data.c": render_model_data_c(model),
+        "model_ops.h": render_model_ops_h(graph, len(model), arena, version),
     }
 
 
-def operators(graph: OperatorGraph) -> tuple[str, ...]:
+def list_operators(graph: OperatorGraph) -> tuple[str, ...]:
     """Return the names of the model's operators, each once, sorted."""
     return tuple(sorted({name for name, _ in graph.operators}))
 
 
-def data_c(model: bytes) -> str:
+def render_model_data_c(model: bytes) -> str:
     """Return the C file that holds the model, aligned to 16 bytes as its flatbuffer wants it."""
     rows = (
         "  " + ", ".join(f"0x{byte:02x}" for byte in model[i : i + 16]) + ",\n"
@@ -121,15 +121,15 @@ def data_c(model: bytes) -> str:
     )
 
 
-def ops_h(graph: OperatorGraph, size: int, arena: int, version: str) -> str:
+def render_model_ops_h(graph: OperatorGraph, size: int, arena: int, version: str) -> str:
     """Return the C++ header with the resolver."""
-    used = operators(graph)
-    if unknown := [name for name in used if name not in ADD_CALLS]:
+    used = list_operators(graph)
+    if unknown := [name for name in used if name not in RESOLVER_METHODS]:
         raise ExportError(
             f"no resolver call is known for {', '.join(unknown)}; build the model of layers that `edgefl "
             "plan` lists"
         )
-    calls = " &&\n           ".join(f"resolver.Add{ADD_CALLS[name]}() == kTfLiteOk" for name in used)
+    calls = " &&\n           ".join(f"resolver.Add{RESOLVER_METHODS[name]}() == kTfLiteOk" for name in used)
     # A certificate names it, and a certificate may come from a stranger
     plain = re.sub(r"[^\w.+-]", "_", version, flags=re.ASCII)[:40]
-    return OPS_H.format(version=plain, arena=arena, size=size, count=len(used), calls=calls)
+    return MODEL_OPS_H.format(version=plain, arena=arena, size=size, count=len(used), calls=calls)

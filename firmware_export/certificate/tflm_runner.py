@@ -20,13 +20,13 @@ from edgefl.errors import ExportError
 from firmware_export.firmware.limits import TOOL_LIMITS
 from firmware_export.tflite.portable import check_inside
 
-STEP = 16
-MOST = 64 << 20
-DEADLINE_S = 600.0
-TRY = re.compile(r"^(\d+) (ok|small)$", re.MULTILINE)
+ARENA_STEP_BYTES = 16
+MAX_ARENA_BYTES = 64 << 20
+TFLM_DEADLINE_S = 600.0
+TRY_PATTERN = re.compile(r"^(\d+) (ok|small)$", re.MULTILINE)
 
 
-def micro_version() -> str:
+def read_tflm_version() -> str:
     """Return the wheel's version; ExportError with the remedy when it is not installed."""
     if find_spec("tflite_micro") is None:
         raise ExportError(
@@ -39,18 +39,18 @@ def micro_version() -> str:
         return "unknown"
 
 
-def micro_outputs(model: bytes, inputs: Any, arena_bytes: int = 0) -> Any:
+def run_tflm(model: bytes, inputs: Any, arena_bytes: int = 0) -> Any:
     """Return the outputs int8[n, m] of inputs int8[n, *shape]; arena_bytes 0: as much as it likes.
 
     Raises ExportError when tflite-micro refuses the model or would read its weights as zeros.
     """
-    micro_version()
+    read_tflm_version()
     check_inside(model)
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         (work / "model.tflite").write_bytes(model)
         np.save(work / "inputs.npy", inputs)
-        done = _child(
+        done = _run_child(
             "outputs",
             str(work / "model.tflite"),
             str(work / "inputs.npy"),
@@ -65,21 +65,21 @@ def micro_outputs(model: bytes, inputs: Any, arena_bytes: int = 0) -> Any:
         return np.load(work / "outputs.npy")
 
 
-def arena_bytes(model: bytes) -> int:
+def measure_arena_bytes(model: bytes) -> int:
     """Return the smallest tensor arena, a multiple of 16 bytes, in which the model can be made and run.
 
     Found by bisection: what the recording allocator reports is too little. On a 64-bit computer: a 32-bit
     core's pointers are half as wide, so that it needs somewhat less.
     """
-    micro_version()
+    read_tflm_version()
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "model.tflite"
         path.write_bytes(model)
         low = 0
         high = 1 << 10
         while True:  # too small at low; at high, not known or enough
-            done = _child("arena", str(path), str(low), str(high))
-            tried = [(int(size), result == "ok") for size, result in TRY.findall(done.stdout)]
+            done = _run_child("arena", str(path), str(low), str(high))
+            tried = [(int(size), result == "ok") for size, result in TRY_PATTERN.findall(done.stdout)]
             enough = [size for size, ok in tried if ok]
             low = max([low, *(size for size, ok in tried if not ok)])
             if done.returncode == 0 and enough:
@@ -88,35 +88,35 @@ def arena_bytes(model: bytes) -> int:
                 died = re.findall(r"^(\d+) ?$", done.stdout, re.MULTILINE)
                 low = max(low, int(died[-1]) if died else high)
             high = min(enough) if enough else max(high * 2, low * 2)
-            if high > MOST:
+            if high > MAX_ARENA_BYTES:
                 raise ExportError(
-                    f"tflite-micro runs the model in no arena up to {MOST:,} bytes: "
+                    f"tflite-micro runs the model in no arena up to {MAX_ARENA_BYTES:,} bytes: "
                     f"{done.stderr.strip()[-300:]}"
                 )
-            if enough and high - low <= STEP:
+            if enough and high - low <= ARENA_STEP_BYTES:
                 return high
 
 
-def _child(*words: str) -> "subprocess.CompletedProcess[str]":
-    command = TOOL_LIMITS.wrap([sys.executable, "-m", "firmware_export.certificate.tflm_runner", *words])
+def _run_child(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = TOOL_LIMITS.wrap([sys.executable, "-m", "firmware_export.certificate.tflm_runner", *arguments])
     try:
         return subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=DEADLINE_S, check=False
+            command, capture_output=True, text=True, errors="replace", timeout=TFLM_DEADLINE_S, check=False
         )
     except subprocess.TimeoutExpired as error:
         raise ExportError(
-            f"tflite-micro did not end within {DEADLINE_S:.0f} s; try fewer --samples"
+            f"tflite-micro did not end within {TFLM_DEADLINE_S:.0f} s; try fewer --samples"
         ) from error
 
 
-def _interpreter(model: bytes, size: int) -> Any:
+def _load_interpreter(model: bytes, size: int) -> Any:
     from tflite_micro.python.tflite_micro import runtime
 
     return runtime.Interpreter.from_bytes(model, arena_size=size or None)
 
 
 def _write_outputs(model: Path, inputs: Path, out: Path, size: int) -> None:
-    interpreter = _interpreter(model.read_bytes(), size)
+    interpreter = _load_interpreter(model.read_bytes(), size)
     rows = []
     for sample in np.load(inputs):
         interpreter.set_input(sample[None], 0)
@@ -125,20 +125,20 @@ def _write_outputs(model: Path, inputs: Path, out: Path, size: int) -> None:
     np.save(out, np.stack(rows))
 
 
-def _bisect(model: Path, low: int, high: int) -> None:
+def _search_arena(model: Path, low: int, high: int) -> None:
     content = model.read_bytes()
-    while high <= MOST and not _enough(content, high):
+    while high <= MAX_ARENA_BYTES and not _try_arena(content, high):
         low = high
         high = high * 2
-    while high <= MOST and high - low > STEP:
-        middle = (low + high) // (2 * STEP) * STEP
-        low, high = (low, middle) if _enough(content, middle) else (middle, high)
+    while high <= MAX_ARENA_BYTES and high - low > ARENA_STEP_BYTES:
+        middle = (low + high) // (2 * ARENA_STEP_BYTES) * ARENA_STEP_BYTES
+        low, high = (low, middle) if _try_arena(content, middle) else (middle, high)
 
 
-def _enough(model: bytes, size: int) -> bool:
+def _try_arena(model: bytes, size: int) -> bool:
     print(size, end=" ", flush=True)
     try:
-        interpreter = _interpreter(model, size)
+        interpreter = _load_interpreter(model, size)
         details = interpreter.get_input_details(0)
         interpreter.set_input(np.zeros(tuple(details["shape"]), details["dtype"]), 0)
         interpreter.invoke()
@@ -153,4 +153,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "outputs":
         _write_outputs(Path(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]), int(sys.argv[5]))
     else:
-        _bisect(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+        _search_arena(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from firmware_export.codegen.layer import Layer
 
-ALIGNMENT = 4
+ARENA_ALIGNMENT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class MemoryPlan:
 
 
 @dataclass
-class _Life:
+class _Lifetime:
     tensors: list[int]
     size: int
     first: int
@@ -47,29 +47,29 @@ def plan_buffers(
         base = base_of[layer.output]
         first.setdefault(base, position)
         last[base] = max(last.get(base, position), position)
-    lives: dict[int, _Life] = {}
+    lives: dict[int, _Lifetime] = {}
     for position, layer in enumerate(layers):
         base = base_of[layer.output]
         if base in outside or first[base] != position:
             continue
-        size = -(-sizes[base] // ALIGNMENT) * ALIGNMENT
+        size = -(-sizes[base] // ARENA_ALIGNMENT_BYTES) * ARENA_ALIGNMENT_BYTES
         dying = [
             lives[base_of[i]]
-            for i in layer.in_place
+            for i in layer.overwritable
             if base_of[i] in lives and sizes[base_of[i]] == sizes[base]
         ]
-        taken = next((life for life in dying if life.last == position), None)
-        if taken is None:
-            lives[base] = _Life([base], size, position, last[base])
+        reused = next((life for life in dying if life.last == position), None)
+        if reused is None:
+            lives[base] = _Lifetime([base], size, position, last[base])
         else:
-            taken.tensors.append(base)
-            taken.last = last[base]
-            lives[base] = taken
+            reused.tensors.append(base)
+            reused.last = last[base]
+            lives[base] = reused
     unique = list({id(life): life for life in lives.values()}.values())
-    placed: list[tuple[int, _Life]] = []
-    for life in sorted(unique, key=lambda each: (-each.size, each.first)):
+    allocated: list[tuple[int, _Lifetime]] = []
+    for life in sorted(unique, key=lambda lifetime: (-lifetime.size, lifetime.first)):
         offset = 0
-        for start, other in sorted(placed, key=lambda pair: pair[0]):
+        for start, other in sorted(allocated, key=lambda pair: pair[0]):
             if (
                 other.first <= life.last
                 and life.first <= other.last
@@ -77,6 +77,6 @@ def plan_buffers(
                 and start < offset + life.size
             ):
                 offset = start + other.size
-        placed.append((offset, life))
-    offsets = {tensor: offset for offset, life in placed for tensor in life.tensors}
-    return MemoryPlan(offsets, max((offset + life.size for offset, life in placed), default=0))
+        allocated.append((offset, life))
+    offsets = {tensor: offset for offset, life in allocated for tensor in life.tensors}
+    return MemoryPlan(offsets, max((offset + life.size for offset, life in allocated), default=0))

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.plan.tflite import Operator, Tensor
+from edgefl.plan.tflite import Operator, TfliteTensor
 from firmware_export.codegen.fixed_point import quantize_multiplier
-from firmware_export.codegen.layer import Field, Layer, ints, limits, refuse
+from firmware_export.codegen.layer import Field, Layer, compute_activation_range, flatten_ints, refuse
 from firmware_export.tflite.quantized_model import QuantizedModel
 
-GEOMETRY = (
+GEOMETRY_FIELDS = (
     "in_height",
     "in_width",
     "in_channels",
@@ -30,19 +30,19 @@ GEOMETRY = (
     "pad_left",
 )
 
-TOGETHER = 4
+PIXELS_PER_STEP = 4
 """Pixels that the kernel computes at a time; the windows of a fused pooling have so many, or half, or one."""
 
 
-def channel_fields(
+def make_channel_fields(
     network: QuantizedModel, operator: Operator, name: str, weights: Any, *, folded: bool
 ) -> tuple[Field, ...]:
     """Return range, bias, multiplier and shift. weights: int8[channels, ...] in that order.
 
     Raises ExportError for what cannot be.
     """
-    source, kernel = (network.tensor(i) for i in operator.inputs[:2])
-    output = network.tensor(operator.outputs[0])
+    source, kernel = (network.get_tensor(i) for i in operator.inputs[:2])
+    output = network.get_tensor(operator.outputs[0])
     channels = len(weights)
     if len(kernel.scale) not in (1, channels):
         raise refuse(
@@ -58,12 +58,12 @@ def channel_fields(
         product = [float(source.scale[0] * kernel.scale[0])]
     else:
         product = [float(source.scale[0]) * float(scale) for scale in kernel.scale]
-    scales = [quantize_multiplier(each / float(output.scale[0])) for each in product]
+    scales = [quantize_multiplier(real / float(output.scale[0])) for real in product]
     scales = scales * channels if len(scales) == 1 else scales
     flat = weights.reshape(channels, -1).astype(np.int64)
     bias = np.zeros(channels, np.int64)
     if len(operator.inputs) > 2 and operator.inputs[2] >= 0:
-        bias = network.tensor(operator.inputs[2]).data.astype(np.int64)
+        bias = network.get_tensor(operator.inputs[2]).data.astype(np.int64)
     largest = np.abs(bias) + 255 * np.abs(flat).sum(axis=1)
     if largest.max() >= 1 << 31:
         channel = int(largest.argmax())
@@ -75,43 +75,45 @@ def channel_fields(
         )
     if folded:
         bias = bias - source.zero_point * flat.sum(axis=1)
-    low, high = limits(output, int(operator.options.get("fusedActivationFunction", 0)))
+    low, high = compute_activation_range(output, int(operator.options.get("fusedActivationFunction", 0)))
     return (
         Field(f"{name}_range", "struct model_range", (source.zero_point, output.zero_point, low, high)),
-        Field(f"{name}_bias", "int32_t", ints(bias)),
+        Field(f"{name}_bias", "int32_t", flatten_ints(bias)),
         Field(f"{name}_multiplier", "int32_t", tuple(m for m, _ in scales)),
         Field(f"{name}_shift", "int8_t", tuple(s for _, s in scales)),
     )
 
 
-def padding(size: int, out: int, kernel: int, stride: int, dilation: int, same: bool) -> int:
+def compute_padding(size: int, out: int, kernel: int, stride: int, dilation: int, same: bool) -> int:
     """Return the rows or columns of padding before the first."""
     return max(0, (out - 1) * stride + (kernel - 1) * dilation + 1 - size) // 2 if same else 0
 
 
-def geometry(
-    operator: Operator, source: Tensor, kernel: tuple[int, int], out: tuple[int, int, int]
+def compute_geometry(
+    operator: Operator, source: TfliteTensor, kernel: tuple[int, int], out: tuple[int, int, int]
 ) -> tuple[int, ...]:
     """Return the values of GEOMETRY. kernel: height, width; out: height, width, channels."""
     options = operator.options
     stride = options["strideH"], options["strideW"]
     dilation = options.get("dilationHFactor", 1), options.get("dilationWFactor", 1)
     before = [
-        padding(source.shape[i + 1], out[i], kernel[i], stride[i], dilation[i], options["padding"] == 0)
+        compute_padding(
+            source.shape[i + 1], out[i], kernel[i], stride[i], dilation[i], options["padding"] == 0
+        )
         for i in (0, 1)
     ]
-    return ints((*source.shape[1:], *out, *kernel, *stride, *dilation, *before))
+    return flatten_ints((*source.shape[1:], *out, *kernel, *stride, *dilation, *before))
 
 
-def conv_2d(
+def build_conv_2d(
     network: QuantizedModel, operator: Operator, name: str, pool: Operator | None = None
 ) -> list[Layer]:
     """CONV_2D; `pool` is a MAX_POOL_2D of whole windows that alone reads its output."""
-    source, kernel = (network.tensor(i) for i in operator.inputs[:2])
-    output = network.tensor(operator.outputs[0])
+    source, kernel = (network.get_tensor(i) for i in operator.inputs[:2])
+    output = network.get_tensor(operator.outputs[0])
     if kernel.shape[3] != source.shape[3]:
         raise refuse(network, operator, "has groups", "use a depthwise or an ordinary convolution")
-    shape = geometry(
+    shape = compute_geometry(
         operator,
         source,
         (kernel.shape[1], kernel.shape[2]),
@@ -120,10 +122,10 @@ def conv_2d(
     rows = kernel.data.reshape(kernel.shape[0], -1)
     padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 4)))
     fields = (
-        *channel_fields(network, operator, name, rows, folded=True),
-        Field(f"{name}_weights", "int8_t", ints(padded)),
+        *make_channel_fields(network, operator, name, rows, folded=True),
+        Field(f"{name}_weights", "int8_t", flatten_ints(padded)),
     )
-    part = ", ".join(f"{{p}}->{name}_{each}" for each in ("bias", "multiplier", "shift", "weights"))
+    part = ", ".join(f"{{p}}->{name}_{suffix}" for suffix in ("bias", "multiplier", "shift", "weights"))
     note = (
         f"kernel {kernel.shape[1]}x{kernel.shape[2]}, stride {shape[8]}x{shape[9]}, "
         f"{('SAME', 'VALID')[operator.options['padding']]}"
@@ -134,11 +136,11 @@ def conv_2d(
     pixels = output.size
     if pool is not None:
         window = (pool.options["filterHeight"], pool.options["filterWidth"])
-        made = network.tensor(pool.outputs[0])
+        made = network.get_tensor(pool.outputs[0])
         op = "CONV_2D + MAX_POOL_2D"
         pixels = made.size * window[0] * window[1]
         note += f", pool {window[0]}x{window[1]}"
-        low, high = limits(made, int(pool.options["fusedActivationFunction"]))
+        low, high = compute_activation_range(made, int(pool.options["fusedActivationFunction"]))
         *zeros, least, most = fields[0].values
         fields = (
             Field(fields[0].name, fields[0].ctype, (*zeros, max(low, least), min(high, most))),
@@ -156,26 +158,26 @@ def conv_2d(
             "{a}, {out}, model_columns);",
             fields,
             "struct convolution",
-            tuple(zip(GEOMETRY, ((v,) for v in shape), strict=True)),
+            tuple(zip(GEOMETRY_FIELDS, ((v,) for v in shape), strict=True)),
             note,
             pixels * rows.shape[1],
-            columns=(2 * TOGETHER + 1) * length,
+            columns=(2 * PIXELS_PER_STEP + 1) * length,
         )
     ]
 
 
-def depthwise_conv_2d(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
+def build_depthwise_conv_2d(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
     """DEPTHWISE_CONV_2D: weights int8[1, height, width, channels]."""
-    source, kernel = (network.tensor(i) for i in operator.inputs[:2])
-    output = network.tensor(operator.outputs[0])
-    shape = geometry(
+    source, kernel = (network.get_tensor(i) for i in operator.inputs[:2])
+    output = network.get_tensor(operator.outputs[0])
+    shape = compute_geometry(
         operator,
         source,
         (kernel.shape[1], kernel.shape[2]),
         (output.shape[1], output.shape[2], output.shape[3]),
     )
-    fields = channel_fields(network, operator, name, np.moveaxis(kernel.data, 3, 0), folded=False)
-    part = ", ".join(f"{{p}}->{name}_{each}" for each in ("bias", "multiplier", "shift", "weights"))
+    fields = make_channel_fields(network, operator, name, np.moveaxis(kernel.data, 3, 0), folded=False)
+    part = ", ".join(f"{{p}}->{name}_{suffix}" for suffix in ("bias", "multiplier", "shift", "weights"))
     multiple = output.shape[3] // source.shape[3]
     note = (
         f"kernel {kernel.shape[1]}x{kernel.shape[2]}, stride {shape[8]}x{shape[9]}, "
@@ -189,9 +191,9 @@ def depthwise_conv_2d(network: QuantizedModel, operator: Operator, name: str) ->
             output.index,
             ("convolution", "depthwise_conv_2d"),
             f"depthwise_conv_2d(&{name}_shape, {multiple}, &{{p}}->{name}_range, {part}, {{a}}, {{out}});",
-            (*fields, Field(f"{name}_weights", "int8_t", ints(kernel.data))),
+            (*fields, Field(f"{name}_weights", "int8_t", flatten_ints(kernel.data))),
             "struct convolution",
-            tuple(zip(GEOMETRY, ((v,) for v in shape), strict=True)),
+            tuple(zip(GEOMETRY_FIELDS, ((v,) for v in shape), strict=True)),
             note,
             output.size * kernel.shape[1] * kernel.shape[2],
         )

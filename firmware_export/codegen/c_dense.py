@@ -7,42 +7,50 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.plan.tflite import Operator
-from firmware_export.codegen.c_convolution import channel_fields
-from firmware_export.codegen.layer import Field, Layer, ints, refuse
-from firmware_export.quantize.dense_weights import BITS, LEAST
+from firmware_export.codegen.c_convolution import make_channel_fields
+from firmware_export.codegen.layer import Field, Layer, flatten_ints, refuse
+from firmware_export.quantize.dense_weights import INDEX_BITS, MIN_KERNEL_WEIGHTS
 from firmware_export.tflite.quantized_model import QuantizedModel
 
-WIDE = 256
+MAX_UNPACKED_WEIGHTS = 256
 """Weights of a row that are unpacked at a time: MODEL_WIDE of the C. Four rows of them are its scratch, and
 what unpacking writes over.
 """
 
 
-def fully_connected(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
+def build_fully_connected(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
     """FULLY_CONNECTED: weights int8[outputs, inputs]."""
-    source, kernel = (network.tensor(i) for i in operator.inputs[:2])
-    output = network.tensor(operator.outputs[0])
+    source, kernel = (network.get_tensor(i) for i in operator.inputs[:2])
+    output = network.get_tensor(operator.outputs[0])
     if operator.options.get("weightsFormat", 0):
         raise refuse(network, operator, "has shuffled weights", "export the model again")
     outputs, inputs = kernel.shape
-    fields = channel_fields(network, operator, name, kernel.data, folded=True)
-    part = ", ".join(f"{{p}}->{name}_{each}" for each in ("bias", "multiplier", "shift"))
+    fields = make_channel_fields(network, operator, name, kernel.data, folded=True)
+    part = ", ".join(f"{{p}}->{name}_{width}" for width in ("bias", "multiplier", "shift"))
     call = f"{source.size // inputs}, {inputs}, {outputs}, &{{p}}->{name}_range, {part}"
     stored = kernel.data
     values = np.unique(stored)
     kernels = ("dsp", "products", "fully_connected")
     columns = 0
     note = ""
-    bits = next((each for each in BITS if len(values) <= 1 << each), 0) if stored.size >= LEAST else 0
+    bits = (
+        next((width for width in INDEX_BITS if len(values) <= 1 << width), 0)
+        if stored.size >= MIN_KERNEL_WEIGHTS
+        else 0
+    )
     if bits:
         fields = (
             *fields,
-            Field(f"{name}_values", "int8_t", ints(np.pad(values, (0, (1 << bits) - len(values)), "edge"))),
+            Field(
+                f"{name}_values",
+                "int8_t",
+                flatten_ints(np.pad(values, (0, (1 << bits) - len(values)), "edge")),
+            ),
         )
-        stored = packed(np.searchsorted(values, stored), bits)
+        stored = pack_indices(np.searchsorted(values, stored), bits)
         call = f"fully_connected_narrow({bits}, {{p}}->{name}_values, (int8_t *)model_columns, {call}"
         kernels = ("dsp", "products", "fully_connected_narrow")
-        columns = 4 * min(inputs, WIDE) + 8
+        columns = 4 * min(inputs, MAX_UNPACKED_WEIGHTS) + 8
         note = f"weights of {bits} bits"
     else:
         call = f"fully_connected({call}"
@@ -54,7 +62,7 @@ def fully_connected(network: QuantizedModel, operator: Operator, name: str) -> l
             output.index,
             kernels,
             f"{call}, {{p}}->{name}_weights, {{a}}, {{out}});",
-            (*fields, Field(f"{name}_weights", "int8_t", ints(stored))),
+            (*fields, Field(f"{name}_weights", "int8_t", flatten_ints(stored))),
             macs=output.size * inputs,
             columns=columns,
             note=note,
@@ -62,11 +70,11 @@ def fully_connected(network: QuantizedModel, operator: Operator, name: str) -> l
     ]
 
 
-def packed(codes: NDArray[np.int64], bits: int) -> NDArray[np.int8]:
+def pack_indices(codes: NDArray[np.int64], bits: int) -> NDArray[np.int8]:
     """Return indices [rows, n] below 2^bits as int8[rows, bytes]: eight in `bits` bytes, the first in the
     lowest bits; a row fills up.
     """
     filled = np.pad(codes, ((0, 0), (0, -codes.shape[1] % 8))).reshape(len(codes), -1, 8)
-    words = (filled.astype(np.uint32) << (bits * np.arange(8, dtype=np.uint32))).sum(axis=-1).astype("<u4")
-    made: NDArray[np.int8] = words[..., None].view(np.int8)[..., :bits].reshape(len(codes), -1)
+    groups = (filled.astype(np.uint32) << (bits * np.arange(8, dtype=np.uint32))).sum(axis=-1).astype("<u4")
+    made: NDArray[np.int8] = groups[..., None].view(np.int8)[..., :bits].reshape(len(codes), -1)
     return made

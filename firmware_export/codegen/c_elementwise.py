@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgefl.plan.tflite import Operator, Tensor
-from firmware_export.codegen.c_convolution import padding
-from firmware_export.codegen.fixed_point import input_radius, quantize_multiplier
-from firmware_export.codegen.layer import Field, Layer, ints, limits, refuse
-from firmware_export.codegen.lookup_tables import table_of
+from edgefl.plan.tflite import Operator, TfliteTensor
+from firmware_export.codegen.c_convolution import compute_padding
+from firmware_export.codegen.fixed_point import compute_input_radius, quantize_multiplier
+from firmware_export.codegen.layer import Field, Layer, compute_activation_range, flatten_ints, refuse
+from firmware_export.codegen.lookup_tables import build_lookup_table
 from firmware_export.tflite.quantized_model import QuantizedModel
 
-POOL = (
+POOL_FIELDS = (
     "in_height",
     "in_width",
     "channels",
@@ -28,19 +28,21 @@ POOL = (
 )
 
 
-def lookup(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
+def build_lookup(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
     """LOGISTIC, TANH, RSQRT, LEAKY_RELU, RELU, RELU6, QUANTIZE as a table."""
     source = operator.inputs[0]
     output = operator.outputs[0]
-    table = Field(f"{name}_table", "int8_t", tuple(table_of(network, operator)))
-    call = f"lookup({network.tensor(output).size}, {{p}}->{name}_table, {{a}}, {{out}});"
-    return [Layer(name, operator.name, (source,), output, ("lookup",), call, (table,), in_place=(source,))]
+    table = Field(f"{name}_table", "int8_t", tuple(build_lookup_table(network, operator)))
+    call = f"lookup({network.get_tensor(output).size}, {{p}}->{name}_table, {{a}}, {{out}});"
+    return [
+        Layer(name, operator.name, (source,), output, ("lookup",), call, (table,), overwritable=(source,))
+    ]
 
 
-def softmax(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
+def build_softmax(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
     """SOFTMAX over the last axis; the output's scale is 1/256 and its zero point -128."""
-    source = network.tensor(operator.inputs[0])
-    output = network.tensor(operator.outputs[0])
+    source = network.get_tensor(operator.inputs[0])
+    output = network.get_tensor(operator.outputs[0])
     if output.zero_point != -128 or output.scale[0] != np.float32(1 / 256):
         raise refuse(
             network,
@@ -54,7 +56,9 @@ def softmax(network: QuantizedModel, operator: Operator, name: str) -> list[Laye
             network, operator, "has an input whose scale is nearly zero", "calibrate with other samples"
         )
     multiplier, shift = quantize_multiplier(real)
-    scale = Field(f"{name}_scale", "struct model_softmax", (multiplier, shift, -input_radius(5, shift)))
+    scale = Field(
+        f"{name}_scale", "struct model_softmax", (multiplier, shift, -compute_input_radius(5, shift))
+    )
     classes = source.shape[-1]
     call = f"softmax({source.size // classes}, {classes}, &{{p}}->{name}_scale, {{a}}, {{out}});"
     return [
@@ -66,24 +70,26 @@ def softmax(network: QuantizedModel, operator: Operator, name: str) -> list[Laye
             ("softmax",),
             call,
             (scale,),
-            in_place=(source.index,),
+            overwritable=(source.index,),
         )
     ]
 
 
-def pool(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
+def build_pool(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
     """MAX_POOL_2D and AVERAGE_POOL_2D."""
-    source = network.tensor(operator.inputs[0])
-    output = network.tensor(operator.outputs[0])
+    source = network.get_tensor(operator.inputs[0])
+    output = network.get_tensor(operator.outputs[0])
     options = operator.options
     window = (options["filterHeight"], options["filterWidth"])
     stride = (options["strideH"], options["strideW"])
     before = [
-        padding(source.shape[i + 1], output.shape[i + 1], window[i], stride[i], 1, options["padding"] == 0)
+        compute_padding(
+            source.shape[i + 1], output.shape[i + 1], window[i], stride[i], 1, options["padding"] == 0
+        )
         for i in (0, 1)
     ]
     values = (*source.shape[1:], *output.shape[1:3], *window, *stride, *before)
-    low, high = limits(output, int(options["fusedActivationFunction"]))
+    low, high = compute_activation_range(output, int(options["fusedActivationFunction"]))
     kernel = operator.name.lower()
     zeros = source.zero_point, output.zero_point
     return [
@@ -96,13 +102,13 @@ def pool(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
             f"{kernel}(&{name}_shape, &{{p}}->{name}_range, {{a}}, {{out}});",
             (Field(f"{name}_range", "struct model_range", (*zeros, low, high)),),
             "struct pool",
-            tuple((key, (int(value),)) for key, value in zip(POOL, values, strict=True)),
+            tuple((key, (int(value),)) for key, value in zip(POOL_FIELDS, values, strict=True)),
             f"window {window[0]}x{window[1]}, stride {stride[0]}x{stride[1]}",
         )
     ]
 
 
-def loops(
+def merge_loops(
     network: QuantizedModel, operator: Operator, shapes: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Return count and steps of four loops over two broadcast shapes.
@@ -119,7 +125,9 @@ def loops(
     for count, *step in zip(out, *steps, strict=True):
         if count == 1:
             continue
-        if merged and all(before == own * count for before, own in zip(merged[-1][1:], step, strict=True)):
+        if merged and all(
+            before == current * count for before, current in zip(merged[-1][1:], step, strict=True)
+        ):
             merged[-1] = [merged[-1][0] * count, *step]
         else:
             merged.append([int(count), *step])
@@ -132,11 +140,11 @@ def loops(
         )
     merged = [[1, 0, 0]] * (4 - len(merged)) + merged
     return tuple(
-        (key, tuple(each[i] for each in merged)) for i, key in enumerate(("count", "step_a", "step_b"))
+        (key, tuple(row[i] for row in merged)) for i, key in enumerate(("count", "step_a", "step_b"))
     )
 
 
-def _sides(
+def _collect_operands(
     network: QuantizedModel, operator: Operator, name: str
 ) -> tuple[tuple[int, ...], list[str], tuple[Field, ...]]:
     """Return the activations, the C of both sides, and the constant side as a field."""
@@ -144,26 +152,28 @@ def _sides(
     text: list[str] = []
     fields: list[Field] = []
     for index in operator.inputs[:2]:
-        tensor = network.tensor(index)
+        tensor = network.get_tensor(index)
         if tensor.data is None:
             text.append("{" + "ab"[len(inputs)] + "}")
             inputs.append(index)
         else:
             text.append(f"{{p}}->{name}_constant")
-            fields.append(Field(f"{name}_constant", "int8_t", ints(tensor.data)))
+            fields.append(Field(f"{name}_constant", "int8_t", flatten_ints(tensor.data)))
     if not inputs:
         raise refuse(network, operator, "computes with constants only", "fold it before the export")
     return tuple(inputs), text, tuple(fields)
 
 
-def _overwritable(network: QuantizedModel, inputs: tuple[int, ...], output: Tensor) -> tuple[int, ...]:
-    return tuple(i for i in inputs if network.tensor(i).size == output.size)
+def _list_overwritable(
+    network: QuantizedModel, inputs: tuple[int, ...], output: TfliteTensor
+) -> tuple[int, ...]:
+    return tuple(i for i in inputs if network.get_tensor(i).size == output.size)
 
 
-def _add_scale(network: QuantizedModel, operator: Operator) -> tuple[int, ...]:
+def _make_add_scale(network: QuantizedModel, operator: Operator) -> tuple[int, ...]:
     """Both sides are brought to twice the wider scale with 20 more bits."""
-    a, b = (network.tensor(i) for i in operator.inputs[:2])
-    output = network.tensor(operator.outputs[0])
+    a, b = (network.get_tensor(i) for i in operator.inputs[:2])
+    output = network.get_tensor(operator.outputs[0])
     widest = 2 * float(max(a.scale[0], b.scale[0]))
     last = widest / ((1 << 20) * float(output.scale[0]))
     if last >= 1:
@@ -174,9 +184,9 @@ def _add_scale(network: QuantizedModel, operator: Operator) -> tuple[int, ...]:
             "calibrate with other samples",
         )
     scales = [
-        quantize_multiplier(each) for each in (float(a.scale[0]) / widest, float(b.scale[0]) / widest, last)
+        quantize_multiplier(real) for real in (float(a.scale[0]) / widest, float(b.scale[0]) / widest, last)
     ]
-    low, high = limits(output, int(operator.options.get("fusedActivationFunction", 0)))
+    low, high = compute_activation_range(output, int(operator.options.get("fusedActivationFunction", 0)))
     sign = 1 if operator.name == "ADD" else -1
     return (
         a.zero_point,
@@ -191,12 +201,12 @@ def _add_scale(network: QuantizedModel, operator: Operator) -> tuple[int, ...]:
     )
 
 
-def binary(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
+def build_binary(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
     """ADD, SUB, MUL, MAXIMUM, MINIMUM with broadcasting."""
-    a, b = (network.tensor(i) for i in operator.inputs[:2])
-    output = network.tensor(operator.outputs[0])
-    inputs, (left, right), fields = _sides(network, operator, name)
-    shape = loops(network, operator, (a.shape, b.shape))
+    a, b = (network.get_tensor(i) for i in operator.inputs[:2])
+    output = network.get_tensor(operator.outputs[0])
+    inputs, (left, right), fields = _collect_operands(network, operator, name)
+    shape = merge_loops(network, operator, (a.shape, b.shape))
     if operator.name in ("MAXIMUM", "MINIMUM"):
         if not all(t.scale[0] == output.scale[0] and t.zero_point == output.zero_point for t in (a, b)):
             raise refuse(network, operator, "has inputs of different scales", "export the model again")
@@ -204,13 +214,13 @@ def binary(network: QuantizedModel, operator: Operator, name: str) -> list[Layer
         arguments = f"select_larger(&{name}_shape, {1 if operator.name == 'MAXIMUM' else -1}"
     elif operator.name == "MUL":
         product = float(a.scale[0]) * float(b.scale[0]) / float(output.scale[0])
-        low, high = limits(output, int(operator.options.get("fusedActivationFunction", 0)))
+        low, high = compute_activation_range(output, int(operator.options.get("fusedActivationFunction", 0)))
         values = (a.zero_point, b.zero_point, *quantize_multiplier(product), output.zero_point, low, high)
         fields = (Field(f"{name}_scale", "struct model_mul", values), *fields)
         kernel = "mul"
         arguments = f"mul(&{name}_shape, &{{p}}->{name}_scale"
     else:
-        fields = (Field(f"{name}_scale", "struct model_add", _add_scale(network, operator)), *fields)
+        fields = (Field(f"{name}_scale", "struct model_add", _make_add_scale(network, operator)), *fields)
         kernel = "add"
         arguments = f"add(&{name}_shape, &{{p}}->{name}_scale"
     return [
@@ -224,16 +234,16 @@ def binary(network: QuantizedModel, operator: Operator, name: str) -> list[Layer
             fields,
             "struct elementwise",
             shape,
-            in_place=_overwritable(network, inputs, output),
+            overwritable=_list_overwritable(network, inputs, output),
         )
     ]
 
 
-def mean(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
+def build_mean(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
     """MEAN over any axes that are at most two runs of neighbours."""
-    source = network.tensor(operator.inputs[0])
-    output = network.tensor(operator.outputs[0])
-    axes = {int(axis) % len(source.shape) for axis in network.tensor(operator.inputs[1]).data.ravel()}
+    source = network.get_tensor(operator.inputs[0])
+    output = network.get_tensor(operator.outputs[0])
+    axes = {int(axis) % len(source.shape) for axis in network.get_tensor(operator.inputs[1]).data.ravel()}
     runs: list[list[int]] = []  # [is reduced, elements]
     for axis, count in enumerate(source.shape):
         if count == 1:
@@ -254,12 +264,12 @@ def mean(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
         )
     elements = counts[1] * counts[3]
     multiplier, shift = quantize_multiplier(float(source.scale[0]) / float(output.scale[0]))
-    own = min(elements.bit_length() - 1, 32, 31 + shift)
+    extra_bits = min(elements.bit_length() - 1, 32, 31 + shift)
     values = (
         source.zero_point,
         0,
-        (multiplier << own) // elements,
-        shift - own,
+        (multiplier << extra_bits) // elements,
+        shift - extra_bits,
         output.zero_point,
         -128,
         127,

@@ -5,53 +5,53 @@ from collections.abc import Callable, Mapping
 from edgefl.errors import ExportError
 from edgefl.plan.tflite import Operator
 from firmware_export.codegen import c_convolution, c_dense, c_elementwise, c_movement
-from firmware_export.codegen.c_movement import SAME_ELEMENTS, View
-from firmware_export.codegen.layer import Layer, name_of
-from firmware_export.codegen.mixture_structure import Structure
+from firmware_export.codegen.c_movement import RESHAPE_OPERATORS, TensorView
+from firmware_export.codegen.layer import Layer, make_identifier
+from firmware_export.codegen.mixture_structure import MixtureStructure
 from firmware_export.tflite.quantized_model import QuantizedModel
 
 Builder = Callable[[QuantizedModel, Operator, str], list[Layer]]
 BUILDERS: Mapping[str, Builder] = {
-    "CONV_2D": c_convolution.conv_2d,
-    "DEPTHWISE_CONV_2D": c_convolution.depthwise_conv_2d,
-    "FULLY_CONNECTED": c_dense.fully_connected,
-    "MAX_POOL_2D": c_elementwise.pool,
-    "AVERAGE_POOL_2D": c_elementwise.pool,
-    "SOFTMAX": c_elementwise.softmax,
+    "CONV_2D": c_convolution.build_conv_2d,
+    "DEPTHWISE_CONV_2D": c_convolution.build_depthwise_conv_2d,
+    "FULLY_CONNECTED": c_dense.build_fully_connected,
+    "MAX_POOL_2D": c_elementwise.build_pool,
+    "AVERAGE_POOL_2D": c_elementwise.build_pool,
+    "SOFTMAX": c_elementwise.build_softmax,
     **dict.fromkeys(
-        ("LOGISTIC", "TANH", "RSQRT", "LEAKY_RELU", "RELU", "RELU6", "QUANTIZE"), c_elementwise.lookup
+        ("LOGISTIC", "TANH", "RSQRT", "LEAKY_RELU", "RELU", "RELU6", "QUANTIZE"), c_elementwise.build_lookup
     ),
-    **dict.fromkeys(("ADD", "SUB", "MUL", "MAXIMUM", "MINIMUM"), c_elementwise.binary),
-    "MEAN": c_elementwise.mean,
-    **dict.fromkeys(c_movement.SLICES, c_movement.slices),
-    "TRANSPOSE": c_movement.transpose,
-    "CONCATENATION": c_movement.concatenation,
-    **dict.fromkeys(("PAD", "PADV2"), c_movement.pad),
+    **dict.fromkeys(("ADD", "SUB", "MUL", "MAXIMUM", "MINIMUM"), c_elementwise.build_binary),
+    "MEAN": c_elementwise.build_mean,
+    **dict.fromkeys(c_movement.SLICE_OPERATORS, c_movement.build_slices),
+    "TRANSPOSE": c_movement.build_transpose,
+    "CONCATENATION": c_movement.build_concatenation,
+    **dict.fromkeys(("PAD", "PADV2"), c_movement.build_pad),
 }
-SUPPORTED = frozenset(BUILDERS) | frozenset(SAME_ELEMENTS)
+SUPPORTED_OPERATORS = frozenset(BUILDERS) | frozenset(RESHAPE_OPERATORS)
 
 
-def layers_of(
-    network: QuantizedModel, structure: Structure, views: Mapping[int, View]
+def build_layers(
+    network: QuantizedModel, structure: MixtureStructure, views: Mapping[int, TensorView]
 ) -> list[tuple[str, Layer]]:
     """Return (part, layer) in order; a MAX_POOL_2D that can is made one with the CONV_2D before it."""
-    pools = _fused(network, structure)
-    taken: set[tuple[str, str]] = set()
+    pools = _find_fused_pools(network, structure)
+    used_names: set[tuple[str, str]] = set()
     layers: list[tuple[str, Layer]] = []
     for i in structure.order:
         operator = network.operators[i]
         if i in pools.values() or all(output in views for output in operator.outputs):
             continue
         part = structure.part_of[i]
-        name = base = name_of(network, operator)
+        name = base = make_identifier(network, operator)
         number = 1
-        while (part, name) in taken:
+        while (part, name) in used_names:
             number += 1
             name = f"{base}_v{number}"
-        taken.add((part, name))
+        used_names.add((part, name))
         try:
             if i in pools:
-                made = c_convolution.conv_2d(network, operator, name, network.operators[pools[i]])
+                made = c_convolution.build_conv_2d(network, operator, name, network.operators[pools[i]])
             else:
                 made = BUILDERS[operator.name](network, operator, name)
         except (KeyError, IndexError, AttributeError, TypeError, ValueError) as error:
@@ -63,7 +63,7 @@ def layers_of(
     return layers
 
 
-def _fused(network: QuantizedModel, structure: Structure) -> dict[int, int]:
+def _find_fused_pools(network: QuantizedModel, structure: MixtureStructure) -> dict[int, int]:
     """Return the MAX_POOL_2D of each CONV_2D that it alone reads, where its windows lie side by side and
     inside.
     """
@@ -71,7 +71,7 @@ def _fused(network: QuantizedModel, structure: Structure) -> dict[int, int]:
     for i, operator in enumerate(network.operators):
         for index in operator.inputs:
             readers.setdefault(index, []).append(i)
-    found = {}
+    fused = {}
     for i, operator in enumerate(network.operators):
         output = operator.outputs[0]
         if operator.name != "CONV_2D" or output in network.outputs or len(readers.get(output, ())) != 1:
@@ -81,11 +81,11 @@ def _fused(network: QuantizedModel, structure: Structure) -> dict[int, int]:
         if pool.name != "MAX_POOL_2D" or structure.part_of[i] != structure.part_of[reader]:
             continue
         options = pool.options
-        size = network.tensor(output).shape
-        out = network.tensor(pool.outputs[0]).shape
+        size = network.get_tensor(output).shape
+        out = network.get_tensor(pool.outputs[0]).shape
         window = (options["filterHeight"], options["filterWidth"])
         stride = (options["strideH"], options["strideW"])
         inside = all(out[axis + 1] * window[axis] <= size[axis + 1] for axis in (0, 1))
-        if window == stride and inside and window[0] * window[1] in (2, c_convolution.TOGETHER):
-            found[i] = reader
-    return found
+        if window == stride and inside and window[0] * window[1] in (2, c_convolution.PIXELS_PER_STEP):
+            fused[i] = reader
+    return fused

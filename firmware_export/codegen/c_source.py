@@ -17,12 +17,18 @@ import numpy as np
 
 from edgefl.errors import ExportError
 from firmware_export.codegen.buffers import plan_buffers
-from firmware_export.codegen.c_layers import layers_of
-from firmware_export.codegen.c_movement import View, views
-from firmware_export.codegen.c_text import Assembled, header, ordered, source, weights
+from firmware_export.codegen.c_layers import build_layers
+from firmware_export.codegen.c_movement import TensorView, find_views
+from firmware_export.codegen.c_text import (
+    AssembledModel,
+    order_fields,
+    render_model_c,
+    render_model_h,
+    render_model_weights_c,
+)
 from firmware_export.codegen.layer import Field, Layer
 from firmware_export.codegen.lint import lint
-from firmware_export.codegen.mixture_structure import Structure, find_parts
+from firmware_export.codegen.mixture_structure import MixtureStructure, find_parts
 from firmware_export.tflite.quantized_model import QuantizedModel, read_quantized_model
 
 
@@ -62,7 +68,7 @@ class CSource:
         return tuple(len(self.images[part]) for part in self.parts)
 
 
-def generate(model: bytes, *, threshold: float = 0.0) -> CSource:
+def generate_c(model: bytes, *, threshold: float = 0.0) -> CSource:
     """Return the C of a model.
 
     An expert runs where its gate value is above zero and at least `threshold`, which is below 1 / experts.
@@ -76,13 +82,13 @@ def generate(model: bytes, *, threshold: float = 0.0) -> CSource:
         more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
         raise ExportError(f"the model cannot become C: {findings[0]}{more}")
     structure = find_parts(network)
-    aliases = views(network)
-    layers = layers_of(network, structure, aliases)
+    aliases = find_views(network)
+    layers = build_layers(network, structure, aliases)
     fields: dict[str, list[Field]] = {name: [] for name in structure.names}
     for part, layer in layers:
         fields[part] += layer.fields
     if structure.gate:
-        fields["gate"].insert(0, Field("skip", "int8_t", _skip(network, structure, threshold)))
+        fields["gate"].insert(0, Field("skip", "int8_t", _compute_skip_levels(network, structure, threshold)))
     elif threshold:
         raise ExportError(
             f"a skip threshold of {threshold} needs a mixture with a gate; this model has none, use 0"
@@ -91,14 +97,14 @@ def generate(model: bytes, *, threshold: float = 0.0) -> CSource:
         structure,
         names=tuple(name for name in structure.names if fields[name] or any(p == name for p, _ in layers)),
     )
-    packed = {part: tuple(ordered(fields[part])) for part in structure.names}
-    places, arena_bytes = _places(network, [layer for _, layer in layers], aliases)
+    packed = {part: tuple(order_fields(fields[part])) for part in structure.names}
+    addresses, arena_bytes = _assign_addresses(network, [layer for _, layer in layers], aliases)
     columns = max((layer.columns for _, layer in layers), default=0)
-    classify = network.tensor(network.outputs[0]).size
+    classify = network.get_tensor(network.outputs[0]).size
     ram_bytes = arena_bytes + columns + len(structure.gate) + 4 * len(structure.names) + classify
-    layout = _layout(network, structure, layers, packed)
-    assembled = Assembled(
-        network, structure, tuple(layers), packed, places, arena_bytes, columns, ram_bytes, layout
+    layout = _hash_layout(network, structure, layers, packed)
+    assembled = AssembledModel(
+        network, structure, tuple(layers), packed, addresses, arena_bytes, columns, ram_bytes, layout
     )
     costs = tuple(
         LayerCost(
@@ -107,25 +113,27 @@ def generate(model: bytes, *, threshold: float = 0.0) -> CSource:
             part,
             layer.macs,
             sum(f.bytes for f in layer.fields),
-            network.tensor(layer.output).size,
+            network.get_tensor(layer.output).size,
         )
         for part, layer in layers
     )
     files = {
-        "model.h": header(assembled),
-        "model.c": source(assembled),
-        "model_weights.c": weights(assembled),
+        "model.h": render_model_h(assembled),
+        "model.c": render_model_c(assembled),
+        "model_weights.c": render_model_weights_c(assembled),
     }
-    images = {part: image(each) for part, each in packed.items()}
+    images = {part: encode_part_image(part_fields) for part, part_fields in packed.items()}
     return CSource(files, ram_bytes, sum(map(len, images.values())), costs, structure.names, images, layout)
 
 
-def image(fields: Sequence[Field]) -> bytes:
+def encode_part_image(fields: Sequence[Field]) -> bytes:
     """Return a part's struct as a little-endian target holds it."""
     return b"".join(np.asarray(f.values, "i1" if f.ctype == "int8_t" else "<i4").tobytes() for f in fields)
 
 
-def _skip(network: QuantizedModel, structure: Structure, threshold: float) -> tuple[int, ...]:
+def _compute_skip_levels(
+    network: QuantizedModel, structure: MixtureStructure, threshold: float
+) -> tuple[int, ...]:
     """Return the highest gate value, as int8, of each expert at which it is left out."""
     experts = len(structure.gate)
     if not 0 <= threshold < 1 / experts:
@@ -135,18 +143,18 @@ def _skip(network: QuantizedModel, structure: Structure, threshold: float) -> tu
         )
     levels = []
     for index in structure.gate:
-        tensor = network.tensor(index)
+        tensor = network.get_tensor(index)
         scale = float(tensor.scale[0])
         steps = min(math.ceil(threshold / scale) - 1, math.floor(1 / experts / scale) - 2)
         levels.append(min(tensor.zero_point + max(steps, 0), 127))
     return tuple(levels)
 
 
-def _places(
-    network: QuantizedModel, layers: Sequence[Layer], aliases: Mapping[int, View]
+def _assign_addresses(
+    network: QuantizedModel, layers: Sequence[Layer], aliases: Mapping[int, TensorView]
 ) -> tuple[dict[int, str], int]:
     """Return the C of each activation's address, and the size of the arena."""
-    view_of = {t.index: aliases.get(t.index, View(t.index, 0)) for t in network.tensors}
+    view_of = {t.index: aliases.get(t.index, TensorView(t.index, 0)) for t in network.tensors}
     sizes = {t.index: t.size for t in network.tensors}
     (entry,) = network.inputs
     (result,) = network.outputs
@@ -158,37 +166,39 @@ def _places(
         )
     plan = plan_buffers(layers, {i: view.base for i, view in view_of.items()}, sizes, {entry, last.base})
     names = {entry: "input", last.base: "output"}
-    found = {}
+    addresses = {}
     for index, view in view_of.items():
         if view.base in names:
-            found[index] = names[view.base] + (f" + {view.offset}" if view.offset else "")
+            addresses[index] = names[view.base] + (f" + {view.offset}" if view.offset else "")
         elif view.base in plan.offsets:
             offset = plan.offsets[view.base] + view.offset
-            found[index] = f"model_arena + {offset}" if offset else "model_arena"
-    return found, plan.arena_bytes
+            addresses[index] = f"model_arena + {offset}" if offset else "model_arena"
+    return addresses, plan.arena_bytes
 
 
-def _layout(
+def _hash_layout(
     network: QuantizedModel,
-    structure: Structure,
+    structure: MixtureStructure,
     layers: Sequence[tuple[str, Layer]],
     packed: Mapping[str, Sequence[Field]],
 ) -> str:
     """Return sha256 over operators, shapes and the structs' members: names of layers and values of constants
     are not in it.
     """
-    note = {
+    content = {
         "layers": [
             [
                 part,
                 layer.op,
                 re.sub(rf"\b{layer.name}_", "", layer.call),
                 layer.shape,
-                [network.tensor(i).shape for i in layer.inputs],
+                [network.get_tensor(i).shape for i in layer.inputs],
             ]
             for part, layer in layers
         ],
-        "parts": {part: [[f.ctype, len(f.values)] for f in each] for part, each in packed.items()},
+        "parts": {
+            part: [[f.ctype, len(f.values)] for f in part_fields] for part, part_fields in packed.items()
+        },
         "gate": len(structure.gate),
     }
-    return hashlib.sha256(json.dumps(note, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -7,11 +7,11 @@ from importlib import resources
 import numpy as np
 
 from firmware_export.codegen.layer import STRUCTS, Field, Layer
-from firmware_export.codegen.mixture_structure import Structure
+from firmware_export.codegen.mixture_structure import MixtureStructure
 from firmware_export.tflite.quantized_model import QuantizedModel
 
-WIDTH = 120
-KERNELS = (
+MAX_LINE_LENGTH = 120
+KERNEL_ORDER = (
     "dsp",
     "convolution",
     "column",
@@ -34,14 +34,14 @@ KERNELS = (
     "fill",
 )
 """In the order in which model.c holds them."""
-PROFILE = """#ifdef MODEL_PROFILE /* a build that measures: its program is told the end of each layer */
+PROFILE_C = """#ifdef MODEL_PROFILE /* a build that measures: its program is told the end of each layer */
 extern void model_profile(int layer);
 #define LAYER_ENDS(number) model_profile(number)
 #else
 #define LAYER_ENDS(number) (void)0
 #endif
 """
-CLASSIFY = """int model_classify(const int8_t *input)
+CLASSIFY_C = """int model_classify(const int8_t *input)
 {
     static int8_t output[MODEL_OUTPUT_BYTES];
     int best = 0;
@@ -54,28 +54,28 @@ CLASSIFY = """int model_classify(const int8_t *input)
     return best;
 }
 """
-END = """#ifdef MODEL_WITHOUT_MVE
+END_C = """#ifdef MODEL_WITHOUT_MVE
 #pragma clang attribute pop
 #endif
 """
 
 
 @dataclass(frozen=True)
-class Assembled:
+class AssembledModel:
     """All that the text needs. places: the C of each activation's address; columns: bytes of scratch."""
 
     network: QuantizedModel
-    structure: Structure
+    structure: MixtureStructure
     layers: tuple[tuple[str, Layer], ...]
     fields: Mapping[str, tuple[Field, ...]]
-    places: Mapping[int, str]
+    addresses: Mapping[int, str]
     arena_bytes: int
     columns: int
     ram_bytes: int
     layout: str
 
 
-def header(made: Assembled) -> str:
+def render_model_h(made: AssembledModel) -> str:
     """Return model.h."""
     network = made.network
     structure = made.structure
@@ -86,9 +86,11 @@ def header(made: Assembled) -> str:
     ]
     lines += ["", "#include <stdint.h>", ""]
     for name, index in (("INPUT", network.inputs[0]), ("OUTPUT", network.outputs[0])):
-        tensor = network.tensor(index)
+        tensor = network.get_tensor(index)
         scale = np.format_float_scientific(tensor.scale[0])
-        lines.append(f"/* {tensor.name}: {dimensions(tensor.shape)}; value = scale * (byte - zero point) */")
+        lines.append(
+            f"/* {tensor.name}: {format_dimensions(tensor.shape)}; value = scale * (byte - zero point) */"
+        )
         lines.append(f"#define MODEL_{name}_BYTES {tensor.size}")
         lines.append(f"#define MODEL_{name}_SCALE {scale}f")
         lines.append(f"#define MODEL_{name}_ZERO_POINT ({tensor.zero_point})")
@@ -118,19 +120,19 @@ def header(made: Assembled) -> str:
         "extern const void *model_part[MODEL_PARTS];",
         "extern const uint32_t model_part_bytes[MODEL_PARTS];",
         "",
-        struct_types(),
+        render_structs(),
         "",
     ]
     for part, fields in made.fields.items():
-        lines += [declaration(part, fields), ""]
+        lines += [render_declaration(part, fields), ""]
     return "\n".join([*lines, "#endif", ""])
 
 
-def weights(made: Assembled) -> str:
+def render_model_weights_c(made: AssembledModel) -> str:
     """Return model_weights.c."""
     lines = ['#include "model.h"', ""]
     for part, fields in made.fields.items():
-        lines += [definition(part, fields), ""]
+        lines += [render_definition(part, fields), ""]
     names = made.structure.names
     lines.append(f"const void *model_part[MODEL_PARTS] = {{{', '.join('&' + n for n in names)}}};")
     lines.append(
@@ -139,13 +141,13 @@ def weights(made: Assembled) -> str:
     return "\n".join([*lines, ""])
 
 
-def source(made: Assembled) -> str:
+def render_model_c(made: AssembledModel) -> str:
     """Return model.c: the kernels that are used, a function for each part, and model_invoke."""
     used = {kernel for _, layer in made.layers for kernel in layer.kernels} | (
         {"fill"} if made.structure.gate else set()
     )
-    lines = ['#include "model.h"', "", PROFILE, template("loops"), template("base")]
-    lines += [template(name) for name in KERNELS if name in used]
+    lines = ['#include "model.h"', "", PROFILE_C, read_c_template("loops"), read_c_template("base")]
+    lines += [read_c_template(name) for name in KERNEL_ORDER if name in used]
     if made.arena_bytes:
         lines.append(f"static int8_t model_arena[{made.arena_bytes}];")
     if made.columns:
@@ -155,73 +157,79 @@ def source(made: Assembled) -> str:
     lines.append("")
     for part in made.structure.names:
         if part != "mix":
-            lines += [_function(made, part), ""]
-    return "\n".join([*lines, _invoke(made), "", CLASSIFY, END])
+            lines += [_render_part_function(made, part), ""]
+    return "\n".join([*lines, _render_invoke(made), "", CLASSIFY_C, END_C])
 
 
-def _block(made: Assembled, part: str, layer: Layer, pointer: str) -> str:
-    read = [made.network.tensor(i) for i in layer.inputs]
-    places = [made.places[i] for i in (*layer.inputs, layer.output)]
+def _render_layer(made: AssembledModel, part: str, layer: Layer, pointer: str) -> str:
+    read = [made.network.get_tensor(i) for i in layer.inputs]
+    addresses = [made.addresses[i] for i in (*layer.inputs, layer.output)]
     shapes = (
-        f"{' and '.join(dimensions(t.shape) for t in read) or 'nothing'} -> "
-        f"{dimensions(made.network.tensor(layer.output).shape)}"
+        f"{' and '.join(format_dimensions(t.shape) for t in read) or 'nothing'} -> "
+        f"{format_dimensions(made.network.get_tensor(layer.output).shape)}"
     )
-    number = next(i for i, (_, each) in enumerate(made.layers) if each is layer)
+    number = next(i for i, (_, other) in enumerate(made.layers) if other is layer)
     return (
-        block(layer, part, pointer, places, shapes).removesuffix("    }")
+        render_block(layer, part, pointer, addresses, shapes).removesuffix("    }")
         + f"        LAYER_ENDS({number});\n    }}"
     )
 
 
-def _blocks(made: Assembled, part: str) -> list[tuple[Layer, str]]:
-    return [(layer, _block(made, part, layer, "part")) for own, layer in made.layers if own == part]
+def _render_part_layers(made: AssembledModel, part: str) -> list[tuple[Layer, str]]:
+    return [
+        (layer, _render_layer(made, part, layer, "part"))
+        for layer_part, layer in made.layers
+        if layer_part == part
+    ]
 
 
-def _arguments(text: str, part: str, value: str) -> tuple[str, str]:
+def _list_arguments(text: str, part: str, value: str) -> tuple[str, str]:
     """Return the parameters that a part's function uses, and what is passed."""
-    found = [(f"const struct model_{part} *part", value)] if "part->" in text else []
-    found += [("const int8_t *input", "input")] if "input" in _code(text) else []
-    found += [("int8_t *output", "output")] if "output" in _code(text) else []
-    return ", ".join(kind for kind, _ in found) or "void", ", ".join(name for _, name in found)
+    arguments = [(f"const struct model_{part} *part", value)] if "part->" in text else []
+    arguments += [("const int8_t *input", "input")] if "input" in _list_call_tokens(text) else []
+    arguments += [("int8_t *output", "output")] if "output" in _list_call_tokens(text) else []
+    return ", ".join(kind for kind, _ in arguments) or "void", ", ".join(name for _, name in arguments)
 
 
-def _code(text: str) -> set[str]:
+def _list_call_tokens(text: str) -> set[str]:
     calls = [line for line in text.split("\n") if line.endswith(");")]
-    return {word.strip("(),;") for line in calls for word in line.split()}
+    return {token.strip("(),;") for line in calls for token in line.split()}
 
 
-def _function(made: Assembled, part: str) -> str:
-    text = "\n".join(each for _, each in _blocks(made, part))
-    return f"static void run_{part}({_arguments(text, part, '')[0]})\n{{\n{text}\n}}"
+def _render_part_function(made: AssembledModel, part: str) -> str:
+    text = "\n".join(block_text for _, block_text in _render_part_layers(made, part))
+    return f"static void run_{part}({_list_arguments(text, part, '')[0]})\n{{\n{text}\n}}"
 
 
-def _invoke(made: Assembled) -> str:
+def _render_invoke(made: AssembledModel) -> str:
     """Return model_invoke: parts in order, each expert under its gate value, sums between them."""
     structure = made.structure
     lines = ["void model_invoke(const int8_t *input, int8_t *output)", "{"]
-    if not any(made.places[layer.output].split(" ")[0] == "output" for _, layer in made.layers):
+    if not any(made.addresses[layer.output].split(" ")[0] == "output" for _, layer in made.layers):
         lines.append("    (void)output;")
     for i, part in enumerate(structure.names):
-        if any("part->" in text for _, text in _blocks(made, part)) or (part == "gate" and structure.gate):
+        if any("part->" in text for _, text in _render_part_layers(made, part)) or (
+            part == "gate" and structure.gate
+        ):
             lines.append(f"    const struct model_{part} *const {part} = model_part[{i}];")
     done: set[str] = set()
     for part, layer in made.layers:
         if part == "mix":
-            lines.append(_block(made, part, layer, "mix"))
+            lines.append(_render_layer(made, part, layer, "mix"))
         elif part not in done:
             done.add(part)
-            lines += _call(made, part)
+            lines += _render_call(made, part)
     return "\n".join([*lines, "}"])
 
 
-def _call(made: Assembled, part: str) -> list[str]:
+def _render_call(made: AssembledModel, part: str) -> list[str]:
     structure = made.structure
-    blocks = _blocks(made, part)
-    call = f"run_{part}({_arguments(chr(10).join(text for _, text in blocks), part, part)[1]});"
+    blocks = _render_part_layers(made, part)
+    call = f"run_{part}({_list_arguments(chr(10).join(text for _, text in blocks), part, part)[1]});"
     if part == "gate" and structure.gate:
         return [
             f"    {call}",
-            *(f"    model_gate[{k}] = *({made.places[index]});" for k, index in enumerate(structure.gate)),
+            *(f"    model_gate[{k}] = *({made.addresses[index]});" for k, index in enumerate(structure.gate)),
         ]
     if not part.startswith("expert") or not structure.gate:
         return [f"    {call}"]
@@ -229,7 +237,7 @@ def _call(made: Assembled, part: str) -> list[str]:
     product = made.network.operators[structure.products[number]].outputs[0]
     layer = next(layer for layer, _ in blocks if layer.output == product)
     zero = f"{part}->{layer.name}_scale.zero"
-    fill = f"fill({made.network.tensor(product).size}, {zero}, {made.places[product]});"
+    fill = f"fill({made.network.get_tensor(product).size}, {zero}, {made.addresses[product]});"
     return [
         f"    if (model_gate[{number}] > gate->skip[{number}]) {{",
         f"        {call}",
@@ -239,92 +247,93 @@ def _call(made: Assembled, part: str) -> list[str]:
     ]
 
 
-def template(name: str) -> str:
+def read_c_template(name: str) -> str:
     """Return a C file of templates/c."""
     return resources.files("firmware_export").joinpath("templates", "c", f"{name}.c").read_text()
 
 
-def wrapped(values: Sequence[int], indent: str) -> str:
+def wrap_numbers(values: Sequence[int], indent: str) -> str:
     """Return numbers in lines of at most WIDTH."""
     lines = []
     line = indent
     for value in values:
         text = f"{value},"
-        if len(line) + len(text) + 1 > WIDTH:
+        if len(line) + len(text) + 1 > MAX_LINE_LENGTH:
             lines.append(line.rstrip())
             line = indent
         line += text + " "
     return "\n".join([*lines, line.rstrip()])
 
 
-def struct_types() -> str:
+def render_structs() -> str:
     """Return the small structs of quantization constants."""
     return "\n".join(
         f"{ctype} {{\n    int32_t {', '.join(members)};\n}};" for ctype, members in STRUCTS.items()
     )
 
 
-def ordered(fields: Sequence[Field]) -> list[Field]:
+def order_fields(fields: Sequence[Field]) -> list[Field]:
     """Return words before bytes, so that a struct has no holes, and the bytes that fill its last word."""
-    found = [f for f in fields if f.ctype != "int8_t"] + [f for f in fields if f.ctype == "int8_t"]
-    rest = -sum(f.bytes for f in found) % 4
-    if rest or not found:
-        found.append(Field("unused", "int8_t", (0,) * (rest or 4)))
-    return found
+    arranged = [f for f in fields if f.ctype != "int8_t"] + [f for f in fields if f.ctype == "int8_t"]
+    rest = -sum(f.bytes for f in arranged) % 4
+    if rest or not arranged:
+        arranged.append(Field("unused", "int8_t", (0,) * (rest or 4)))
+    return arranged
 
 
-def declaration(part: str, fields: Sequence[Field]) -> str:
+def render_declaration(part: str, fields: Sequence[Field]) -> str:
     """Return the struct of a part."""
     lines = [f"    {f.ctype} {f.name}{'' if f.ctype in STRUCTS else f'[{len(f.values)}]'};" for f in fields]
     return "\n".join([f"struct model_{part} {{", *lines, "};"])
 
 
-def definition(part: str, fields: Sequence[Field]) -> str:
+def render_definition(part: str, fields: Sequence[Field]) -> str:
     """Return the constants of a part."""
     lines = [f"static const struct model_{part} {part} = {{"]
-    for each in fields:
-        if each.ctype in STRUCTS:
+    for field in fields:
+        if field.ctype in STRUCTS:
             members = ", ".join(
-                f".{name} = {number(value)}"
-                for name, value in zip(STRUCTS[each.ctype], each.values, strict=True)
+                f".{name} = {format_int(value)}"
+                for name, value in zip(STRUCTS[field.ctype], field.values, strict=True)
             )
-            lines.append(f"    .{each.name} = {{{members}}},")
-        elif each.ctype == "int32_t":
-            text = ", ".join(map(number, each.values))
+            lines.append(f"    .{field.name} = {{{members}}},")
+        elif field.ctype == "int32_t":
+            text = ", ".join(map(format_int, field.values))
             lines.append(
-                f"    .{each.name} = {{{text}}},"
-                if len(text) < WIDTH
-                else f"    .{each.name} = {{\n{_words(each.values)}\n    }},"
+                f"    .{field.name} = {{{text}}},"
+                if len(text) < MAX_LINE_LENGTH
+                else f"    .{field.name} = {{\n{_format_int_rows(field.values)}\n    }},"
             )
         else:
-            lines.append(f"    .{each.name} = {{\n{wrapped(each.values, ' ' * 8)}\n    }},")
+            lines.append(f"    .{field.name} = {{\n{wrap_numbers(field.values, ' ' * 8)}\n    }},")
     return "\n".join([*lines, "};"])
 
 
-def number(value: int) -> str:
+def format_int(value: int) -> str:
     """Return a number that has type int: the least one has no literal of its own."""
     return "(-2147483647 - 1)" if value == -(1 << 31) else str(value)
 
 
-def _words(values: Sequence[int]) -> str:
+def _format_int_rows(values: Sequence[int]) -> str:
     return "\n".join(
-        "        " + " ".join(f"{number(v)}," for v in values[i : i + 8]) for i in range(0, len(values), 8)
+        "        " + " ".join(f"{format_int(v)}," for v in values[i : i + 8])
+        for i in range(0, len(values), 8)
     )
 
 
-def dimensions(shape: Sequence[int]) -> str:
+def format_dimensions(shape: Sequence[int]) -> str:
     """Return a shape without its batch."""
     return "x".join(map(str, shape[1:] or shape)) or "1"
 
 
-def block(layer: Layer, part: str, pointer: str, places: Sequence[str], shapes: str) -> str:
+def render_block(layer: Layer, part: str, pointer: str, addresses: Sequence[str], shapes: str) -> str:
     """Return a layer's block of C. places: the C of its inputs, then of its output."""
-    spots = dict(zip(("a", "b"), places[:-1], strict=False))
-    call = layer.call.format(p=pointer, out=places[-1], **spots)
+    inputs = dict(zip(("a", "b"), addresses[:-1], strict=False))
+    call = layer.call.format(p=pointer, out=addresses[-1], **inputs)
     note = "; ".join(
-        each
-        for each in (f"{layer.op}, {shapes}", layer.note, f"{layer.macs:,} MACs" if layer.macs else "")
-        if each
+        piece
+        for piece in (f"{layer.op}, {shapes}", layer.note, f"{layer.macs:,} MACs" if layer.macs else "")
+        if piece
     )
     lines = [f"    {{ /* {part}, {layer.name}: {note} */"]
     if layer.shape:

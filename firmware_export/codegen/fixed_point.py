@@ -11,8 +11,8 @@ import math
 
 from edgefl.errors import ExportError
 
-ONE = (1 << 31) - 1
-FACTORS = (
+ONE_Q31 = (1 << 31) - 1
+EXP_FACTORS = (
     (-2, 1672461947),
     (-1, 1302514674),
     (0, 790015084),
@@ -44,13 +44,13 @@ def quantize_multiplier(real: float) -> tuple[int, int]:
     return (0, 0) if shift < -31 else (fixed, shift)
 
 
-def _int32(value: int) -> int:
+def _wrap_int32(value: int) -> int:
     return (value + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
-def high_multiply(a: int, b: int) -> int:
+def multiply_high(a: int, b: int) -> int:
     """Return the high half of 2ab, to nearest."""
-    return ONE if a == b == -(1 << 31) else (a * b + (1 << 30)) >> 31
+    return ONE_Q31 if a == b == -(1 << 31) else (a * b + (1 << 30)) >> 31
 
 
 def divide_by_power(value: int, exponent: int) -> int:
@@ -61,14 +61,14 @@ def divide_by_power(value: int, exponent: int) -> int:
 
 def rescale(value: int, multiplier: int, shift: int) -> int:
     """Return value * multiplier * 2^(shift - 31)."""
-    return divide_by_power(high_multiply(_int32(value << max(shift, 0)), multiplier), max(-shift, 0))
+    return divide_by_power(multiply_high(_wrap_int32(value << max(shift, 0)), multiplier), max(-shift, 0))
 
 
-def _saturating_shift(value: int, exponent: int) -> int:
+def _shift_saturating(value: int, exponent: int) -> int:
     if exponent <= 0:
         return divide_by_power(value, -exponent)
     limit = (1 << (31 - exponent)) - 1
-    return ONE if value > limit else -(1 << 31) if value < -limit else value << exponent
+    return ONE_Q31 if value > limit else -(1 << 31) if value < -limit else value << exponent
 
 
 def _exp_near_zero(value: int) -> int:
@@ -76,32 +76,32 @@ def _exp_near_zero(value: int) -> int:
     root = 1895147668
     third = 715827883
     x = value + (1 << 28)
-    x2 = high_multiply(x, x)
-    x3 = high_multiply(x2, x)
-    x4 = high_multiply(x2, x2)
-    rest = _saturating_shift(high_multiply(_saturating_shift(x4, -2) + x3, third) + x2, -1)
-    return root + high_multiply(root, x + rest)
+    x2 = multiply_high(x, x)
+    x3 = multiply_high(x2, x)
+    x4 = multiply_high(x2, x2)
+    rest = _shift_saturating(multiply_high(_shift_saturating(x4, -2) + x3, third) + x2, -1)
+    return root + multiply_high(root, x + rest)
 
 
 def exp_of_negative(value: int, integer_bits: int) -> int:
     """exp of a fixed-point number <= 0 with `integer_bits` integer bits (at most 5): Q0.31."""
     if value == 0:
-        return ONE
+        return ONE_Q31
     quarter = 1 << (31 - integer_bits - 2)
     part = (value & (quarter - 1)) - quarter
-    result = _exp_near_zero(_saturating_shift(part, integer_bits))
-    for exponent, factor in FACTORS:
+    result = _exp_near_zero(_shift_saturating(part, integer_bits))
+    for exponent, factor in EXP_FACTORS:
         if integer_bits > exponent and (part - value) & (1 << (31 - integer_bits + exponent)):
-            result = high_multiply(result, factor)
+            result = multiply_high(result, factor)
     return result
 
 
-def _two_over_one_plus(value: int) -> int:
+def _divide_two_by_one_plus(value: int) -> int:
     """2 / (1 + x) of x in [0, 1]: Q2.29."""
-    half = (value + ONE + 1) // 2
-    x = 1515870810 + high_multiply(half, -1010580540)
+    half = (value + ONE_Q31 + 1) // 2
+    x = 1515870810 + multiply_high(half, -1010580540)
     for _ in range(3):
-        x += _saturating_shift(high_multiply(x, (1 << 29) - high_multiply(half, x)), 2)
+        x += _shift_saturating(multiply_high(x, (1 << 29) - multiply_high(half, x)), 2)
     return x
 
 
@@ -109,19 +109,19 @@ def logistic(value: int) -> int:
     """1 / (1 + exp(-x)) of a Q4.27 number: Q0.31."""
     if value == 0:
         return 1 << 30
-    positive = _saturating_shift(_two_over_one_plus(exp_of_negative(-abs(value), 4)), 1)
-    return positive if value > 0 else ONE - positive
+    positive = _shift_saturating(_divide_two_by_one_plus(exp_of_negative(-abs(value), 4)), 1)
+    return positive if value > 0 else ONE_Q31 - positive
 
 
 def tanh(value: int) -> int:
     """tanh of a Q4.27 number: Q0.31. Twice the Q4.27 number has the same raw value as Q5.26."""
     if value == 0:
         return 0
-    positive = _saturating_shift(_two_over_one_plus(exp_of_negative(-abs(value), 5)) - (1 << 29), 2)
+    positive = _shift_saturating(_divide_two_by_one_plus(exp_of_negative(-abs(value), 5)) - (1 << 29), 2)
     return positive if value > 0 else -positive
 
 
-def input_radius(integer_bits: int, left_shift: int) -> int:
+def compute_input_radius(integer_bits: int, left_shift: int) -> int:
     """Return the largest input that still fits `integer_bits` after the shift."""
     return math.floor(((1 << integer_bits) - 1) * (1 << (31 - integer_bits)) / (1 << left_shift))
 
@@ -131,7 +131,7 @@ def inverse_square_root(value: int) -> tuple[int, int]:
     Newton steps.
     """
     if value <= 1:
-        return ONE, 0
+        return ONE_Q31, 0
     shift = 11
     while value >= 1 << 29:
         value = value // 4
@@ -139,10 +139,10 @@ def inverse_square_root(value: int) -> tuple[int, int]:
     pairs = (31 - value.bit_length()) // 2 - 1
     shift -= pairs
     number = (value << 2 * pairs) >> 1
-    half = _saturating_shift(number, -1)
+    half = _shift_saturating(number, -1)
     x = 1 << 28
     for _ in range(5):
-        x3 = _saturating_shift(high_multiply(high_multiply(x, x), x), 6)
-        x = _saturating_shift(high_multiply((1 << 28) + (1 << 27), x) - high_multiply(half, x3), 3)
-    multiplier = high_multiply(x, 1518500250)  # the square root of a half
+        x3 = _shift_saturating(multiply_high(multiply_high(x, x), x), 6)
+        x = _shift_saturating(multiply_high((1 << 28) + (1 << 27), x) - multiply_high(half, x3), 3)
+    multiplier = multiply_high(x, 1518500250)  # the square root of a half
     return (multiplier << -shift, 0) if shift < 0 else (multiplier, -shift)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edgefl.errors import ExportError
-from edgefl.plan.tflite import Operator, Tensor
+from edgefl.plan.tflite import Operator, TfliteTensor
 from firmware_export.tflite.quantized_model import QuantizedModel
 
 MAX_IDENTIFIER_LENGTH = 48
@@ -31,7 +31,7 @@ STRUCTS = {
     "struct model_softmax": ("multiplier", "shift", "least"),
 }
 """All members are int32_t."""
-OF_THE_FRAMEWORK = {
+FRAMEWORK_SUFFIXES = {
     "relu",
     "relu6",
     "biasadd",
@@ -51,7 +51,7 @@ OF_THE_FRAMEWORK = {
     "expanddims",
 }
 
-MADE_UP_NAME = re.compile(r"(stateful)?partitionedcall(_\d+)?|(arith|std|tfl)_\w*const\w*")
+GENERATED_NAME_PATTERN = re.compile(r"(stateful)?partitionedcall(_\d+)?|(arith|std|tfl)_\w*const\w*")
 """What a converter calls the output of the whole model, and constants without a name of their own."""
 
 
@@ -90,40 +90,42 @@ class Layer:
     note: str = ""
     macs: int = 0
     columns: int = 0
-    in_place: tuple[int, ...] = field(default=())
+    overwritable: tuple[int, ...] = field(default=())
 
 
-def name_of(network: QuantizedModel, operator: Operator) -> str:
+def make_identifier(network: QuantizedModel, operator: Operator) -> str:
     """Return a C identifier of at most MAX_IDENTIFIER_LENGTH characters for an operator's layer.
 
     It is the name of the output without the framework's suffixes. The converter names the output of the whole
     model `PartitionedCall:0`; that layer is named after its weights, or after its operator.
     """
-    constants = [network.tensor(i) for i in operator.inputs if i >= 0 and network.tensor(i).data is not None]
-    tensors = [network.tensor(operator.outputs[0]), *constants]
-    names = (_layer_name(tensor) for tensor in tensors)
+    constants = [
+        network.get_tensor(i) for i in operator.inputs if i >= 0 and network.get_tensor(i).data is not None
+    ]
+    tensors = [network.get_tensor(operator.outputs[0]), *constants]
+    names = (_clean_tensor_name(tensor) for tensor in tensors)
     name = next(filter(None, names), "") or operator.name.lower()
     return name if name[0].isalpha() else f"layer_{name}"
 
 
-def _layer_name(tensor: Tensor) -> str:
+def _clean_tensor_name(tensor: TfliteTensor) -> str:
     """Return a tensor's name without the framework's suffixes, empty where the converter made it up."""
     first = tensor.name.split(";")[0].split(":")[0]
     pieces = [re.sub(r"\W+", "_", piece, flags=re.ASCII).strip("_").lower() for piece in first.split("/")]
-    kept = [piece for piece in pieces if piece and not MADE_UP_NAME.fullmatch(piece)]
-    while len(kept) > 1 and kept[-1] in OF_THE_FRAMEWORK:
-        kept.pop()
-    return "_".join(kept[-3:])[:MAX_IDENTIFIER_LENGTH].strip("_")
+    names = [piece for piece in pieces if piece and not GENERATED_NAME_PATTERN.fullmatch(piece)]
+    while len(names) > 1 and names[-1] in FRAMEWORK_SUFFIXES:
+        names.pop()
+    return "_".join(names[-3:])[:MAX_IDENTIFIER_LENGTH].strip("_")
 
 
-def place(network: QuantizedModel, operator: Operator) -> str:
+def name_layer(network: QuantizedModel, operator: Operator) -> str:
     """Return how an error names a layer."""
-    return network.tensor(operator.outputs[0]).name if operator.outputs else "?"
+    return network.get_tensor(operator.outputs[0]).name if operator.outputs else "?"
 
 
 def refuse(network: QuantizedModel, operator: Operator, why: str, remedy: str) -> ExportError:
     """Return the error for what the generated C cannot compute."""
-    return ExportError(f"operator {operator.name} ({place(network, operator)}) {why}; {remedy}")
+    return ExportError(f"operator {operator.name} ({name_layer(network, operator)}) {why}; {remedy}")
 
 
 def round_half_away(value: float) -> int:
@@ -131,20 +133,20 @@ def round_half_away(value: float) -> int:
     return int(np.sign(value) * np.floor(abs(value) + 0.5))
 
 
-def limits(output: Tensor, activation: int) -> tuple[int, int]:
+def compute_activation_range(output: TfliteTensor, activation: int) -> tuple[int, int]:
     """Return (low, high) of a fused activation in the output's quantization: 0 none, 1 ReLU, 2 ReLU-1, 3
     ReLU6.
     """
 
-    def quantized(real: float) -> int:
+    def quantize(real: float) -> int:
         return output.zero_point + round_half_away(float(np.float32(real) / output.scale[0]))
 
     if activation == 1:
-        return max(-128, quantized(0)), 127
+        return max(-128, quantize(0)), 127
     if activation == 2:
-        return max(-128, quantized(-1)), min(127, quantized(1))
+        return max(-128, quantize(-1)), min(127, quantize(1))
     if activation == 3:
-        return max(-128, quantized(0)), min(127, quantized(6))
+        return max(-128, quantize(0)), min(127, quantize(6))
     if activation == 0:
         return -128, 127
     raise ExportError(
@@ -152,6 +154,6 @@ def limits(output: Tensor, activation: int) -> tuple[int, int]:
     )
 
 
-def ints(values: object) -> tuple[int, ...]:
+def flatten_ints(values: object) -> tuple[int, ...]:
     """Return an array's elements as Python integers."""
     return tuple(int(v) for v in np.asarray(values).ravel())

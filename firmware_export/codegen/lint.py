@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgefl.plan.tflite import Operator, Tensor
-from firmware_export.codegen.c_layers import SUPPORTED
-from firmware_export.codegen.layer import place
-from firmware_export.tflite.graph import FORBIDDEN
+from edgefl.plan.tflite import Operator, TfliteTensor
+from firmware_export.codegen.c_layers import SUPPORTED_OPERATORS
+from firmware_export.codegen.layer import name_layer
+from firmware_export.tflite.graph import FORBIDDEN_OPERATORS
 from firmware_export.tflite.quantized_model import QuantizedModel
 
-VERSIONS = {"FULLY_CONNECTED": 11, "CONV_2D": 7, "DEPTHWISE_CONV_2D": 7}
-WITH_KERNEL = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
-LATEST = 5
+MAX_OPERATOR_VERSIONS = {"FULLY_CONNECTED": 11, "CONV_2D": 7, "DEPTHWISE_CONV_2D": 7}
+WEIGHT_OPERATORS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
+DEFAULT_MAX_VERSION = 5
 """Highest operator versions whose int8 form is what this generator computes: versions above are of other
 types or newer files.
 """
-REMEDIES = {
-    **FORBIDDEN,
+OPERATOR_REMEDIES = {
+    **FORBIDDEN_OPERATORS,
     "SQUARED_DIFFERENCE": "it has no int8 form here; use group normalization of plain layers, or batch "
     "normalization",
     "TRANSPOSE_CONV": "use upsampling by a Dense layer, or a convolution with stride 1",
@@ -32,7 +32,7 @@ REMEDIES = {
 
 
 @dataclass(frozen=True)
-class Finding:
+class LintFinding:
     """One reason why the network cannot become C. layer: the name of the tensor that the operator makes."""
 
     operator: str
@@ -43,58 +43,59 @@ class Finding:
         return f"{self.operator} ({self.layer}): {self.remedy}"
 
 
-def lint(network: QuantizedModel) -> tuple[Finding, ...]:
+def lint(network: QuantizedModel) -> tuple[LintFinding, ...]:
     """Return all findings, in the order of the operators."""
-    found = [finding for operator in network.operators for finding in _operator(network, operator)]
+    findings = [finding for operator in network.operators for finding in _lint_operator(network, operator)]
     if len(network.inputs) != 1 or len(network.outputs) != 1:
         remedy = (
             f"the model has {len(network.inputs)} inputs and {len(network.outputs)} outputs, expected one "
             "each; export a mixture"
         )
-        found.append(Finding("the model", "input and output", remedy))
+        findings.append(LintFinding("the model", "input and output", remedy))
     for index in (*network.inputs, *network.outputs):
-        tensor = network.tensor(index)
+        tensor = network.get_tensor(index)
         if tensor.dtype != "INT8":
             remedy = f"it is {tensor.dtype}, expected INT8; quantize the model with `edgefl export`"
-            found.append(Finding("input or output", tensor.name, remedy))
+            findings.append(LintFinding("input or output", tensor.name, remedy))
         elif not tensor.shape or tensor.shape[0] != 1 or min(tensor.shape) < 1:
             remedy = (
                 f"its shape is {tensor.shape}, expected a batch of one and fixed sizes; fix the batch to 1"
             )
-            found.append(Finding("input or output", tensor.name, remedy))
-    return tuple(found)
+            findings.append(LintFinding("input or output", tensor.name, remedy))
+    return tuple(findings)
 
 
-def _operator(network: QuantizedModel, operator: Operator) -> list[Finding]:
-    layer = place(network, operator)
-    if operator.name not in SUPPORTED:
-        remedy = REMEDIES.get(
-            operator.name, f"the generated C has no such kernel; use one of {', '.join(sorted(SUPPORTED))}"
+def _lint_operator(network: QuantizedModel, operator: Operator) -> list[LintFinding]:
+    layer = name_layer(network, operator)
+    if operator.name not in SUPPORTED_OPERATORS:
+        remedy = OPERATOR_REMEDIES.get(
+            operator.name,
+            f"the generated C has no such kernel; use one of {', '.join(sorted(SUPPORTED_OPERATORS))}",
         )
-        return [Finding(operator.name, layer, remedy)]
-    needed = 2 if operator.name in WITH_KERNEL else 1
+        return [LintFinding(operator.name, layer, remedy)]
+    needed = 2 if operator.name in WEIGHT_OPERATORS else 1
     if len(operator.inputs) < needed or min(operator.inputs[:needed]) < 0:
         return [
-            Finding(
+            LintFinding(
                 operator.name,
                 layer,
                 f"it has the inputs {operator.inputs}, expected {needed} at least; the model is damaged",
             )
         ]
-    newest = VERSIONS.get(operator.name, LATEST)
+    newest = MAX_OPERATOR_VERSIONS.get(operator.name, DEFAULT_MAX_VERSION)
     if operator.version > newest:
         remedy = (
             f"version {operator.version} of the operator, known up to {newest}; export with full int8, or "
             "update edgefl"
         )
-        return [Finding(operator.name, layer, remedy)]
+        return [LintFinding(operator.name, layer, remedy)]
     for index in operator.outputs:
-        output = network.tensor(index)
-        if wrong := _wrong_quantization(output):
-            return [Finding(operator.name, layer, f"its output has {wrong}")]
+        output = network.get_tensor(index)
+        if wrong := _describe_wrong_quantization(output):
+            return [LintFinding(operator.name, layer, f"its output has {wrong}")]
         if output.dtype != "INT8":
             return [
-                Finding(
+                LintFinding(
                     operator.name,
                     layer,
                     f"its output is {output.dtype}, expected INT8; quantize to full int8",
@@ -102,19 +103,19 @@ def _operator(network: QuantizedModel, operator: Operator) -> list[Finding]:
             ]
         if len(output.scale) != 1:
             return [
-                Finding(
+                LintFinding(
                     operator.name,
                     layer,
                     f"its output has {len(output.scale)} scales, expected one; quantize it again",
                 )
             ]
         if any(count < 1 for count in output.shape):
-            return [Finding(operator.name, layer, f"its output's shape is {output.shape}; fix the sizes")]
-    if operator.name in WITH_KERNEL:
-        kernel = network.tensor(operator.inputs[1])
+            return [LintFinding(operator.name, layer, f"its output's shape is {output.shape}; fix the sizes")]
+    if operator.name in WEIGHT_OPERATORS:
+        kernel = network.get_tensor(operator.inputs[1])
         if kernel.dtype != "INT8" or kernel.data is None:
             return [
-                Finding(
+                LintFinding(
                     operator.name,
                     layer,
                     f"its weights are {kernel.dtype} that are computed or not int8; quantize to full int8",
@@ -122,12 +123,12 @@ def _operator(network: QuantizedModel, operator: Operator) -> list[Finding]:
             ]
     read = operator.inputs[1:] if operator.name == "SPLIT" else operator.inputs[:1]
     for index in read:
-        source = network.tensor(index)
-        if wrong := _wrong_quantization(source):
-            return [Finding(operator.name, layer, f"its input has {wrong}")]
+        source = network.get_tensor(index)
+        if wrong := _describe_wrong_quantization(source):
+            return [LintFinding(operator.name, layer, f"its input has {wrong}")]
         if source.dtype != "INT8" or len(source.scale) != 1:
             return [
-                Finding(
+                LintFinding(
                     operator.name,
                     layer,
                     f"its input is {source.dtype} with {len(source.scale)} scales; quantize to full int8",
@@ -136,7 +137,7 @@ def _operator(network: QuantizedModel, operator: Operator) -> list[Finding]:
     return []
 
 
-def _wrong_quantization(tensor: Tensor) -> str:
+def _describe_wrong_quantization(tensor: TfliteTensor) -> str:
     """Return what is wrong with the scale or the zero point of an int8 tensor, "" for nothing."""
     if tensor.dtype != "INT8":
         return ""

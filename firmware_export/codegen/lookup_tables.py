@@ -6,38 +6,38 @@ import math
 
 import numpy as np
 
-from edgefl.plan.tflite import Operator, Tensor
+from edgefl.plan.tflite import Operator, TfliteTensor
 from firmware_export.codegen import fixed_point as fixed
-from firmware_export.codegen.layer import limits, refuse, round_half_away
+from firmware_export.codegen.layer import compute_activation_range, refuse, round_half_away
 from firmware_export.tflite.quantized_model import QuantizedModel
 
-ALL = range(-128, 128)
+INT8_VALUES = range(-128, 128)
 
 
-def _clamped(value: int) -> int:
+def _clamp_int8(value: int) -> int:
     return min(max(value, -128), 127)
 
 
-def _fixed(function: str, source: Tensor, bits: int, zero: int) -> list[int]:
+def _build_fixed_point_table(function: str, source: TfliteTensor, bits: int, zero: int) -> list[int]:
     """logistic and tanh: the input as Q4.27, the result rounded to `bits` fractional bits.
 
     Outside of +-16 the extremes.
     """
     fraction, shift = math.frexp(float(source.scale[0]) * (1 << 27))
     multiplier = math.floor(fraction * (1 << 31) + 0.5)
-    radius = fixed.input_radius(4, shift)
+    radius = fixed.compute_input_radius(4, shift)
     table = []
-    for value in ALL:
+    for value in INT8_VALUES:
         value -= source.zero_point
         if abs(value) >= radius:
             table.append(-128 if value < 0 else 127)
             continue
         result = getattr(fixed, function)(fixed.rescale(value, multiplier, shift))
-        table.append(_clamped(fixed.divide_by_power(result, 31 - bits) + zero))
+        table.append(_clamp_int8(fixed.divide_by_power(result, 31 - bits) + zero))
     return table
 
 
-def _rsqrt(source: Tensor, output: Tensor) -> list[int]:
+def _build_rsqrt_table(source: TfliteTensor, output: TfliteTensor) -> list[int]:
     """1 / sqrt(x) with 20 bits more on the way; 0 gives the largest, and so does what is below 0, which the
     interpreter refuses.
     """
@@ -45,39 +45,40 @@ def _rsqrt(source: Tensor, output: Tensor) -> list[int]:
         1.0 / (math.sqrt(float(source.scale[0])) * float(output.scale[0]))
     )
     table = []
-    for value in ALL:
+    for value in INT8_VALUES:
         value -= source.zero_point
         if value <= 0:
             table.append(127)
             continue
         inverse, right = fixed.inverse_square_root(value)
         data = fixed.rescale(1, inverse, right + 20)
-        table.append(_clamped(fixed.rescale(data, multiplier, shift - 20) + output.zero_point))
+        table.append(_clamp_int8(fixed.rescale(data, multiplier, shift - 20) + output.zero_point))
     return table
 
 
-def _leaky_relu(source: Tensor, output: Tensor, alpha: float) -> list[int]:
+def _build_leaky_relu_table(source: TfliteTensor, output: TfliteTensor, alpha: float) -> list[int]:
     slope = float(np.float32(alpha))
     above = fixed.quantize_multiplier(float(source.scale[0]) / float(output.scale[0]))
     below = fixed.quantize_multiplier(float(source.scale[0]) * slope / float(output.scale[0]))
-    centred = [value - source.zero_point for value in ALL]
-    return [_clamped(output.zero_point + fixed.rescale(v, *(above if v >= 0 else below))) for v in centred]
+    centred = [value - source.zero_point for value in INT8_VALUES]
+    return [_clamp_int8(output.zero_point + fixed.rescale(v, *(above if v >= 0 else below))) for v in centred]
 
 
-def _rescaled(source: Tensor, output: Tensor, low: int, high: int) -> list[int]:
+def _build_rescale_table(source: TfliteTensor, output: TfliteTensor, low: int, high: int) -> list[int]:
     scale = fixed.quantize_multiplier(float(source.scale[0]) / float(output.scale[0]))
     return [
-        min(max(fixed.rescale(v - source.zero_point, *scale) + output.zero_point, low), high) for v in ALL
+        min(max(fixed.rescale(v - source.zero_point, *scale) + output.zero_point, low), high)
+        for v in INT8_VALUES
     ]
 
 
-def table_of(network: QuantizedModel, operator: Operator) -> list[int]:
+def build_lookup_table(network: QuantizedModel, operator: Operator) -> list[int]:
     """Return what the operator gives for each int8.
 
     Raises ExportError for parameters that the interpreter refuses too.
     """
-    source = network.tensor(operator.inputs[0])
-    output = network.tensor(operator.outputs[0])
+    source = network.get_tensor(operator.inputs[0])
+    output = network.get_tensor(operator.outputs[0])
     if operator.name == "LOGISTIC":
         if output.zero_point != -128:
             raise refuse(
@@ -86,24 +87,24 @@ def table_of(network: QuantizedModel, operator: Operator) -> list[int]:
                 f"has zero point {output.zero_point}, expected -128",
                 "export the model again",
             )
-        return _fixed("logistic", source, 8, -128)
+        return _build_fixed_point_table("logistic", source, 8, -128)
     if operator.name == "TANH":
         if output.zero_point != 0:
             raise refuse(
                 network, operator, f"has zero point {output.zero_point}, expected 0", "export the model again"
             )
-        return _fixed("tanh", source, 7, 0)
+        return _build_fixed_point_table("tanh", source, 7, 0)
     if operator.name == "RSQRT":
-        return _rsqrt(source, output)
+        return _build_rsqrt_table(source, output)
     if operator.name == "LEAKY_RELU":
         alpha = float(operator.options["alpha"])
         if alpha < 0:
             raise refuse(network, operator, f"has the slope {alpha}", "use a slope of at least 0")
-        return _leaky_relu(source, output, alpha)
+        return _build_leaky_relu_table(source, output, alpha)
     if operator.name == "RELU":
         low = max(-128, output.zero_point)
-        return _rescaled(source, output, low, 127)
+        return _build_rescale_table(source, output, low, 127)
     if operator.name == "RELU6":  # the interpreter clamps here without a rescale
         six = source.zero_point + round_half_away(float(np.float32(6) / source.scale[0]))
-        return [min(max(v, source.zero_point), six) for v in ALL]
-    return _rescaled(source, output, *limits(output, 0))  # QUANTIZE
+        return [min(max(v, source.zero_point), six) for v in INT8_VALUES]
+    return _build_rescale_table(source, output, *compute_activation_range(output, 0))  # QUANTIZE

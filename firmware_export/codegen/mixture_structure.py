@@ -8,15 +8,15 @@ each product is an expert.
 from collections.abc import Set
 from dataclasses import dataclass
 
-from firmware_export.codegen.c_movement import SAME_ELEMENTS
+from firmware_export.codegen.c_movement import RESHAPE_OPERATORS
 from firmware_export.tflite.quantized_model import QuantizedModel
 
-AFTER_THE_SUM = (*SAME_ELEMENTS, "SOFTMAX", "LOGISTIC", "QUANTIZE", "MUL")
-WITH_WEIGHTS = {"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"}
+OUTPUT_OPERATORS = (*RESHAPE_OPERATORS, "SOFTMAX", "LOGISTIC", "QUANTIZE", "MUL")
+WEIGHT_OPERATORS = {"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"}
 
 
 @dataclass(frozen=True)
-class Structure:
+class MixtureStructure:
     """part_of: each operator's part; names: the parts in the order of their run; gate: the tensor of each
     expert's gate value, in experts' order, empty without a gate; products: each expert's MUL by its gate
     value; order: operators as they run, gate first.
@@ -29,13 +29,13 @@ class Structure:
     order: tuple[int, ...]
 
 
-def find_parts(network: QuantizedModel) -> Structure:
+def find_parts(network: QuantizedModel) -> MixtureStructure:
     """Return the structure; one part "model" where there is no mixture."""
     maker = {output: i for i, operator in enumerate(network.operators) for output in operator.outputs}
-    needs = _needs(network, maker)
-    leaves = _leaves(network, maker)
+    needs = _collect_dependencies(network, maker)
+    leaves = _find_summands(network, maker)
     gate, experts, products = _split(network, maker, leaves)
-    single = Structure(
+    single = MixtureStructure(
         ("model",), ("model",) * len(network.operators), (), (), tuple(range(len(network.operators)))
     )
     if len(leaves) < 2:
@@ -43,26 +43,30 @@ def find_parts(network: QuantizedModel) -> Structure:
     sets = [needs[maker[i]] if i in maker else frozenset() for i in experts]
     steering = frozenset[int]().union(*(needs[maker[i]] for i in gate))
     everything = frozenset[int]().union(*sets)
-    trunk = {i for i in everything if i in steering or sum(i in each for each in sets) > 1}
-    own = [each - trunk for each in sets]
-    if not all(any(network.operators[i].name in WITH_WEIGHTS for i in each) for each in own):
+    trunk = {i for i in everything if i in steering or sum(i in members for members in sets) > 1}
+    expert_operators = [members - trunk for members in sets]
+    if not all(
+        any(network.operators[i].name in WEIGHT_OPERATORS for i in members) for members in expert_operators
+    ):
         return single
     part_of = ["mix"] * len(network.operators)
     for i in trunk:
         part_of[i] = "trunk"
     for i in steering - trunk:
         part_of[i] = "gate"
-    for number, each in enumerate(own):
-        for i in (*each, *products[number : number + 1]):
+    for number, members in enumerate(expert_operators):
+        for i in (*members, *products[number : number + 1]):
             part_of[i] = f"expert{number}"
-    order = _order(network, part_of, len(own))
+    order = _order(network, part_of, len(expert_operators))
     names = [
-        name for name in ("trunk", "gate", *(f"expert{k}" for k in range(len(own))), "mix") if name in part_of
+        name
+        for name in ("trunk", "gate", *(f"expert{k}" for k in range(len(expert_operators))), "mix")
+        if name in part_of
     ]
-    return Structure(tuple(names), tuple(part_of), tuple(gate), tuple(products), tuple(order))
+    return MixtureStructure(tuple(names), tuple(part_of), tuple(gate), tuple(products), tuple(order))
 
 
-def _needs(network: QuantizedModel, maker: dict[int, int]) -> list[frozenset[int]]:
+def _collect_dependencies(network: QuantizedModel, maker: dict[int, int]) -> list[frozenset[int]]:
     """Return, for each operator, itself and all that it depends on."""
     needs: list[frozenset[int]] = []
     for i, operator in enumerate(network.operators):
@@ -70,15 +74,15 @@ def _needs(network: QuantizedModel, maker: dict[int, int]) -> list[frozenset[int
     return needs
 
 
-def _activations(network: QuantizedModel, operator: int) -> list[int]:
-    return [i for i in network.operators[operator].inputs if i >= 0 and network.tensor(i).data is None]
+def _list_activations(network: QuantizedModel, operator: int) -> list[int]:
+    return [i for i in network.operators[operator].inputs if i >= 0 and network.get_tensor(i).data is None]
 
 
-def _leaves(network: QuantizedModel, maker: dict[int, int]) -> list[int]:
+def _find_summands(network: QuantizedModel, maker: dict[int, int]) -> list[int]:
     """Return the summands of the last sum, from left to right."""
     tensor = network.outputs[0]
-    while tensor in maker and network.operators[maker[tensor]].name in AFTER_THE_SUM:
-        activations = _activations(network, maker[tensor])
+    while tensor in maker and network.operators[maker[tensor]].name in OUTPUT_OPERATORS:
+        activations = _list_activations(network, maker[tensor])
         if len(activations) != 1:
             break
         tensor = activations[0]
@@ -90,7 +94,7 @@ def _leaves(network: QuantizedModel, maker: dict[int, int]) -> list[int]:
         if (
             operator is not None
             and network.operators[operator].name == "ADD"
-            and len(_activations(network, operator)) == 2
+            and len(_list_activations(network, operator)) == 2
         ):
             todo += reversed(network.operators[operator].inputs[:2])
         else:
@@ -113,11 +117,11 @@ def _split(
         if (
             operator is None
             or network.operators[operator].name != "MUL"
-            or len(_activations(network, operator)) != 2
+            or len(_list_activations(network, operator)) != 2
         ):
             return [], leaves, []
         inputs = network.operators[operator].inputs[:2]
-        values = [i for i in inputs if network.tensor(i).size == 1 and i in maker]
+        values = [i for i in inputs if network.get_tensor(i).size == 1 and i in maker]
         if len(values) != 1 or network.operators[operator].options.get("fusedActivationFunction", 0):
             return [], leaves, []
         gate.append(values[0])
@@ -131,16 +135,16 @@ def _order(network: QuantizedModel, part_of: list[str], experts: int) -> list[in
     made: set[int] = set(network.inputs)
     order: list[int] = []
 
-    def ready(operator: int, parts: Set[str]) -> bool:
+    def is_ready(operator: int, parts: Set[str]) -> bool:
         return (
             part_of[operator] in parts
             and operator not in order
-            and all(i in made for i in _activations(network, operator))
+            and all(i in made for i in _list_activations(network, operator))
         )
 
     for parts in ({"trunk"}, {"trunk", "gate"}, *({f"expert{k}", "mix"} for k in range(experts)), {"mix"}):
         for operator in range(len(network.operators)):
-            if ready(operator, parts):
+            if is_ready(operator, parts):
                 order.append(operator)
                 made.update(network.operators[operator].outputs)
     return order

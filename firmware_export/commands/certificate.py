@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from edgefl.data.sources import DataSource
-from edgefl.data.sources.options import data_options
+from edgefl.data.sources.options import add_data_options
 from edgefl.errors import ExportError
-from edgefl.system.progress import Telling
-from firmware_export.certificate.certificate import NAME
+from edgefl.system.progress import Progress
+from firmware_export.certificate.certificate import CERTIFICATE_FILE
 from firmware_export.certificate.parity import EQUAL
 from firmware_export.codegen.c_source import LayerCost
 from firmware_export.firmware.targets import TARGETS, find_target
@@ -20,7 +20,7 @@ from firmware_export.firmware.targets import TARGETS, find_target
 
 @click.command(epilog="Example: edgefl export verify out/")
 @click.argument("folder", type=click.Path(path_type=Path))
-@data_options("Samples to measure on, for a folder without a certificate.", required=False)
+@add_data_options("Samples to measure on, for a folder without a certificate.", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print what was checked as JSON.")
 def verify(folder: Path, source: DataSource | None, as_json: bool) -> None:
     """Build an export again from its files alone, run it again, and compare everything with its certificate.
@@ -37,16 +37,18 @@ def verify(folder: Path, source: DataSource | None, as_json: bool) -> None:
 
     if not folder.is_dir():
         raise ExportError(f"no directory {folder}; give what `edgefl export -o` wrote")
-    with Telling() as tell:
-        tell.at("building and running the export again")
-        found = verify_bundle(folder) if (folder / NAME).exists() else verify_report(folder, source)
+    with Progress() as progress:
+        progress.update_live("building and running the export again")
+        result = (
+            verify_bundle(folder) if (folder / CERTIFICATE_FILE).exists() else verify_report(folder, source)
+        )
     if as_json:
-        click.echo(json.dumps({"folder": str(folder), **asdict(found)}, indent=1))
+        click.echo(json.dumps({"folder": str(folder), **asdict(result)}, indent=1))
         return
     click.echo(
         "\n".join(
-            [f"ok           {line}" for line in found.checked]
-            + [f"not checked  {line}" for line in found.unchecked]
+            [f"ok           {line}" for line in result.checked]
+            + [f"not checked  {line}" for line in result.unchecked]
         )
     )
 
@@ -61,8 +63,8 @@ def profile(folder: Path, target: str | None, as_json: bool) -> None:
 
     if target is not None:
         find_target(target)
-    with Telling() as tell:
-        tell.at("building the export, counting in QEMU")
+    with Progress() as progress:
+        progress.update_live("building the export, counting in QEMU")
         name, layers, budget = profile_bundle(folder, target)
     if as_json:
         click.echo(
@@ -103,16 +105,14 @@ def describe_certificate(certificate: Mapping[str, Any], out: Path, printed: Seq
 
     printed: warnings that the person has read already.
     """
-    equal = [place["place"] for place in certificate["parity"] if place["status"] == EQUAL]
+    equal = [row["place"] for row in certificate["parity"] if row["status"] == EQUAL]
     lines = [
-        f"{out / NAME}: {certificate['golden']['samples']} samples, every output byte the same: "
+        f"{out / CERTIFICATE_FILE}: {certificate['golden']['samples']} samples, every output byte the same: "
         f"{', '.join(equal)}"
     ]
     lines += [f"WARNING: {warning}" for warning in certificate["warnings"] if warning not in printed]
     lines += [
-        f"not run: {place['place']}: {place['reason']}"
-        for place in certificate["parity"]
-        if place["status"] != EQUAL
+        f"not run: {row['place']}: {row['reason']}" for row in certificate["parity"] if row["status"] != EQUAL
     ]
     for cost in certificate["cost"]:
         if cost["target"] == certificate["target"]:

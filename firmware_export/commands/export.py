@@ -11,42 +11,44 @@ from typing import Any
 import click
 
 from edgefl.data.sources import DataSource
-from edgefl.data.sources.options import data_options
+from edgefl.data.sources.options import add_data_options
 from edgefl.errors import ExportError
-from edgefl.system.progress import Telling
+from edgefl.system.progress import Progress
 from firmware_export.certificate.budget import Budget
-from firmware_export.certificate.bundle import remove_derived, take_away_certificate, write_bundle
-from firmware_export.certificate.certificate import Request, check_measurable
-from firmware_export.certificate.golden import choose
+from firmware_export.certificate.bundle import remove_certificate, remove_derived_files, write_bundle
+from firmware_export.certificate.certificate import ExportRequest, check_measurable
+from firmware_export.certificate.golden import choose_golden_samples
 from firmware_export.commands.certificate import describe_certificate, profile, verify
 from firmware_export.commands.fleet import fleet
 from firmware_export.commands.update import drift, key, update
 from firmware_export.firmware.targets import find_target, parse_bytes
-from firmware_export.ota.signing_key import read_public
+from firmware_export.ota.signing_key import read_public_key
 from firmware_export.quantize.device_state import read_state
 from firmware_export.quantize.quantize import ExportReport, export_mixture
-from firmware_export.quantize.routes import DEVICE, TENSORFLOW, Options
+from firmware_export.quantize.routes import DEVICE_ROUTE, TENSORFLOW_ROUTE, QuantizationOptions
 from firmware_export.quantize.tune import Tuning
 
 QUANTIZATION_OPTIONS = ("route", "activations", "weights", "qat", "prune", "cluster_weights", "tune_epochs")
 
 
-def quantization_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def add_quantization_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command `--route` and what belongs to it; the command gets `quantization`, an `Options`."""
 
     @functools.wraps(command)
-    def with_options(**given: Any) -> Any:
-        own = {name: given.pop(name) for name in QUANTIZATION_OPTIONS}
-        tuning = Tuning(own["prune"], own["cluster_weights"], own["qat"], own["tune_epochs"])
-        activations: Any = int(own["activations"])
-        weights: Any = int(own["weights"])
-        return command(quantization=Options(own["route"], activations, tuning, weights), **given)
+    def with_options(**parameters: Any) -> Any:
+        chosen = {name: parameters.pop(name) for name in QUANTIZATION_OPTIONS}
+        tuning = Tuning(chosen["prune"], chosen["cluster_weights"], chosen["qat"], chosen["tune_epochs"])
+        activations: Any = int(chosen["activations"])
+        weights: Any = int(chosen["weights"])
+        return command(
+            quantization=QuantizationOptions(chosen["route"], activations, tuning, weights), **parameters
+        )
 
     options = (
         click.option(
             "--route",
-            type=click.Choice([DEVICE, TENSORFLOW]),
-            default=DEVICE,
+            type=click.Choice([DEVICE_ROUTE, TENSORFLOW_ROUTE]),
+            default=DEVICE_ROUTE,
             show_default=True,
             help="What quantizes.",
         ),
@@ -123,10 +125,10 @@ def quantization_options(command: Callable[..., Any]) -> Callable[..., Any]:
     show_default=True,
     help="Skip experts of a gate value under this.",
 )
-@data_options(
+@add_data_options(
     "Other samples than those the device trained on; what `edgefl device start --data` takes.", required=False
 )
-@quantization_options
+@add_quantization_options
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the report as JSON; with --target, the certificate."
 )
@@ -142,7 +144,7 @@ def export(
     samples: int,
     threshold: float,
     source: DataSource | None,
-    quantization: Options,
+    quantization: QuantizationOptions,
     as_json: bool,
 ) -> None:
     """Quantize a device's mixture to int8, with its own samples, on the device itself.
@@ -162,7 +164,7 @@ def export(
     request = None
     if target is not None:
         budget = Budget(parse_bytes(ram) if ram else 0, parse_bytes(flash) if flash else 0)
-        request = Request(find_target(target).name, budget, threshold, _public(update_key))
+        request = ExportRequest(find_target(target).name, budget, threshold, _encode_public_key(update_key))
         check_measurable(request)
         if quantization.bits != 8:
             raise ExportError(
@@ -183,10 +185,10 @@ def export(
         )
     if request is not None and update_key is not None:
         request = replace(request, update_device=device.client_id)
-    shard, its_split = device.shard_with_split()
-    old = take_away_certificate(out)
-    with Telling() as tell:
-        tell.at("quantizing, measuring")
+    shard, split = device.read_shard_with_split()
+    old = remove_certificate(out)
+    with Progress() as progress:
+        progress.update_live("quantizing, measuring")
         report = export_mixture(
             device.plan,
             device.mixture,
@@ -195,14 +197,14 @@ def export(
             seed=device.seed,
             client_id=device.client_id,
             options=quantization,
-            split=its_split,
+            split=split,
         )
         certificate = None
         if request is not None:
-            tell.doing(f"building for {request.target}, comparing with {samples} samples at most")
-            certificate = write_bundle(out, *choose(shard, samples, device.seed), request, old)
+            progress.update(f"building for {request.target}, comparing with {samples} samples at most")
+            certificate = write_bundle(out, *choose_golden_samples(shard, samples, device.seed), request, old)
     if request is None:
-        remove_derived(out, old)
+        remove_derived_files(out, old)
         click.echo(json.dumps(report.as_dict(), indent=1) if as_json else _describe(report, out))
         return
     if as_json:
@@ -213,12 +215,12 @@ def export(
         click.echo(describe_certificate(certificate, out, report.warnings))
 
 
-for each in (verify, profile, key, update, drift, fleet):
-    export.add_command(each)
+for subcommand in (verify, profile, key, update, drift, fleet):
+    export.add_command(subcommand)
 
 
-def _public(path: Path | None) -> str:
-    return base64.b64encode(read_public(path)).decode() if path else ""
+def _encode_public_key(path: Path | None) -> str:
+    return base64.b64encode(read_public_key(path)).decode() if path else ""
 
 
 def _describe(report: ExportReport, out: Path) -> str:

@@ -9,7 +9,7 @@ import click
 from edgefl.errors import StateError
 from edgefl.storage.device_directory import DeviceFiles
 from edgefl.storage.run_directory import RunFiles
-from edgefl.system.progress import Telling
+from edgefl.system.progress import Progress
 from firmware_export.quantize.device_state import read_state
 from firmware_export.quantize.quantize import export_mixture
 
@@ -34,11 +34,11 @@ def fleet(run: Path, as_json: bool) -> None:
             "--resume to the command that made the run"
         )
     rows: list[dict[str, Any]] = []
-    with Telling() as tell:
+    with Progress() as progress:
         for number, state in enumerate(states, 1):
-            tell.doing(f"client {number} of {len(states)}", number, len(states))
+            progress.update(f"client {number} of {len(states)}", number, len(states))
             device = read_state(state)
-            shard, split = device.shard_with_split()
+            shard, split = device.read_shard_with_split()
             report = export_mixture(
                 device.plan,
                 device.mixture,

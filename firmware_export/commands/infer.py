@@ -10,25 +10,25 @@ import numpy as np
 
 from edgefl.data.npz import make_shard_and_split
 from edgefl.data.sources import DataSource, read_source
-from edgefl.data.sources.options import data_options
-from edgefl.data.split import METADATA_NAME, Split, decode_split
+from edgefl.data.sources.options import add_data_options
+from edgefl.data.split import SPLIT_METADATA_NAME, SplitRecord, decode_split
 from edgefl.errors import ExportError
 from edgefl.plan.tflite import read_metadata
-from edgefl.system.progress import Telling
-from firmware_export.certificate.bundle import MODEL, NOTE
-from firmware_export.tflite.interpreter import MICRO, accuracy, load, outputs
+from edgefl.system.progress import Progress
+from firmware_export.certificate.bundle import MODEL_FILE, REPORT_JSON_FILE
+from firmware_export.tflite.interpreter import MICRO_RUNTIME, load_tflite, measure_accuracy, run_samples
 
 DIGEST_EQUAL = "equal"
 
 
 @click.command(epilog="Example: edgefl infer model/model.tflite --data shard.npz")
 @click.argument("model", type=click.Path(path_type=Path))
-@data_options(
+@add_data_options(
     "Samples, as `edgefl device start --data` takes them; those held out are measured.", required=True
 )
 @click.option(
     "--runtime",
-    type=click.Choice(["auto", "litert", "tflite-runtime", MICRO]),
+    type=click.Choice(["auto", "litert", "tflite-runtime", MICRO_RUNTIME]),
     default="auto",
     show_default=True,
     help="auto: the one that is installed.",
@@ -54,14 +54,14 @@ def infer(model: Path, source: DataSource, runtime: str, reference: bool, split:
         content = model.read_bytes()
     except OSError as error:
         raise ExportError(f"cannot read {model}: {error}; make it with `edgefl export`") from error
-    loaded = load(content, runtime, reference=reference)
+    loaded = load_tflite(content, runtime, reference=reference)
     checked = check_digest(model, content)
-    note = decode_split(read_metadata(content, METADATA_NAME) or b"")
+    model_split = decode_split(read_metadata(content, SPLIT_METADATA_NAME) or b"")
     arrays = read_source(source)
-    shard, here = make_shard_and_split(
-        arrays, source.data, seed=note.seed if note else 1, input_shape=loaded.shape[1:]
+    shard, shard_split = make_shard_and_split(
+        arrays, source.data, seed=model_split.seed if model_split else 1, input_shape=loaded.shape[1:]
     )
-    unknown = why_unknown(note, here)
+    unknown = explain_unknown_split(model_split, shard_split)
     if unknown and split == "train":
         raise ExportError(
             f"--split train: {unknown}, so the training samples are not known; give --split all"
@@ -70,9 +70,9 @@ def infer(model: Path, source: DataSource, runtime: str, reference: bool, split:
     parts = {"test": [0], "train": [1], "all": [0, 1]}[split]
     x = np.concatenate([(shard.x_test, shard.x_train)[i] for i in parts])
     y = np.concatenate([(shard.y_test, shard.y_train)[i] for i in parts])
-    with Telling() as tell:
-        tell.at(f"running {len(x)} samples")
-        answers, times = outputs(loaded, x)
+    with Progress() as progress:
+        progress.update_live(f"running {len(x)} samples")
+        answers, times = run_samples(loaded, x)
     if answers.ndim != 2 or answers.shape[1] <= y.max():
         raise ExportError(
             f"the model gives {answers.shape[1:]} values a sample, the shard's labels go to {y.max()}; is it "
@@ -86,27 +86,28 @@ def infer(model: Path, source: DataSource, runtime: str, reference: bool, split:
         "split": split,
         "split_unknown": unknown,
         "digest": checked,
-        "accuracy": accuracy(answers, y),
+        "accuracy": measure_accuracy(answers, y),
         "latency_ms_median": float(np.median(times)),
         "latency_ms_p90": float(np.percentile(times, 90)),
         "tflite_bytes": len(content),
     }
-    click.echo(json.dumps(figures, indent=1) if as_json else _figures(figures))
+    click.echo(json.dumps(figures, indent=1) if as_json else _format_figures(figures))
 
 
-def why_unknown(note: Split | None, here: Split) -> str:
+def explain_unknown_split(model_split: SplitRecord | None, shard_split: SplitRecord) -> str:
     """Return why nobody can tell which of these samples the model was trained on, "" when the model's note
     tells it.
     """
-    if note is None:
+    if model_split is None:
         return "the model does not say which samples were held out, or by a rule of another edgefl version"
-    if note.covers(here):
+    if model_split.allows_test_on(shard_split):
         return ""
-    if note.rule != here.rule:
-        return f"the model's samples were held out by {note.rule}, these are by {here.rule}"
+    if model_split.rule != shard_split.rule:
+        return f"the model's samples were held out by {model_split.rule}, these are by {shard_split.rule}"
     return (
-        f"the model's device had {note.train + note.test} samples and held out {note.test}, here are "
-        f"{here.train + here.test}"
+        f"the model's device had {model_split.train + model_split.test} samples and held out "
+        f"{model_split.test}, here are "
+        f"{shard_split.train + shard_split.test}"
     )
 
 
@@ -119,23 +120,23 @@ def check_digest(model: Path, content: bytes) -> str:
     Raises:
         ExportError: The digest differs.
     """
-    report = model.parent / NOTE
-    if model.name != MODEL or not report.exists():
-        return f"not checked: {NOTE} with its digest lies beside a {MODEL} only"
+    report = model.parent / REPORT_JSON_FILE
+    if model.name != MODEL_FILE or not report.exists():
+        return f"not checked: {REPORT_JSON_FILE} with its digest lies beside a {MODEL_FILE} only"
     try:
         expected = str(json.loads(report.read_bytes())["sha256"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"not checked: {report} cannot be read ({error!r})"
-    found = hashlib.sha256(content).hexdigest()
-    if found != expected:
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != expected:
         raise ExportError(
-            f"{model} is damaged, or of another export: its sha256 is {found}, expected {expected} by "
+            f"{model} is damaged, or of another export: its sha256 is {digest}, expected {expected} by "
             f"{report}; export again, or give it a folder of its own"
         )
     return DIGEST_EQUAL
 
 
-def _figures(f: dict[str, Any]) -> str:
+def _format_figures(f: dict[str, Any]) -> str:
     if f["split_unknown"]:
         which = (
             f"all {f['samples']} samples; the model may have been trained on some of them: "

@@ -10,30 +10,38 @@ import click
 
 from edgefl.errors import ExportError
 from edgefl.storage.device_directory import DeviceFiles
-from edgefl.system.files import SECRET, write_atomic
-from firmware_export.ota.drift import Drift, Usage, as_values, compare, read_counters
-from firmware_export.ota.ota import Part, Parts, describe, make_update, read_update
-from firmware_export.ota.signing_key import make_key, read_signer
+from edgefl.system.files import SECRET_MODE, write_atomic
+from firmware_export.ota.drift import DriftResult, GateUsage, as_values, measure_drift, read_counters
+from firmware_export.ota.signing_key import make_signing_key, read_signer
+from firmware_export.ota.update_package import (
+    FirmwarePart,
+    FirmwareParts,
+    describe_update,
+    make_update,
+    read_update,
+)
 
-NOTE = "update.json"
-REPORT = "report.json"
-PATH = click.Path(path_type=Path)
+UPDATE_JSON_FILE = "update.json"
+REPORT_JSON_FILE = "report.json"
+PATH_TYPE = click.Path(path_type=Path)
 
 
 @click.command(epilog="Example: edgefl export key keys/updates")
-@click.argument("path", type=PATH)
+@click.argument("path", type=PATH_TYPE)
 def key(path: Path) -> None:
     """Make the key that signs updates; firmware gets its public half, PATH.pub, by `edgefl export
     --update-key`.
     """
-    click.echo(f"{path}: keep it secret; {make_key(path)}: give it to `edgefl export --update-key`")
+    click.echo(f"{path}: keep it secret; {make_signing_key(path)}: give it to `edgefl export --update-key`")
 
 
 @click.command(epilog="Example: edgefl export update old/ new/ --key keys/updates -o update.bin")
-@click.argument("old", type=PATH)
-@click.argument("new", type=PATH)
-@click.option("--key", "key_file", type=PATH, required=True, help="The private key, of `edgefl export key`.")
-@click.option("-o", "--out", type=PATH, required=True, help="File for the update.")
+@click.argument("old", type=PATH_TYPE)
+@click.argument("new", type=PATH_TYPE)
+@click.option(
+    "--key", "key_file", type=PATH_TYPE, required=True, help="The private key, of `edgefl export key`."
+)
+@click.option("-o", "--out", type=PATH_TYPE, required=True, help="File for the update.")
 @click.option(
     "--counter",
     type=click.IntRange(1),
@@ -70,49 +78,51 @@ def update(
             "--device with --all-devices or without an id; give --device ID or --all-devices"
         )
     sign = read_signer(key_file)
-    receiver = "" if all_devices else device or _device_of(old, new)
-    before = parts_of(old)
-    after = parts_of(new)
-    number = counter or counter_of(old) + 1
-    model = _model(new)
+    receiver = "" if all_devices else device or _find_device(old, new)
+    before = generate_parts(old)
+    after = generate_parts(new)
+    number = counter or read_counter(old) + 1
+    model = _read_model(new)
     content = make_update(
         before,
         after,
         counter=number,
         sign=sign,
-        answer=lambda x: _answers(model, x),
-        inputs=_input_bytes(model),
+        answer=lambda x: _run_model(model, x),
+        inputs=_count_input_bytes(model),
         device=receiver,
     )
     manifest = read_update(content)
     try:
         write_atomic(out, content)
-        write_atomic(new / NOTE, json.dumps({"counter": number}).encode())
+        write_atomic(new / UPDATE_JSON_FILE, json.dumps({"counter": number}).encode())
     except OSError as error:
         raise ExportError(f"cannot write the update: {error}; choose another place") from error
     names = [part.name for part in after.parts]
-    told = {
+    summary = {
         "update": str(out),
         "bytes": len(content),
         "counter": number,
         "layout": manifest.layout,
         "device": receiver or None,
-        "carries": [name for name, (_, taken, _) in zip(names, manifest.entries, strict=True) if taken],
+        "carries": [
+            name for name, (_, is_carried, _) in zip(names, manifest.entries, strict=True) if is_carried
+        ],
         "parts": names,
     }
     click.echo(
-        json.dumps(told, indent=1)
+        json.dumps(summary, indent=1)
         if as_json
-        else f"{out}: {describe(manifest, names, len(content), receiver)}"
+        else f"{out}: {describe_update(manifest, names, len(content), receiver)}"
     )
 
 
 @click.command(epilog="Example: edgefl export drift out/ counters.bin")
-@click.argument("folder", type=PATH)
-@click.argument("counters", type=PATH)
+@click.argument("folder", type=PATH_TYPE)
+@click.argument("counters", type=PATH_TYPE)
 @click.option(
     "--state",
-    type=PATH,
+    type=PATH_TYPE,
     help="Also leave the figures here, for the device that made the mixture to publish with its metrics.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
@@ -120,7 +130,7 @@ def drift(folder: Path, counters: Path, state: Path | None, as_json: bool) -> No
     """Compare how a firmware uses its gate (COUNTERS, the bytes of its `struct drift`) with the use at
     export, on the golden samples.
     """
-    from firmware_export.ota.gate_use import gate_use
+    from firmware_export.ota.gate_usage import measure_gate_usage
 
     try:
         now = read_counters(counters.read_bytes())
@@ -128,12 +138,12 @@ def drift(folder: Path, counters: Path, state: Path | None, as_json: bool) -> No
         raise ExportError(
             f"cannot read {counters}: {error}; dump the firmware's struct drift there"
         ) from error
-    before = gate_use(folder)
-    found = compare(now, before)
+    before = measure_gate_usage(folder)
+    result = measure_drift(now, before)
     if state:
-        _leave(state, now, found)
+        _save_figures(state, now, result)
     if as_json:
-        click.echo(json.dumps({"now": as_values(now, found), "at_export": list(before.shares)}, indent=1))
+        click.echo(json.dumps({"now": as_values(now, result), "at_export": list(before.shares)}, indent=1))
         return
     for expert, (share, was) in enumerate(zip(now.shares, before.shares, strict=True)):
         click.echo(
@@ -141,17 +151,17 @@ def drift(folder: Path, counters: Path, state: Path | None, as_json: bool) -> No
             f"{now.inferences} inferences"
         )
     click.echo(f"entropy {now.entropy_bits:.3f} bits, at export {before.entropy_bits:.3f}; {now.ties} ties")
-    said = "DRIFTED: personalize again on new samples" if found.drifted else "no drift"
-    click.echo(f"population stability index {found.psi:.3f}, by chance up to {found.noise:.3f}: {said}")
+    verdict = "DRIFTED: personalize again on new samples" if result.drifted else "no drift"
+    click.echo(f"population stability index {result.psi:.3f}, by chance up to {result.noise:.3f}: {verdict}")
 
 
-def _leave(state: Path, now: Usage, found: Drift) -> None:
+def _save_figures(state: Path, now: GateUsage, result: DriftResult) -> None:
     figures = {
-        "drift_psi": found.psi,
+        "drift_psi": result.psi,
         "drift_inferences": now.inferences,
         "drift_entropy_bits": now.entropy_bits,
-        "drift_entropy_change_bits": found.entropy_change_bits,
-        "drifted": float(found.drifted),
+        "drift_entropy_change_bits": result.entropy_change_bits,
+        "drifted": float(result.drifted),
     }
     files = DeviceFiles(state)
     if not files.note.exists():
@@ -160,34 +170,38 @@ def _leave(state: Path, now: Usage, found: Drift) -> None:
             "device start`"
         )
     try:
-        write_atomic(files.field_figures, json.dumps(figures).encode(), SECRET)
+        write_atomic(files.field_figures, json.dumps(figures).encode(), SECRET_MODE)
     except OSError as error:
         raise ExportError(
             f"cannot write {files.field_figures}: {error}; give the --state of `edgefl device start`"
         ) from error
 
 
-def parts_of(folder: Path) -> Parts:
+def generate_parts(folder: Path) -> FirmwareParts:
     """Return the parts of an export's firmware, generated again from its model.tflite. Raises ExportError."""
-    from firmware_export.codegen.c_source import generate
+    from firmware_export.codegen.c_source import generate_c
 
-    source = generate(_model(folder), threshold=_threshold(folder))
-    return Parts(source.layout, tuple(Part(name, source.images[name]) for name in source.parts))
+    source = generate_c(_read_model(folder), threshold=_read_threshold(folder))
+    return FirmwareParts(
+        source.layout, tuple(FirmwarePart(name, source.images[name]) for name in source.parts)
+    )
 
 
-def counter_of(folder: Path) -> int:
+def read_counter(folder: Path) -> int:
     """Return the number of the update that brought this export, 0 for one that was flashed."""
     try:
-        return int(json.loads((folder / NOTE).read_bytes())["counter"])
+        return int(json.loads((folder / UPDATE_JSON_FILE).read_bytes())["counter"])
     except FileNotFoundError:
         return 0
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise ExportError(f"{folder / NOTE} is damaged: {error!r}; give the number by --counter") from error
+        raise ExportError(
+            f"{folder / UPDATE_JSON_FILE} is damaged: {error!r}; give the number by --counter"
+        ) from error
 
 
-def _device_of(old: Path, new: Path) -> str:
+def _find_device(old: Path, new: Path) -> str:
     """Return the id of the device that both exports are from."""
-    ids = [_client_id(folder) for folder in (old, new)]
+    ids = [_read_client_id(folder) for folder in (old, new)]
     if ids[0] != ids[1]:
         raise ExportError(
             f"{old} was exported from the device {ids[0]!r}, {new} from {ids[1]!r}, expected one device; "
@@ -196,20 +210,22 @@ def _device_of(old: Path, new: Path) -> str:
     return ids[1]
 
 
-def _client_id(folder: Path) -> str:
+def _read_client_id(folder: Path) -> str:
     try:
-        found = str(json.loads((folder / REPORT).read_bytes())["client_id"])
+        client_id = str(json.loads((folder / REPORT_JSON_FILE).read_bytes())["client_id"])
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise ExportError(
-            f"{folder / REPORT} names no device: {error!r}; export again, or give --device ID or "
+            f"{folder / REPORT_JSON_FILE} names no device: {error!r}; export again, or give --device ID or "
             "--all-devices"
         ) from error
-    if not found:
-        raise ExportError(f"{folder / REPORT} names no device; give its id with --device, or --all-devices")
-    return found
+    if not client_id:
+        raise ExportError(
+            f"{folder / REPORT_JSON_FILE} names no device; give its id with --device, or --all-devices"
+        )
+    return client_id
 
 
-def _model(folder: Path) -> bytes:
+def _read_model(folder: Path) -> bytes:
     try:
         return (folder / "model.tflite").read_bytes()
     except OSError as error:
@@ -218,25 +234,25 @@ def _model(folder: Path) -> bytes:
         ) from error
 
 
-def _threshold(folder: Path) -> float:
-    from firmware_export.certificate.certificate import NAME, read_certificate, request_of
+def _read_threshold(folder: Path) -> float:
+    from firmware_export.certificate.certificate import CERTIFICATE_FILE, read_certificate, read_request
 
     try:
-        return request_of(read_certificate((folder / NAME).read_bytes())).threshold
+        return read_request(read_certificate((folder / CERTIFICATE_FILE).read_bytes())).threshold
     except FileNotFoundError:
         return 0.0
 
 
-def _input_bytes(model: bytes) -> int:
+def _count_input_bytes(model: bytes) -> int:
     from firmware_export.tflite.quantized_model import read_quantized_model
 
     network = read_quantized_model(model)
-    return network.tensor(network.inputs[0]).size
+    return network.get_tensor(network.inputs[0]).size
 
 
-def _answers(model: bytes, x: Any) -> Any:
-    from firmware_export.certificate.tflm_runner import micro_outputs
+def _run_model(model: bytes, x: Any) -> Any:
+    from firmware_export.certificate.tflm_runner import run_tflm
     from firmware_export.tflite.quantized_model import read_quantized_model
 
     network = read_quantized_model(model)
-    return micro_outputs(model, x.reshape(len(x), *network.tensor(network.inputs[0]).shape[1:]))
+    return run_tflm(model, x.reshape(len(x), *network.get_tensor(network.inputs[0]).shape[1:]))

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from edgefl.errors import ExportError
-from firmware_export.firmware.targets import OPTIONS, Target
-from firmware_export.ota.ota import device_digest
+from firmware_export.firmware.targets import COMPILER_OPTIONS, Target
+from firmware_export.ota.update_package import hash_device_id
 
-RECORD = 80
-OTA = (
+SLOT_RECORD_BYTES = 80
+OTA_FILES = (
     "ota.c",
     "ota.h",
     "sha2.c",
@@ -21,7 +21,7 @@ OTA = (
     "monocypher/monocypher.h",
     "monocypher/LICENSE",
 )
-CMAKE = """
+CMAKE_TEMPLATE = """
 # What runs in the field: updates of the model's parts, drift counters.
 add_executable(field.elf EXCLUDE_FROM_ALL field.c {board} {sources})
 target_include_directories(field.elf PRIVATE {folders})
@@ -32,9 +32,9 @@ target_link_libraries(field.elf PRIVATE model{libraries})
     COMMAND {command}
     WORKING_DIRECTORY ${{CMAKE_CURRENT_SOURCE_DIR}} DEPENDS field.elf USES_TERMINAL VERBATIM)
 """
-LINK = """target_link_options(field.elf PRIVATE -nostdlib -Wl,--gc-sections -T ${CMAKE_CURRENT_SOURCE_DIR}/link.ld)
+LINK_OPTIONS = """target_link_options(field.elf PRIVATE -nostdlib -Wl,--gc-sections -T ${CMAKE_CURRENT_SOURCE_DIR}/link.ld)
 """  # noqa: E501
-KEY_HEADER = """#include <stdint.h>
+KEY_HEADER_TEMPLATE = """#include <stdint.h>
 
 /* The Ed25519 key that signs this firmware's updates. */
 static const uint8_t update_key[32] = {{
@@ -46,28 +46,28 @@ static const uint8_t update_device[32] = {{
 {device}
 }};
 """
-MONOCYPHER = """# Clang 14 crashes when it makes vectors of its loops for the M55.
+MONOCYPHER_OPTIONS = """# Clang 14 crashes when it makes vectors of its loops for the M55.
 set_source_files_properties(ota/monocypher/monocypher.c PROPERTIES COMPILE_OPTIONS "-w$<$<BOOL:${CLANG}>:;-fno-vectorize>")
 """  # noqa: E501
-README = """
+README_TEMPLATE = """
 ## In the field
 
     cmake --build build --target field
 
 runs `field.c`: {what}. A product takes the folders {folders} and the calls of `field.c`.
 """
-UPDATES = (
+UPDATES_SENTENCE = (
     "it applies the signed `update.bin` of `edgefl export update`, where one lies here, to the slots in "
     "`slots.bin`, and keeps the highest counter in `update_counter.bin`"
 )
-COUNTERS = (
+COUNTERS_SENTENCE = (
     "it counts how the gate is used into `counters.bin`, which `edgefl export drift` compares with the use "
     "at export"
 )
 
 
 @dataclass(frozen=True)
-class Updates:
+class UpdateSettings:
     """What a firmware needs to take updates: the public key that it trusts (base64), the bytes of each part,
     and the id of the device that it is for ("": it takes updates for all devices only).
     """
@@ -79,10 +79,12 @@ class Updates:
     @property
     def slot_bytes(self) -> int:
         """Bytes of a slot: each part padded to eight, and the record."""
-        return sum((n + 7) // 8 * 8 for n in self.part_bytes) + RECORD
+        return sum((n + 7) // 8 * 8 for n in self.part_bytes) + SLOT_RECORD_BYTES
 
 
-def field_files(project: Mapping[str, str], target: Target, updates: Updates | None) -> dict[str, str]:
+def make_field_files(
+    project: Mapping[str, str], target: Target, updates: UpdateSettings | None
+) -> dict[str, str]:
     """Return the project's files that the field program adds or changes.
 
     None for a model without a gate that trusts no key.
@@ -91,20 +93,20 @@ def field_files(project: Mapping[str, str], target: Target, updates: Updates | N
     if not gate and updates is None:
         return {}
     root = files("firmware_export") / "templates"
-    found = {"field.c": (root / "project/field.c").read_text()}
+    texts = {"field.c": (root / "project/field.c").read_text()}
     if gate:
-        found |= {f"drift/{name}": (root / "drift" / name).read_text() for name in ("drift.c", "drift.h")}
+        texts |= {f"drift/{name}": (root / "drift" / name).read_text() for name in ("drift.c", "drift.h")}
     if updates:
-        found |= {f"ota/{name}": (root / "ota" / name).read_text() for name in OTA}
-        found["ota/update_key.h"] = _key_header(updates.key, updates.device)
-    found["CMakeLists.txt"] = project["CMakeLists.txt"] + _cmake(target, gate, updates)
-    what = "; ".join([UPDATES] * (updates is not None) + [COUNTERS] * gate)
-    folders = " and ".join(f"`{name}/`" for name, taken in (("ota", updates), ("drift", gate)) if taken)
-    found["README.md"] = project["README.md"] + README.format(what=what, folders=folders)
-    return found
+        texts |= {f"ota/{name}": (root / "ota" / name).read_text() for name in OTA_FILES}
+        texts["ota/update_key.h"] = _render_key_header(updates.key, updates.device)
+    texts["CMakeLists.txt"] = project["CMakeLists.txt"] + _render_cmake(target, gate, updates)
+    what = "; ".join([UPDATES_SENTENCE] * (updates is not None) + [COUNTERS_SENTENCE] * gate)
+    folders = " and ".join(f"`{name}/`" for name, is_used in (("ota", updates), ("drift", gate)) if is_used)
+    texts["README.md"] = project["README.md"] + README_TEMPLATE.format(what=what, folders=folders)
+    return texts
 
 
-def _cmake(target: Target, gate: bool, updates: Updates | None) -> str:
+def _render_cmake(target: Target, gate: bool, updates: UpdateSettings | None) -> str:
     sources = ["drift/drift.c"] * gate
     folders = ["drift"] * gate
     special = ""
@@ -112,32 +114,32 @@ def _cmake(target: Target, gate: bool, updates: Updates | None) -> str:
     if updates:
         sources += ["ota/ota.c", "ota/sha2.c", "ota/monocypher/monocypher.c"]
         folders += ["ota", "ota/monocypher"]
-        special = MONOCYPHER
+        special = MONOCYPHER_OPTIONS
         definitions = f"UPDATE_SLOT_BYTES={updates.slot_bytes}"
     host = target.is_host
-    return CMAKE.format(
+    return CMAKE_TEMPLATE.format(
         board="host.c" if host else "semihosting.c startup.c",
         sources=" ".join(sources),
         folders=" ".join(folders),
-        options=" ".join(OPTIONS),
+        options=" ".join(COMPILER_OPTIONS),
         special=special,
         definitions=definitions,
         libraries="" if host else " gcc",
-        link="" if host else LINK,
+        link="" if host else LINK_OPTIONS,
         command="field.elf"
         if host
-        else f"qemu-system-arm {' '.join(target.qemu())} -kernel $<TARGET_FILE:field.elf>",
+        else f"qemu-system-arm {' '.join(target.list_qemu_options())} -kernel $<TARGET_FILE:field.elf>",
     )
 
 
-def _key_header(key: str, device: str) -> str:
+def _render_key_header(key: str, device: str) -> str:
     raw = base64.b64decode(key)
     if len(raw) != 32:
         raise ExportError(
             f"the update key has {len(raw)} bytes, expected 32; make one with `edgefl export key`"
         )
-    return KEY_HEADER.format(key=_rows(raw), device=_rows(device_digest(device)))
+    return KEY_HEADER_TEMPLATE.format(key=_format_bytes(raw), device=_format_bytes(hash_device_id(device)))
 
 
-def _rows(raw: bytes) -> str:
+def _format_bytes(raw: bytes) -> str:
     return "\n".join("    " + " ".join(f"0x{byte:02x}," for byte in raw[i : i + 8]) for i in range(0, 32, 8))

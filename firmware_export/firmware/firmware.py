@@ -10,24 +10,32 @@ import numpy as np
 
 from edgefl.errors import ExportError
 from firmware_export.firmware.limits import PROGRAM_LIMITS
-from firmware_export.firmware.project import input_bytes, output_bytes, project_files
-from firmware_export.firmware.targets import OPTIONS, Target
-from firmware_export.firmware.toolchain import ARM, CC, DEADLINE_S, QEMU, missing, qemu_sandbox, run
+from firmware_export.firmware.project import make_project_files, read_input_bytes, read_output_bytes
+from firmware_export.firmware.targets import COMPILER_OPTIONS, Target
+from firmware_export.firmware.toolchain import (
+    ARM_GCC,
+    CC,
+    QEMU,
+    TOOL_DEADLINE_S,
+    explain_missing_tools,
+    find_sandbox_options,
+    run_tool,
+)
 
-MODEL = ("model", "model_weights")
-SIZES = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\d+)\s", re.MULTILINE)
-SAMPLE = re.compile(r"^sample \d+: class \d+, ticks (\d+)$", re.MULTILINE)
-LAYER = re.compile(r"^layer (\d+): ticks (\d+)$", re.MULTILINE)
-OVERFLOW = re.compile(r"region `(FLASH|RAM)' overflowed by (\d+) bytes")
-DONE = re.compile(r"^done: samples (\d+), stack (\d+)$", re.MULTILINE)
+MODEL_SOURCES = ("model", "model_weights")
+SIZES_PATTERN = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\d+)\s", re.MULTILINE)
+SAMPLE_PATTERN = re.compile(r"^sample \d+: class \d+, ticks (\d+)$", re.MULTILINE)
+LAYER_PATTERN = re.compile(r"^layer (\d+): ticks (\d+)$", re.MULTILINE)
+OVERFLOW_PATTERN = re.compile(r"region `(FLASH|RAM)' overflowed by (\d+) bytes")
+DONE_PATTERN = re.compile(r"^done: samples (\d+), stack (\d+)$", re.MULTILINE)
 
 
-class TooLarge(ExportError):
+class FirmwareTooLargeError(ExportError):
     """A program that does not fit into the memory of its target's QEMU machine."""
 
 
 @dataclass(frozen=True)
-class Size:
+class SectionSizes:
     """Bytes of each section, as `size` counts them: read-only data are in text."""
 
     text: int
@@ -46,18 +54,18 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltFirmware:
     """A program that can be run. model: sections of the model's own files; image: of the whole program."""
 
     target: Target
     program: Path
-    model: Size
-    image: Size
+    model: SectionSizes
+    image: SectionSizes
     output_bytes: int
 
 
 @dataclass(frozen=True)
-class Ran:
+class FirmwareRun:
     """What a program gave. outputs: int8[n, m]; ticks: int64[n], of each inference; stack: bytes that an
     inference needs of it; layers: ticks of each layer over all samples, where the program was built to count
     them.
@@ -69,33 +77,35 @@ class Ran:
     layers: Mapping[int, int]
 
 
-def not_runnable(target: Target) -> str:
+def explain_not_runnable(target: Target) -> str:
     """Return why this target cannot be built and run here, with the remedy; "" when it can."""
-    return missing(CC) if target.is_host else missing(ARM, QEMU)
+    return explain_missing_tools(CC) if target.is_host else explain_missing_tools(ARM_GCC, QEMU)
 
 
-def build(model: Mapping[str, str], target: Target, work: Path, *, profile: bool = False) -> Built:
+def build_firmware(
+    model: Mapping[str, str], target: Target, work: Path, *, profile: bool = False
+) -> BuiltFirmware:
     """Write the project of `target` into the directory `work` and compile it there.
 
     Raises ExportError when the compiler refuses it.
     """
-    for name, text in project_files(model, target).items():
+    for name, text in make_project_files(model, target).items():
         if not name.startswith("ports/"):
             (work / name).parent.mkdir(parents=True, exist_ok=True)
             (work / name).write_text(text)
-    compiler, sizer = (CC, "size") if target.is_host else (ARM, "arm-none-eabi-size")
-    own = ("main", "host") if target.is_host else ("main", "semihosting", "startup")
+    compiler, sizer = (CC, "size") if target.is_host else (ARM_GCC, "arm-none-eabi-size")
+    board_sources = ("main", "host") if target.is_host else ("main", "semihosting", "startup")
     flags = [
         *target.flags,
-        *OPTIONS,
+        *COMPILER_OPTIONS,
         *([] if target.is_host else ["-ffreestanding"]),
         *(["-DMODEL_PROFILE"] if profile else []),
     ]
     objects = []
-    for name in (*(f"model/{each}" for each in MODEL), *own):
+    for name in (*(f"model/{source}" for source in MODEL_SOURCES), *board_sources):
         extra = ["-fno-tree-loop-distribute-patterns"] if name == "startup" else []
         objects.append(f"{Path(name).name}.o")
-        run(
+        run_tool(
             [compiler, *flags, *extra, "-Imodel", "-c", f"{name}.c", "-o", objects[-1]],
             work,
             what=f"{compiler} for {target.name}",
@@ -111,27 +121,34 @@ def build(model: Mapping[str, str], target: Target, work: Path, *, profile: bool
         "firmware.elf",
     ]
     try:
-        run(command, work, what=f"linker for {target.name}")
+        run_tool(command, work, what=f"linker for {target.name}")
     except ExportError as error:
-        if found := OVERFLOW.search(str(error)):
-            room = target.flash[1] if found[1] == "FLASH" else target.ram[1]
-            raise TooLarge(
-                f"the program needs {found[2]} bytes more than the {room:,} of {found[1]} of QEMU's "
+        if match := OVERFLOW_PATTERN.search(str(error)):
+            room = target.flash[1] if match[1] == "FLASH" else target.ram[1]
+            raise FirmwareTooLargeError(
+                f"the program needs {match[2]} bytes more than the {room:,} of {match[1]} of QEMU's "
                 f"{target.machine}"
             ) from error
         if "left for the stack" in str(error):
-            raise TooLarge(
+            raise FirmwareTooLargeError(
                 f"less than 2 KB of the {target.ram[1]:,} bytes of RAM of QEMU's {target.machine} are left"
             ) from error
         raise
     sizes = [
-        Size(*map(int, found)) for found in SIZES.findall(run([sizer, *objects[:2], "firmware.elf"], work))
+        SectionSizes(*map(int, match))
+        for match in SIZES_PATTERN.findall(run_tool([sizer, *objects[:2], "firmware.elf"], work))
     ]
-    of_model = Size(*(sum(getattr(size, key) for size in sizes[:2]) for key in ("text", "data", "bss")))
-    return Built(target, work / "firmware.elf", of_model, sizes[2], output_bytes(model["model.h"]))
+    of_model = SectionSizes(
+        *(sum(getattr(size, key) for size in sizes[:2]) for key in ("text", "data", "bss"))
+    )
+    return BuiltFirmware(
+        target, work / "firmware.elf", of_model, sizes[2], read_output_bytes(model["model.h"])
+    )
 
 
-def run_built(built: Built, inputs: Any, work: Path, deadline_s: float = DEADLINE_S) -> Ran:
+def run_firmware(
+    built: BuiltFirmware, inputs: Any, work: Path, deadline_s: float = TOOL_DEADLINE_S
+) -> FirmwareRun:
     """Run the program on inputs int8[n, ...] in the directory `work`.
 
     Raises ExportError when it stops early or passes the deadline.
@@ -141,11 +158,11 @@ def run_built(built: Built, inputs: Any, work: Path, deadline_s: float = DEADLIN
     command = (
         [str(built.program)]
         if target.is_host
-        else [QEMU, *qemu_sandbox(), *target.qemu(), "-kernel", str(built.program)]
+        else [QEMU, *find_sandbox_options(), *target.list_qemu_options(), "-kernel", str(built.program)]
     )
-    text = run(command, work, deadline_s, f"the firmware of {target.name}", PROGRAM_LIMITS)
-    ticks = SAMPLE.findall(text)
-    done = DONE.search(text)
+    text = run_tool(command, work, deadline_s, f"the firmware of {target.name}", PROGRAM_LIMITS)
+    ticks = SAMPLE_PATTERN.findall(text)
+    done = DONE_PATTERN.search(text)
     blob = (work / "outputs.bin").read_bytes()
     if (
         done is None
@@ -157,23 +174,24 @@ def run_built(built: Built, inputs: Any, work: Path, deadline_s: float = DEADLIN
             f"the firmware of {target.name} ran {len(ticks)} of {len(inputs)} samples; it printed last: "
             f"{text[-300:]!r}"
         )
-    return Ran(
+    return FirmwareRun(
         np.frombuffer(blob, np.int8).reshape(len(inputs), built.output_bytes),
-        np.array([int(each) for each in ticks], np.int64),
+        np.array([int(value) for value in ticks], np.int64),
         int(done[2]),
-        {int(layer): int(each) for layer, each in LAYER.findall(text)},
+        {int(layer): int(value) for layer, value in LAYER_PATTERN.findall(text)},
     )
 
 
 def build_and_run(
     model: Mapping[str, str], target: Target, inputs: Any, work: Path, *, profile: bool = False
-) -> tuple[Built, Ran]:
+) -> tuple[BuiltFirmware, FirmwareRun]:
     """Compile for the target in the directory `work` and run the inputs int8[n, ...]."""
-    if inputs.size != len(inputs) * input_bytes(model["model.h"]):
+    if inputs.size != len(inputs) * read_input_bytes(model["model.h"]):
         raise ExportError(
-            f"the inputs are {inputs.shape}, the model takes {input_bytes(model['model.h'])} bytes a sample; "
+            f"the inputs are {inputs.shape}, the model takes {read_input_bytes(model['model.h'])} bytes a "
+            f"sample; "
             "give samples of this model"
         )
     work.mkdir(parents=True, exist_ok=True)
-    built = build(model, target, work, profile=profile)
-    return built, run_built(built, inputs, work)
+    built = build_firmware(model, target, work, profile=profile)
+    return built, run_firmware(built, inputs, work)

@@ -17,7 +17,7 @@ MAX_OUTPUT_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
-class Limits:
+class ProcessLimits:
     """What one process may take.
 
     Args:
@@ -46,14 +46,14 @@ class Limits:
         return ["/bin/sh", "-c", f'{script}; exec "$@"', "sh", *command]
 
 
-TOOL_LIMITS = Limits(8 << 30, 1 << 30, 600)
+TOOL_LIMITS = ProcessLimits(8 << 30, 1 << 30, 600)
 """Compilers, linkers and tflite-micro's Python process."""
-PROGRAM_LIMITS = Limits(4 << 30, 64 << 20, 600)
+PROGRAM_LIMITS = ProcessLimits(4 << 30, 64 << 20, 600)
 """A compiled model on this computer, and QEMU, which reserves 1 GiB for its translation buffer."""
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProcessResult:
     """How a process ended. text: the start of what it printed, standard error included."""
 
     returncode: int
@@ -62,8 +62,11 @@ class Ended:
 
 
 def run_limited(
-    command: Sequence[str], directory: Path, limits: Limits, environment: Mapping[str, str] | None = None
-) -> Ended:
+    command: Sequence[str],
+    directory: Path,
+    limits: ProcessLimits,
+    environment: Mapping[str, str] | None = None,
+) -> ProcessResult:
     """Run a process in `directory` under limits, without input.
 
     Returns:
@@ -90,4 +93,4 @@ def run_limited(
         -signal.SIGXCPU: f"it used more than {2 * limits.time_s:.0f} s of processor time",
         -signal.SIGXFSZ: f"it wrote more than {limits.file_bytes:,} bytes into a file",
     }
-    return Ended(done.returncode, content, reasons.get(done.returncode, ""))
+    return ProcessResult(done.returncode, content, reasons.get(done.returncode, ""))

@@ -9,64 +9,66 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 from edgefl.errors import ExportError
-from firmware_export.firmware.field_program import Updates, field_files
-from firmware_export.firmware.targets import OPTIONS, Target
+from firmware_export.firmware.field_program import UpdateSettings, make_field_files
+from firmware_export.firmware.targets import COMPILER_OPTIONS, Target
 
-PLACE = re.compile(r"@([A-Z_]+)@")
-PORTABLE = ("board.h", "main.c", "print.h")
-BARE = ("semihosting.c", "startup.c")
+PLACEHOLDER = re.compile(r"@([A-Z_]+)@")
+PORTABLE_FILES = ("board.h", "main.c", "print.h")
+BARE_METAL_FILES = ("semihosting.c", "startup.c")
 
 
-def project_files(model: Mapping[str, str], target: Target, updates: Updates | None = None) -> dict[str, str]:
+def make_project_files(
+    model: Mapping[str, str], target: Target, updates: UpdateSettings | None = None
+) -> dict[str, str]:
     """Return the project's text files by path, without samples.bin.
 
     `model`: model.h, model.c, model_weights.c. `updates`: what firmware that takes updates needs.
 
     The same model and target give the same text.
     """
-    own = ("host.c",) if target.is_host else BARE
-    found = {name: template(name) for name in (*PORTABLE, *own)}
-    found |= {f"model/{name}": text for name, text in model.items()}
-    values = _values(model["model.h"], target)
-    found["README.md"] = fill(template("README.md.in"), values)
+    board_files = ("host.c",) if target.is_host else BARE_METAL_FILES
+    texts = {name: read_project_template(name) for name in (*PORTABLE_FILES, *board_files)}
+    texts |= {f"model/{name}": text for name, text in model.items()}
+    values = _make_template_values(model["model.h"], target)
+    texts["README.md"] = fill_placeholders(read_project_template("README.md.in"), values)
     if target.is_host:
-        found["CMakeLists.txt"] = fill(template("CMakeLists.host.txt.in"), values)
+        texts["CMakeLists.txt"] = fill_placeholders(read_project_template("CMakeLists.host.txt.in"), values)
     else:
         for name in ("CMakeLists.txt", "toolchain.cmake", "link.ld"):
-            found[name] = fill(template(f"{name}.in"), values)
-    found |= {f"ports/{path}": text for path, text in _walk(_root() / "ports")}
-    return found | field_files(found, target, updates)
+            texts[name] = fill_placeholders(read_project_template(f"{name}.in"), values)
+    texts |= {f"ports/{path}": text for path, text in _read_tree(_locate_templates() / "ports")}
+    return texts | make_field_files(texts, target, updates)
 
 
-def template(name: str) -> str:
+def read_project_template(name: str) -> str:
     """Return a template's text."""
-    return (_root() / name).read_text()
+    return (_locate_templates() / name).read_text()
 
 
-def fill(text: str, values: Mapping[str, str]) -> str:
+def fill_placeholders(text: str, values: Mapping[str, str]) -> str:
     """Put the values into the places of a template, `@NAME@`."""
-    return PLACE.sub(lambda match: values[match[1]], text)
+    return PLACEHOLDER.sub(lambda match: values[match[1]], text)
 
 
-def input_bytes(header: str) -> int:
+def read_input_bytes(header: str) -> int:
     """Return MODEL_INPUT_BYTES of a model.h."""
-    return macro(header, "MODEL_INPUT_BYTES")
+    return read_macro(header, "MODEL_INPUT_BYTES")
 
 
-def output_bytes(header: str) -> int:
+def read_output_bytes(header: str) -> int:
     """Return MODEL_OUTPUT_BYTES of a model.h."""
-    return macro(header, "MODEL_OUTPUT_BYTES")
+    return read_macro(header, "MODEL_OUTPUT_BYTES")
 
 
-def macro(header: str, name: str) -> int:
+def read_macro(header: str, name: str) -> int:
     """Return a whole number that a header defines; ExportError when it does not."""
-    found = re.search(rf"^#define {name} \(?(-?\d+)", header, re.MULTILINE)
-    if not found:
+    match = re.search(rf"^#define {name} \(?(-?\d+)", header, re.MULTILINE)
+    if not match:
         raise ExportError(f"model.h defines no {name}; export again")
-    return int(found[1])
+    return int(match[1])
 
 
-def clang_flags(target: Target) -> tuple[str, ...]:
+def choose_clang_flags(target: Target) -> tuple[str, ...]:
     """Return what Clang needs for a core beside GCC's flags.
 
     For bare metal, Clang loads a word that may be unaligned byte by byte; cores from the M3 on need not. GCC,
@@ -75,20 +77,24 @@ def clang_flags(target: Target) -> tuple[str, ...]:
     return ("-fshort-enums", *([] if target.name == "cortex-m0" else ["-munaligned-access"]))
 
 
-def _root() -> Traversable:
+def _locate_templates() -> Traversable:
     return files("firmware_export") / "templates" / "project"
 
 
-def _walk(folder: Traversable, before: str = "") -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    for each in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        name = f"{before}{each.name}"
-        found += _walk(each, f"{name}/") if each.is_dir() else [(name, each.read_text())]
-    return found
+def _read_tree(folder: Traversable, before: str = "") -> list[tuple[str, str]]:
+    texts: list[tuple[str, str]] = []
+    for child in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        name = f"{before}{child.name}"
+        texts += _read_tree(child, f"{name}/") if child.is_dir() else [(name, child.read_text())]
+    return texts
 
 
-def _values(header: str, target: Target) -> dict[str, str]:
-    values = {"TARGET": target.name, "OPTIONS": " ".join(OPTIONS), "INPUT_BYTES": str(input_bytes(header))}
+def _make_template_values(header: str, target: Target) -> dict[str, str]:
+    values = {
+        "TARGET": target.name,
+        "OPTIONS": " ".join(COMPILER_OPTIONS),
+        "INPUT_BYTES": str(read_input_bytes(header)),
+    }
     if target.is_host:
         return values | {
             "WHERE": " on this computer",
@@ -100,8 +106,8 @@ def _values(header: str, target: Target) -> dict[str, str]:
     return values | {
         "MACHINE": target.machine,
         "FLAGS": " ".join(target.flags),
-        "CLANG_FLAGS": " ".join(clang_flags(target)),
-        "QEMU": " ".join(target.qemu()),
+        "CLANG_FLAGS": " ".join(choose_clang_flags(target)),
+        "QEMU": " ".join(target.list_qemu_options()),
         "TICK": tick,
         "WHERE": f" in QEMU's `{target.machine}`",
         "NEEDS": "They need CMake, Arm's GCC and QEMU\n(Debian: `apt-get install cmake gcc-arm-none-eabi "

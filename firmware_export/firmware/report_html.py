@@ -8,41 +8,45 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from firmware_export.firmware.project import fill
+from firmware_export.firmware.project import fill_placeholders
 
-Row = Sequence[str]
+TableRow = Sequence[str]
 CLOCK_MHZ = 100
 """The clock that the report computes milliseconds for. A reader scales them to the clock of a board."""
 
 
-def report_html(certificate: Mapping[str, Any]) -> str:
+def render_certificate_html(certificate: Mapping[str, Any]) -> str:
     """Return the page. It follows from the certificate alone, its `files` left out."""
-    own = next((cost for cost in certificate["cost"] if cost["target"] == certificate["target"]), None)
+    target_cost = next(
+        (cost for cost in certificate["cost"] if cost["target"] == certificate["target"]), None
+    )
     accuracy = certificate["accuracy"]
     figures = [
-        ("int8 accuracy", _percent(accuracy["accuracy_int8"])),
-        ("float accuracy", _percent(accuracy["accuracy_float"])),
-        ("same answer", _percent(accuracy["agreement"])),
+        ("int8 accuracy", _format_percent(accuracy["accuracy_int8"])),
+        ("float accuracy", _format_percent(accuracy["accuracy_float"])),
+        ("same answer", _format_percent(accuracy["agreement"])),
     ]
-    if own:
+    if target_cost:
         figures += [
-            ("flash", _bytes(own["flash_bytes"])),
-            ("RAM", _bytes(own["ram_bytes"])),
-            ("stack", _bytes(own["stack_bytes"])),
+            ("flash", _format_bytes(target_cost["flash_bytes"])),
+            ("RAM", _format_bytes(target_cost["ram_bytes"])),
+            ("stack", _format_bytes(target_cost["stack_bytes"])),
         ]
-        if own["instructions_mean"]:
-            figures.append(("instructions", f"{own['instructions_mean']:,}"))
-            figures.append((f"at {CLOCK_MHZ} MHz", f"{_milliseconds(own['instructions_mean'])} ms"))
+        if target_cost["instructions_mean"]:
+            figures.append(("instructions", f"{target_cost['instructions_mean']:,}"))
+            figures.append(
+                (f"at {CLOCK_MHZ} MHz", f"{_format_milliseconds(target_cost['instructions_mean'])} ms")
+            )
     template = (files("firmware_export") / "templates" / "report.html.in").read_text()
-    warnings = "".join(f"<p><b>Warning:</b> {escape(each)}.</p>\n" for each in certificate["warnings"])
+    warnings = "".join(f"<p><b>Warning:</b> {escape(warning)}.</p>\n" for warning in certificate["warnings"])
     sections = [
-        warnings + _parity(certificate),
-        _classes(accuracy),
-        _costs(certificate),
-        *_layers(certificate["layers"]),
-        _model(certificate),
+        warnings + _render_parity(certificate),
+        _render_classes(accuracy),
+        _render_costs(certificate),
+        *_render_layers(certificate["layers"]),
+        _render_model(certificate),
     ]
-    return fill(
+    return fill_placeholders(
         template,
         {
             "TITLE": f"Model for {escape(certificate['target'])}",
@@ -54,26 +58,28 @@ def report_html(certificate: Mapping[str, Any]) -> str:
     )
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{100 * share:.1f}%"
 
 
-def _milliseconds(instructions: int) -> str:
+def _format_milliseconds(instructions: int) -> str:
     """Return how long instructions take at CLOCK_MHZ and one instruction per cycle."""
     return f"{instructions / (1000 * CLOCK_MHZ):,.2f}"
 
 
-def _bytes(size: int) -> str:
+def _format_bytes(size: int) -> str:
     return f"{size:,} B" if size < 10_000 else f"{size / 1024:.1f} KB"
 
 
-def _table(head: Sequence[str], rows: Sequence[Row], numbers: Sequence[int], bar: int = -1) -> str:
+def _render_table(
+    head: Sequence[str], rows: Sequence[TableRow], numbers: Sequence[int], bar: int = -1
+) -> str:
     """Return a table.
 
     Columns in `numbers` stand right, column `bar` holds a share from 0 to 1 that is drawn.
     """
 
-    def cell(index: int, text: str) -> str:
+    def render_cell(index: int, text: str) -> str:
         if index == bar:
             return f'<td class="bar"><span style="width:{100 * float(text):.1f}%"></span></td>'
         return f'<td class="number">{escape(text)}</td>' if index in numbers else f"<td>{escape(text)}</td>"
@@ -82,29 +88,31 @@ def _table(head: Sequence[str], rows: Sequence[Row], numbers: Sequence[int], bar
         f'<th class="number">{name}</th>' if i in numbers else f"<th>{name}</th>"
         for i, name in enumerate(head)
     )
-    body = "".join(f"<tr>{''.join(cell(i, text) for i, text in enumerate(row))}</tr>\n" for row in rows)
+    body = "".join(
+        f"<tr>{''.join(render_cell(i, text) for i, text in enumerate(row))}</tr>\n" for row in rows
+    )
     return f'<div class="wide"><table><tr>{heads}</tr>\n{body}</table></div>'
 
 
-def _parity(certificate: Mapping[str, Any]) -> str:
+def _render_parity(certificate: Mapping[str, Any]) -> str:
     rows = [
-        (place["place"], place["status"], f"{place['samples']:,}", place["tools"] or place["reason"])
-        for place in certificate["parity"]
+        (result["place"], result["status"], f"{result['samples']:,}", result["tools"] or result["reason"])
+        for result in certificate["parity"]
     ]
-    table = _table(("where", "outputs", "samples", "with"), rows, (2,))
+    table = _render_table(("where", "outputs", "samples", "with"), rows, (2,))
     return (
         "<h2>The same bytes everywhere</h2>\n<p>Every output byte of every sample, compared with "
         f"tflite-micro's.</p>\n{table}"
     )
 
 
-def _classes(accuracy: Mapping[str, Any]) -> str:
+def _render_classes(accuracy: Mapping[str, Any]) -> str:
     rows = [
         (
             str(row["label"]),
             f"{row['samples']:,}",
-            _percent(row["accuracy_float"]),
-            _percent(row["accuracy_int8"]),
+            _format_percent(row["accuracy_float"]),
+            _format_percent(row["accuracy_int8"]),
             str(row["accuracy_int8"]),
         )
         for row in accuracy["by_class"]
@@ -113,27 +121,28 @@ def _classes(accuracy: Mapping[str, Any]) -> str:
         (
             "all",
             f"{accuracy['samples']:,}",
-            _percent(accuracy["accuracy_float"]),
-            _percent(accuracy["accuracy_int8"]),
+            _format_percent(accuracy["accuracy_float"]),
+            _format_percent(accuracy["accuracy_int8"]),
             str(accuracy["accuracy_int8"]),
         )
     )
     return (
-        f"<h2>Accuracy by class</h2>\n{_table(('class', 'samples', 'float', 'int8', ''), rows, (1, 2, 3), 4)}"
+        f"<h2>Accuracy by "
+        f"class</h2>\n{_render_table(('class', 'samples', 'float', 'int8', ''), rows, (1, 2, 3), 4)}"
     )
 
 
-def _costs(certificate: Mapping[str, Any]) -> str:
+def _render_costs(certificate: Mapping[str, Any]) -> str:
     rows = [
         tuple(
             [cost["target"]]
             + [f"{cost[key]:,}" for key in ("flash_bytes", "ram_bytes", "stack_bytes")]
             + [f"{cost[key]:,}" if cost[key] else "" for key in ("instructions_mean", "instructions_worst")]
-            + [_milliseconds(cost["instructions_mean"]) if cost["instructions_mean"] else ""]
+            + [_format_milliseconds(cost["instructions_mean"]) if cost["instructions_mean"] else ""]
         )
         for cost in certificate["cost"]
     ]
-    table = _table(
+    table = _render_table(
         (
             "target",
             "flash, bytes",
@@ -147,12 +156,12 @@ def _costs(certificate: Mapping[str, Any]) -> str:
         range(1, 7),
     )
     budget = certificate["budget"]
-    said = [
+    limits = [
         f"{budget[key]:,} bytes of {name}"
         for key, name in (("ram_bytes", "RAM"), ("flash_bytes", "flash"))
         if budget[key]
     ]
-    within = f" The budget of {' and '.join(said)} holds; RAM is counted with the stack." if said else ""
+    within = f" The budget of {' and '.join(limits)} holds; RAM is counted with the stack." if limits else ""
     tflm = certificate["tflm"]
     return (
         "<h2>What it takes</h2>\n<p>Of the model's own code, constants and buffers; instructions of an "
@@ -163,8 +172,8 @@ def _costs(certificate: Mapping[str, Any]) -> str:
     )
 
 
-def _layers(layers: Sequence[Mapping[str, Any]]) -> list[str]:
-    found = []
+def _render_layers(layers: Sequence[Mapping[str, Any]]) -> list[str]:
+    sections = []
     for key, title, unit in (
         ("instructions", "Instructions by layer", "instructions"),
         ("weight_bytes", "Flash by layer", "weights, bytes"),
@@ -176,23 +185,25 @@ def _layers(layers: Sequence[Mapping[str, Any]]) -> list[str]:
                 (layer["name"], layer["op"], layer["part"], f"{layer[key]:,}", str(layer[key] / most))
                 for layer in layers
             ]
-            found.append(
-                f"<h2>{title}</h2>\n{_table(('layer', 'operator', 'part', unit, ''), rows, (3,), 4)}"
+            sections.append(
+                f"<h2>{title}</h2>\n{_render_table(('layer', 'operator', 'part', unit, ''), rows, (3,), 4)}"
             )
-    return found
+    return sections
 
 
-def _threshold(certificate: Mapping[str, Any]) -> str:
+def _describe_threshold(certificate: Mapping[str, Any]) -> str:
     if not (skipping := certificate["skipping"]):
         return "0: an expert is left out only where its gate value is zero, which changes no byte"
     return (
-        f"{certificate['threshold']:g}: accuracy {_percent(skipping['accuracy_int8'])}, the same answer as "
-        f"without in {_percent(skipping['agreement'])}; {skipping['instructions_all_run']:,} instructions "
+        f"{certificate['threshold']:g}: accuracy {_format_percent(skipping['accuracy_int8'])}, the same "
+        f"answer as "
+        f"without in {_format_percent(skipping['agreement'])}; {skipping['instructions_all_run']:,} "
+        f"instructions "
         "when all experts run"
     )
 
 
-def _model(certificate: Mapping[str, Any]) -> str:
+def _render_model(certificate: Mapping[str, Any]) -> str:
     model = certificate["model"]
     rows = [
         ("model.tflite", f"{model['bytes']:,} bytes, sha256 {model['sha256']}"),
@@ -204,10 +215,10 @@ def _model(certificate: Mapping[str, Any]) -> str:
         ("operators", ", ".join(model["operators"])),
         ("parts", ", ".join(model["parts"])),
         *((key.replace("_", " "), str(value)) for key, value in certificate["quantization"].items()),
-        ("skip threshold", _threshold(certificate)),
+        ("skip threshold", _describe_threshold(certificate)),
         (
             "golden outputs",
             f"{certificate['golden']['samples']:,} samples, sha256 {certificate['golden']['outputs_sha256']}",
         ),
     ]
-    return f"<h2>The model</h2>\n{_table(('', ''), rows, ())}"
+    return f"<h2>The model</h2>\n{_render_table(('', ''), rows, ())}"

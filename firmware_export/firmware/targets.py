@@ -9,11 +9,11 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from edgefl.config import nearest
+from edgefl.config import suggest_nearest
 from edgefl.errors import ConfigError
 
-HOST = "host"
-OPTIONS = (
+HOST_TARGET = "host"
+COMPILER_OPTIONS = (
     "-std=c99",
     "-O2",
     "-Wall",
@@ -44,9 +44,9 @@ class Target:
     @property
     def is_host(self) -> bool:
         """Whether it is this computer rather than a core."""
-        return self.name == HOST
+        return self.name == HOST_TARGET
 
-    def qemu(self) -> list[str]:
+    def list_qemu_options(self) -> list[str]:
         """Return QEMU's options: no window, files and text of the host, one instruction a nanosecond."""
         shown = ["-display", "none", "-serial", "none", "-monitor", "none"]
         return [
@@ -60,10 +60,10 @@ class Target:
         ]
 
 
-_HARD = ("-mfloat-abi=hard",)
+_HARD_FLOAT = ("-mfloat-abi=hard",)
 
 
-def _mps2(name: str, machine: str, dsp: bool, *flags: str) -> Target:
+def _make_mps2_target(name: str, machine: str, dsp: bool, *flags: str) -> Target:
     """Return a core of Arm's MPS2 board."""
     return Target(
         name,
@@ -89,12 +89,12 @@ TARGETS = {
             False,
             True,
         ),
-        _mps2("cortex-m3", "mps2-an385", False),
-        _mps2("cortex-m4", "mps2-an386", True, *_HARD, "-mfpu=fpv4-sp-d16"),
-        _mps2("cortex-m7", "mps2-an500", True, *_HARD, "-mfpu=fpv5-sp-d16"),
+        _make_mps2_target("cortex-m3", "mps2-an385", False),
+        _make_mps2_target("cortex-m4", "mps2-an386", True, *_HARD_FLOAT, "-mfpu=fpv4-sp-d16"),
+        _make_mps2_target("cortex-m7", "mps2-an500", True, *_HARD_FLOAT, "-mfpu=fpv5-sp-d16"),
         Target(
             "cortex-m55",
-            ("-mcpu=cortex-m55", "-mthumb", *_HARD),
+            ("-mcpu=cortex-m55", "-mthumb", *_HARD_FLOAT),
             "mps3-an547",
             (0, 512 << 10),
             (0x20000000, 512 << 10),
@@ -102,7 +102,7 @@ TARGETS = {
             True,
             True,
         ),
-        Target(HOST, (), "", (0, 0), (0, 0), Fraction(1), False),
+        Target(HOST_TARGET, (), "", (0, 0), (0, 0), Fraction(1), False),
     )
 }
 
@@ -110,16 +110,16 @@ TARGETS = {
 def find_target(name: str) -> Target:
     """Return the target of that name; ConfigError that names the nearest one."""
     if name not in TARGETS:
-        raise ConfigError(f"no target {name!r}; {nearest(name, list(TARGETS))}")
+        raise ConfigError(f"no target {name!r}; {suggest_nearest(name, list(TARGETS))}")
     return TARGETS[name]
 
 
 def parse_bytes(text: str) -> int:
     """Return the bytes of "64K", "1M", "0x8000" or "65536"; K is 1,024. ConfigError for anything else."""
-    found = re.fullmatch(r"(0x[0-9a-f]+|[0-9]+)\s*([km]?)(?:i?b)?", text.strip().lower())
+    match = re.fullmatch(r"(0x[0-9a-f]+|[0-9]+)\s*([km]?)(?:i?b)?", text.strip().lower())
     size = (
-        int(found[1], 0 if found[1].startswith("0x") else 10) << {"": 0, "k": 10, "m": 20}[found[2]]
-        if found
+        int(match[1], 0 if match[1].startswith("0x") else 10) << {"": 0, "k": 10, "m": 20}[match[2]]
+        if match
         else 0
     )
     if size < 1:

@@ -11,22 +11,22 @@ from functools import cache
 from pathlib import Path
 
 from edgefl.errors import ExportError
-from firmware_export.firmware.limits import TOOL_LIMITS, Limits, run_limited
+from firmware_export.firmware.limits import TOOL_LIMITS, ProcessLimits, run_limited
 
-PACKAGES = {
+TOOL_PACKAGES = {
     "arm-none-eabi-gcc": "gcc-arm-none-eabi",
     "arm-none-eabi-size": "binutils-arm-none-eabi",
     "qemu-system-arm": "qemu-system-arm",
     "cmake": "cmake",
     "cc": "gcc",
 }
-ARM = "arm-none-eabi-gcc"
+ARM_GCC = "arm-none-eabi-gcc"
 QEMU = "qemu-system-arm"
 CC = "cc"
-DEADLINE_S = 600.0
+TOOL_DEADLINE_S = 600.0
 
 
-def missing(*tools: str) -> str:
+def explain_missing_tools(*tools: str) -> str:
     """Return why these tools cannot be used, with the remedy; "" when all are there."""
     absent = [tool for tool in tools if shutil.which(tool) is None]
     if not absent:
@@ -34,32 +34,32 @@ def missing(*tools: str) -> str:
     verb = "is" if len(absent) == 1 else "are"
     return (
         f"{' and '.join(absent)} {verb} not installed; apt-get install "
-        f"{' '.join(PACKAGES[tool] for tool in absent)}"
+        f"{' '.join(TOOL_PACKAGES[tool] for tool in absent)}"
     )
 
 
-def version_of(tool: str) -> str:
+def read_tool_version(tool: str) -> str:
     """Return the first version number that the tool tells, "" when it is not there."""
     if shutil.which(tool) is None:
         return ""
-    told = run([tool, "--version"], Path.cwd(), 60).splitlines()
-    numbers = re.findall(r"\d+\.\d+(?:\.\d+)?", told[0]) if told else []
+    lines = run_tool([tool, "--version"], Path.cwd(), 60).splitlines()
+    numbers = re.findall(r"\d+\.\d+(?:\.\d+)?", lines[0]) if lines else []
     return numbers[-1] if numbers else "unknown"
 
 
-def run(
+def run_tool(
     command: Sequence[str],
     directory: Path,
-    deadline_s: float = DEADLINE_S,
+    deadline_s: float = TOOL_DEADLINE_S,
     what: str = "",
-    limits: Limits = TOOL_LIMITS,
+    limits: ProcessLimits = TOOL_LIMITS,
 ) -> str:
     """Run a program in `directory` under limits and return what it printed, stderr too.
 
     Raises ExportError when it is missing, fails, or passes the deadline or a limit.
     """
     tool = Path(command[0]).name
-    if reason := missing(command[0]) if command[0] in PACKAGES else "":
+    if reason := explain_missing_tools(command[0]) if command[0] in TOOL_PACKAGES else "":
         raise ExportError(reason)
     if shutil.which(command[0], path=None) is None:
         raise ExportError(
@@ -87,7 +87,7 @@ def run(
 
 
 @cache
-def qemu_sandbox() -> tuple[str, ...]:
+def find_sandbox_options() -> tuple[str, ...]:
     """Return the options under which QEMU refuses to start other processes, () where this QEMU has no such
     options.
 

@@ -18,17 +18,17 @@ import numpy as np
 
 from edgefl.errors import ExportError
 
-HEAD = struct.Struct("<4sIII")
-MARK = b"EFLD"
+COUNTERS_HEADER = struct.Struct("<4sIII")
+COUNTERS_MAGIC = b"EFLD"
 MAX_EXPERTS = 256
-LARGE = 0.25
+LARGE_PSI = 0.25
 """Above it, practice with the index calls a change of population large (Siddiqi, 2006)."""
-CERTAIN = 3.09
+ALARM_QUANTILE = 3.09
 """The normal quantile of one false alarm in a thousand."""
 
 
 @dataclass(frozen=True)
-class Usage:
+class GateUsage:
     """Counters of a gate: `chosen` int[k], how often each expert had the largest value.
 
     `shares` float[k], mean values; `entropy_bits` of the shares, mean over inferences; `ties`: inferences
@@ -43,7 +43,7 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Drift:
+class DriftResult:
     """`psi`: the index.
 
     `noise`: what it reaches by chance once in a thousand; `drifted`: above both that and .25.
@@ -55,21 +55,21 @@ class Drift:
     drifted: bool
 
 
-def read_counters(content: bytes) -> Usage:
+def read_counters(content: bytes) -> GateUsage:
     """Return what a firmware counted: the bytes of its `struct drift`. Raises ExportError for other bytes."""
-    if len(content) < HEAD.size or content[:4] != MARK:
+    if len(content) < COUNTERS_HEADER.size or content[:4] != COUNTERS_MAGIC:
         raise ExportError(
             f"{len(content)} bytes that are no drift counters: expected the mark EFLD; dump the firmware's "
             "struct drift"
         )
-    _, experts, inferences, ties = HEAD.unpack_from(content)
-    size = HEAD.size + 8 * experts + 8
+    _, experts, inferences, ties = COUNTERS_HEADER.unpack_from(content)
+    size = COUNTERS_HEADER.size + 8 * experts + 8
     if not 1 <= experts <= MAX_EXPERTS or len(content) != size:
         raise ExportError(
             f"drift counters of {experts} experts have {size} bytes, got {len(content)}; dump the whole "
             "struct drift"
         )
-    values = np.frombuffer(content, "<u4", 2 * experts, HEAD.size)
+    values = np.frombuffer(content, "<u4", 2 * experts, COUNTERS_HEADER.size)
     (entropy,) = struct.unpack_from("<Q", content, size - 8)
     chosen = values[:experts]
     weight = values[experts:]
@@ -79,7 +79,7 @@ def read_counters(content: bytes) -> Usage:
             "read it again"
         )
     per = max(1, inferences)
-    return Usage(
+    return GateUsage(
         inferences,
         tuple(map(int, chosen)),
         tuple(float(w) / 256 / per for w in weight),
@@ -88,7 +88,7 @@ def read_counters(content: bytes) -> Usage:
     )
 
 
-def compare(now: Usage, before: Usage) -> Drift:
+def measure_drift(now: GateUsage, before: GateUsage) -> DriftResult:
     """Return how far the experts' use has moved.
 
     Raises ExportError when one of them counted nothing, or other experts.
@@ -102,19 +102,19 @@ def compare(now: Usage, before: Usage) -> Drift:
         raise ExportError("no inferences were counted; let the firmware run first")
     p, q = ((np.array(u.chosen) + 0.5) / (u.inferences + 0.5 * len(u.chosen)) for u in (now, before))
     psi = float(((p - q) * np.log(p / q)).sum())
-    noise = _chi_squared(len(p) - 1) * (1 / now.inferences + 1 / before.inferences)
-    return Drift(psi, noise, now.entropy_bits - before.entropy_bits, psi > max(LARGE, noise))
+    noise = _estimate_chi_squared(len(p) - 1) * (1 / now.inferences + 1 / before.inferences)
+    return DriftResult(psi, noise, now.entropy_bits - before.entropy_bits, psi > max(LARGE_PSI, noise))
 
 
-def _chi_squared(degrees: int) -> float:
+def _estimate_chi_squared(degrees: int) -> float:
     """Return the quantile .999 by Wilson and Hilferty (1931)."""
     if not degrees:
         return 0.0
     part = 2 / (9 * degrees)
-    return float(degrees * (1 - part + CERTAIN * part**0.5) ** 3)
+    return float(degrees * (1 - part + ALARM_QUANTILE * part**0.5) ** 3)
 
 
-def as_values(usage: Usage, drift: Drift) -> dict[str, Any]:
+def as_values(usage: GateUsage, drift: DriftResult) -> dict[str, Any]:
     """Return the figures by name, as a device publishes them: no gate, no sample, counts over many
     samples.
     """

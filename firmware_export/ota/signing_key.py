@@ -10,10 +10,10 @@ from pathlib import Path
 
 from edgefl.errors import ExportError
 
-PUBLIC = ".pub"
+PUBLIC_KEY_SUFFIX = ".pub"
 
 
-def make_key(path: Path) -> Path:
+def make_signing_key(path: Path) -> Path:
     """Write a new key (mode 0600) and its public half beside it, and return the latter's path.
 
     ExportError where one lies already.
@@ -21,11 +21,11 @@ def make_key(path: Path) -> Path:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     key = Ed25519PrivateKey.generate()
-    public = path.with_name(path.name + PUBLIC)
+    public = path.with_name(path.name + PUBLIC_KEY_SUFFIX)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        place = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(place, "wb") as file:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
             file.write(base64.b64encode(key.private_bytes_raw()) + b"\n")
         public.write_bytes(base64.b64encode(key.public_key().public_bytes_raw()) + b"\n")
     except FileExistsError as error:
@@ -45,11 +45,12 @@ def read_signer(path: Path) -> Callable[[bytes], bytes]:
     return Ed25519PrivateKey.from_private_bytes(_read(path)).sign
 
 
-def read_public(path: Path) -> bytes:
+def read_public_key(path: Path) -> bytes:
     """Return a public key, 32 bytes, from its file. ExportError when it holds none."""
-    if path.suffix != PUBLIC:
+    if path.suffix != PUBLIC_KEY_SUFFIX:
         raise ExportError(
-            f"{path} is not named as a public key, expected *{PUBLIC}; the private key must not get into a "
+            f"{path} is not named as a public key, expected *{PUBLIC_KEY_SUFFIX}; the private key must "
+            f"not get into a "
             "firmware"
         )
     return _read(path)

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from edgefl.errors import ExportError
-from edgefl.system.stderr import quiet_stderr
+from edgefl.system.stderr import suppress_stderr
 from edgefl.types import Array
 from firmware_export.quantize.keras_clone import clone
 from firmware_export.tflite.graph import check_integer, read_graph
 from firmware_export.tflite.portable import to_portable
 
 
-def convert(model: Any, x: Array, bits: int = 8) -> bytes:
+def convert_keras(model: Any, x: Array, bits: int = 8) -> bytes:
     """Return the integer .tflite of a tf-keras model, of batch 1, calibrated on all of x float32[n, *shape].
 
     bits: of activations, 8 or 16; weights have 8. What the model was tuned with (fake quantization) stands
@@ -29,7 +29,7 @@ def convert(model: Any, x: Array, bits: int = 8) -> bytes:
     }
     operators, dtype = kinds[bits]
 
-    def samples() -> Iterator[list[Array]]:
+    def iterate_samples() -> Iterator[list[Array]]:
         return ([sample[None]] for sample in x)
 
     shape = (1, *(int(n) for n in model.input_shape[1:]))
@@ -38,11 +38,11 @@ def convert(model: Any, x: Array, bits: int = 8) -> bytes:
     )
     converter = tf.lite.TFLiteConverter.from_concrete_functions([traced], model)
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    converter.representative_dataset = samples
+    converter.representative_dataset = iterate_samples
     converter.target_spec.supported_ops = [operators]
     converter.inference_input_type = converter.inference_output_type = dtype
     try:
-        with quiet_stderr():
+        with suppress_stderr():
             made = to_portable(bytes(converter.convert()))
     except Exception as error:  # the converter raises several types, none of its own
         raise ExportError(
@@ -54,4 +54,4 @@ def convert(model: Any, x: Array, bits: int = 8) -> bytes:
 
 def convert_float(model: bytes, x: Array, bits: int = 8) -> bytes:
     """Return the integer form of a float .tflite; see `convert`."""
-    return convert(clone(model).model, x, bits)
+    return convert_keras(clone(model).model, x, bits)

@@ -15,69 +15,74 @@ from edgefl.errors import ExportError
 from edgefl.plan.runtime import load_interpreter
 from edgefl.plan.tflite import with_constants
 from edgefl.types import Array
-from firmware_export.tflite.interpreter import load, quantize_input
+from firmware_export.tflite.interpreter import load_tflite, quantize_input
 from firmware_export.tflite.portable import to_portable
 from firmware_export.tflite.quantized_model import read_quantized_model
 
-LEAST = 1024
+MIN_KERNEL_WEIGHTS = 1024
 """Kernels of fewer weights stay as they are."""
-BITS = (3, 4)
-TOGETHER = 512
+INDEX_BITS = (3, 4)
+INPUTS_PER_BLOCK = 512
 """Inputs whose correlations are looked at: a matrix of so many squared."""
-DAMPING = 0.01
-_ALL = np.arange(-128, 128)
+DAMPING_SHARE = 0.01
+_INT8_VALUES = np.arange(-128, 128)
 
 
-def few_values(kernel: NDArray[np.int8], count: int) -> NDArray[np.int8]:
+def choose_few_values(kernel: NDArray[np.int8], count: int) -> NDArray[np.int8]:
     """Return at most `count` values, sorted, that are near all of the kernel's: k-means, the better of two
     starts.
     """
     weights = np.bincount(kernel.ravel().astype(np.int64) + 128, minlength=256)
-    there = _ALL[weights > 0]
-    if len(there) <= count:
-        return there.astype(np.int8)
+    present = _INT8_VALUES[weights > 0]
+    if len(present) <= count:
+        return present.astype(np.int8)
     shares = np.cumsum(weights) / weights.sum()
     starts = (
-        np.linspace(there[0], there[-1], count),
-        _ALL[np.searchsorted(shares, (np.arange(count) + 0.5) / count)].astype(np.float64),
+        np.linspace(present[0], present[-1], count),
+        _INT8_VALUES[np.searchsorted(shares, (np.arange(count) + 0.5) / count)].astype(np.float64),
     )
-    found = [_settled(start, weights) for start in starts]
+    solutions = [_run_kmeans(start, weights) for start in starts]
     return min(
-        found, key=lambda values: float(weights @ (_ALL - values[_nearest(_ALL, values)]) ** 2)
+        solutions,
+        key=lambda values: float(weights @ (_INT8_VALUES - values[_find_nearest(_INT8_VALUES, values)]) ** 2),
     ).astype(np.int8)
 
 
-def _settled(centres: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
+def _run_kmeans(centres: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
     while True:
-        own = _nearest(_ALL, centres)
-        mass = np.bincount(own, weights, len(centres))
+        nearest = _find_nearest(_INT8_VALUES, centres)
+        mass = np.bincount(nearest, weights, len(centres))
         moved = np.where(
-            mass > 0, np.bincount(own, weights * _ALL, len(centres)) / np.maximum(mass, 1), centres
+            mass > 0,
+            np.bincount(nearest, weights * _INT8_VALUES, len(centres)) / np.maximum(mass, 1),
+            centres,
         )
         if np.array_equal(moved, centres):
             return np.unique(np.round(centres))
         centres = moved
 
 
-def _nearest(of: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
-    found: NDArray[Any] = np.abs(of[..., None] - values).argmin(axis=-1)
-    return found
+def _find_nearest(of: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
+    indices: NDArray[Any] = np.abs(of[..., None] - values).argmin(axis=-1)
+    return indices
 
 
-def rounded(kernel: NDArray[np.int8], inputs: Array, values: NDArray[np.int8]) -> NDArray[np.int8]:
+def round_kernel(kernel: NDArray[np.int8], inputs: Array, values: NDArray[np.int8]) -> NDArray[np.int8]:
     """Return the kernel int8[outputs, n] in these values, near in what it makes of inputs float32[samples,
     n], less their zero point.
     """
     made = np.empty_like(kernel)
-    for first in range(0, kernel.shape[1], TOGETHER):
-        block = slice(first, first + TOGETHER)
+    for first in range(0, kernel.shape[1], INPUTS_PER_BLOCK):
+        block = slice(first, first + INPUTS_PER_BLOCK)
         x = inputs[:, block].astype(np.float64)
         left = kernel[:, block].astype(np.float64)
-        together = x.T @ x
-        together[np.diag_indices(len(together))] += max(DAMPING * together.diagonal().mean(), 1.0)
-        inverse = np.linalg.cholesky(np.linalg.inv(together)).T
+        correlations = x.T @ x
+        correlations[np.diag_indices(len(correlations))] += max(
+            DAMPING_SHARE * correlations.diagonal().mean(), 1.0
+        )
+        inverse = np.linalg.cholesky(np.linalg.inv(correlations)).T
         for i in range(left.shape[1]):
-            chosen = values[_nearest(left[:, i], values.astype(np.float64))]
+            chosen = values[_find_nearest(left[:, i], values.astype(np.float64))]
             made[:, first + i] = chosen
             left[:, i + 1 :] -= np.outer((left[:, i] - chosen) / inverse[i, i], inverse[i, i + 1 :])
     return made
@@ -89,37 +94,39 @@ def with_few_values(model: bytes, x: Array, bits: int) -> bytes:
     """
     inline = to_portable(model)
     network = read_quantized_model(inline)
-    dense = [each.inputs for each in network.operators if each.name == "FULLY_CONNECTED"]
+    dense = [operator.inputs for operator in network.operators if operator.name == "FULLY_CONNECTED"]
     large = {
         kernel: source
         for source, kernel, *_ in dense
-        if network.tensor(kernel).data is not None and network.tensor(kernel).size >= LEAST
+        if network.get_tensor(kernel).data is not None
+        and network.get_tensor(kernel).size >= MIN_KERNEL_WEIGHTS
     }
     if not large:
         raise ExportError(
-            f"no dense layer has {LEAST:,} weights or more, so --weights {bits} changes nothing; leave it "
+            f"no dense layer has {MIN_KERNEL_WEIGHTS:,} weights or more, so --weights {bits} changes "
+            f"nothing; leave it "
             "out, or give a layer more units"
         )
-    seen = _seen(inline, x, set(large.values()))
+    inputs = _record_inputs(inline, x, set(large.values()))
     made = {}
     for kernel, source in large.items():
-        before = network.tensor(kernel).data
-        zero = network.tensor(source).zero_point
-        made[kernel] = rounded(
-            before, seen[source].reshape(-1, before.shape[1]) - zero, few_values(before, 1 << bits)
+        before = network.get_tensor(kernel).data
+        zero = network.get_tensor(source).zero_point
+        made[kernel] = round_kernel(
+            before, inputs[source].reshape(-1, before.shape[1]) - zero, choose_few_values(before, 1 << bits)
         )
     return with_constants(inline, made)
 
 
-def _seen(model: bytes, x: Array, watched: set[int]) -> dict[int, Array]:
+def _record_inputs(model: bytes, x: Array, watched: set[int]) -> dict[int, Array]:
     """Return what these tensors hold for each sample, as float32[n, size]."""
     interpreter = load_interpreter(model, watch=True)
     interpreter.allocate_tensors()
     entry = interpreter.get_input_details()[0]["index"]
-    found: dict[int, list[Array]] = {index: [] for index in watched}
-    for sample in quantize_input(load(model), x):
+    recorded: dict[int, list[Array]] = {index: [] for index in watched}
+    for sample in quantize_input(load_tflite(model), x):
         interpreter.set_tensor(entry, sample[None])
         interpreter.invoke()
-        for index, rows in found.items():
+        for index, rows in recorded.items():
             rows.append(interpreter.get_tensor(index).ravel().astype(np.float32))
-    return {index: np.stack(rows) for index, rows in found.items()}
+    return {index: np.stack(rows) for index, rows in recorded.items()}

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edgefl.errors import ExportError
-from firmware_export.quantize.ranges import Observed, ranges
-from firmware_export.quantize.weight_layers import kernel_ranges
+from firmware_export.quantize.ranges import RecordedExtremes, choose_ranges
+from firmware_export.quantize.weight_layers import widen_kernel_ranges
 from firmware_export.tflite.graph import check_integer, read_graph
 from firmware_export.tflite.portable import to_portable
 
-ALL = 1 << 30
-WITH_WEIGHTS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
+ALL_SAMPLES = 1 << 30
+WEIGHT_OPERATORS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,16 @@ class Recipe:
 
 RECIPES = (
     Recipe("extremes of 256 samples"),
-    Recipe("extremes of all samples", ALL),
-    Recipe("99.9th percentile", ALL, 99.9),
-    Recipe("99th percentile", ALL, 99.0),
-    Recipe("ranges a tenth wider", ALL, margin=0.1),
-    Recipe("weights of least squared error", ALL, rounding="MSE"),
-    Recipe("one scale a weight tensor", ALL, per_channel=False),
+    Recipe("extremes of all samples", ALL_SAMPLES),
+    Recipe("99.9th percentile", ALL_SAMPLES, 99.9),
+    Recipe("99th percentile", ALL_SAMPLES, 99.0),
+    Recipe("ranges a tenth wider", ALL_SAMPLES, margin=0.1),
+    Recipe("weights of least squared error", ALL_SAMPLES, rounding="MSE"),
+    Recipe("one scale a weight tensor", ALL_SAMPLES, per_channel=False),
 )
 
 
-def quantize(model: bytes, observed: Observed, recipe: Recipe, bits: int = 8) -> bytes:
+def quantize(model: bytes, observed: RecordedExtremes, recipe: Recipe, bits: int = 8) -> bytes:
     """Return the integer form of a float .tflite: activations, input and output int8 or int16 by `bits`,
     weights int8; see `to_portable`.
 
@@ -57,18 +57,18 @@ def quantize(model: bytes, observed: Observed, recipe: Recipe, bits: int = 8) ->
     common = {"regex": ".*", "activation_num_bits": bits, "weight_num_bits": 8, "weight_granularity": kind}
     rules.add_static_config(operation_name="*", **common)
     if recipe.rounding:
-        for operation in WITH_WEIGHTS:
+        for operation in WEIGHT_OPERATORS:
             rules.add_static_config(operation_name=operation, algorithm_key=recipe.rounding, **common)
     try:
         session = quantizer.Quantizer(model, rules.get_quantization_recipe())
-        found = ranges(observed, recipe.samples, recipe.percentile, recipe.margin)
-        found |= kernel_ranges(observed.layers, found, recipe.per_channel, bits)
+        tensor_ranges = choose_ranges(observed, recipe.samples, recipe.percentile, recipe.margin)
+        tensor_ranges |= widen_kernel_ranges(observed.layers, tensor_ranges, recipe.per_channel, bits)
         # It makes an interpreter that keeps all tensors, which warns of memory
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             result = bytes(
                 session.quantize(
-                    found, enable_progress_bar=False, enable_progress_report=False
+                    tensor_ranges, enable_progress_bar=False, enable_progress_report=False
                 ).quantized_model
             )
     except (ValueError, RuntimeError, KeyError) as error:
@@ -92,9 +92,9 @@ def load_quantizer() -> tuple[Any, Any, Any]:
     return quantizer, recipe_manager, qtyping.QuantGranularity
 
 
-def distinct(recipes: tuple[Recipe, ...], available: int) -> list[Recipe]:
+def dedupe_recipes(recipes: tuple[Recipe, ...], available: int) -> list[Recipe]:
     """Leave out what only adds samples to an earlier recipe where there are no more."""
-    found: dict[Recipe, Recipe] = {}
+    unique: dict[Recipe, Recipe] = {}
     for recipe in recipes:
-        found.setdefault(replace(recipe, name="", samples=min(recipe.samples, available)), recipe)
-    return list(found.values())
+        unique.setdefault(replace(recipe, name="", samples=min(recipe.samples, available)), recipe)
+    return list(unique.values())

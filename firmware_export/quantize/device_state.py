@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgefl.data.npz import make_shard_and_split
-from edgefl.data.sources import DataSource, read_source, source_of_note
-from edgefl.data.split import Split
+from edgefl.data.sources import DataSource, parse_source, read_source
+from edgefl.data.split import SplitRecord
 from edgefl.errors import StateError
 from edgefl.plan.spec import Plan
-from edgefl.storage.device_directory import DeviceFiles, decode_note, load_personal
+from edgefl.storage.device_directory import DeviceFiles, decode_note, load_personal_model
 from edgefl.storage.run_directory import RunFiles
 from edgefl.types import Mixture, Shard
 
@@ -27,11 +27,11 @@ class DeviceState:
     client_id: str
     has_digests: bool = True
 
-    def shard(self) -> Shard:
+    def read_shard(self) -> Shard:
         """Read the device's shard, split as it was in training."""
-        return self.shard_with_split()[0]
+        return self.read_shard_with_split()[0]
 
-    def shard_with_split(self) -> tuple[Shard, Split]:
+    def read_shard_with_split(self) -> tuple[Shard, SplitRecord]:
         """Read the device's shard, split as it was in training, and return it with the note of its split."""
         arrays = read_source(self.data)
         spec = self.plan.spec
@@ -59,7 +59,7 @@ def read_state(directory: Path, data: DataSource | None = None) -> DeviceState:
         note = decode_note(files.note.read_bytes())
         seed = int(note["seed"])
         client_id = str(note["id"])
-        source = source_of_note(note)
+        source = parse_source(note)
     except OSError as error:
         if _is_simulation(directory):
             raise StateError(
@@ -81,7 +81,7 @@ def read_state(directory: Path, data: DataSource | None = None) -> DeviceState:
     # Beside the state, as a simulation writes it
     if not source.is_function and not Path(source.data).is_absolute():
         source = replace(source, data=str(directory / source.data))
-    plan, mixture, has_digests = load_personal(files)
+    plan, mixture, has_digests = load_personal_model(files)
     return DeviceState(plan, mixture, data or source, seed, client_id, has_digests)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.errors import ExportError
-from edgefl.plan.tflite import Operator, float_constants, read_subgraph
+from edgefl.plan.tflite import Operator, read_float_constants, read_subgraph
 from edgefl.types import Array
 
 ACTIVATIONS = {0: "linear", 1: "relu", 3: "relu6"}
@@ -24,13 +24,13 @@ COMBINE = {"ADD": add, "SUB": sub, "MUL": mul}
 
 
 @dataclass(frozen=True)
-class Flat:
+class FlatClone:
     """model: tf-keras, float32[batch, ...] -> float32[batch, classes]; places: layer -> tensor of its kernel,
     of its bias (-1: none).
     """
 
     model: Any
-    places: Mapping[str, tuple[int, int]]
+    weight_tensors: Mapping[str, tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class _Step:
     integers: Mapping[int, Any]
 
 
-def clone(model: bytes) -> Flat:
+def clone(model: bytes) -> FlatClone:
     """Return the flat clone. Raises ExportError for an operator or an option that it has no layer for."""
-    keras = tf_keras()
+    keras = import_tf_keras()
     graph = read_subgraph(model)
-    values = float_constants(model)
+    values = read_float_constants(model)
     integers = {t.index: t.data for t in graph.tensors if t.dtype == "INT32" and t.data is not None}
     tensors: dict[int, Any] = {}
-    places: dict[str, tuple[int, int]] = {}
+    weight_tensors: dict[str, tuple[int, int]] = {}
     entry = graph.inputs[0]
     x = keras.Input(graph.tensors[entry].shape[1:], name="x")
     tensors[entry] = x
@@ -66,20 +66,20 @@ def clone(model: bytes) -> Flat:
             ) from error
         tensors |= dict(zip(operator.outputs, results, strict=True))
         if kernel:
-            places[name] = kernel
-    return Flat(keras.Model(x, tensors[graph.operators[-1].outputs[0]], name="mixture"), places)
+            weight_tensors[name] = kernel
+    return FlatClone(keras.Model(x, tensors[graph.operators[-1].outputs[0]], name="mixture"), weight_tensors)
 
 
 def _apply(
     step: _Step, tensors: Mapping[int, Any], values: Mapping[int, Array]
 ) -> tuple[list[Any], tuple[int, int] | None]:
-    keras = tf_keras()
-    own = own_layers()
+    keras = import_tf_keras()
+    layer_classes = define_layers()
     inputs = step.operator.inputs
     if step.operator.name in ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"):
         kernel = inputs[1]
         bias = inputs[2] if len(inputs) > 2 else -1
-        layer, start = _weighted(step, values[kernel])
+        layer, start = _make_weight_layer(step, values[kernel])
         out = layer(tensors[inputs[0]])
         layer.set_weights(
             [start, values[bias] if bias >= 0 else np.zeros(layer.weights[1].shape, np.float32)]
@@ -89,23 +89,25 @@ def _apply(
         if step.operator.options.get("fusedActivationFunction"):
             raise KeyError("with an activation in it")
         fixed = [values[i].tolist() if i in values else None for i in inputs]
-        given = [tensors[i] for i in inputs if i not in values]
+        operands = [tensors[i] for i in inputs if i not in values]
         return [
-            own["Combine"](step.operator.name, *fixed, name=step.name)(given if len(given) > 1 else given[0])
+            layer_classes["Combine"](step.operator.name, *fixed, name=step.name)(
+                operands if len(operands) > 1 else operands[0]
+            )
         ], None
     if step.operator.name in ("STRIDED_SLICE", "SPLIT"):
-        return _slices(step, tensors, own["Slice"]), None
+        return _apply_slices(step, tensors, layer_classes["Slice"]), None
     if step.operator.name == "CONCATENATION":
         return [
             keras.layers.Concatenate(step.operator.options["axis"], name=step.name)(
                 [tensors[i] for i in inputs]
             )
         ], None
-    return [_unary(step)(tensors[inputs[0]])], None
+    return [_make_unary_layer(step)(tensors[inputs[0]])], None
 
 
-def _unary(step: _Step) -> Any:
-    keras = tf_keras()
+def _make_unary_layer(step: _Step) -> Any:
+    keras = import_tf_keras()
     options = step.operator.options
     name = step.name
     if step.operator.name in UNARY:
@@ -114,16 +116,16 @@ def _unary(step: _Step) -> Any:
         return keras.layers.Reshape(step.shapes[0][1:], name=name)
     if step.operator.name == "MEAN":
         axes = [int(i) for i in np.ravel(step.integers[step.operator.inputs[1]])]
-        return own_layers()["Mean"](axes, bool(options["keepDims"]), name=name)
+        return define_layers()["Mean"](axes, bool(options["keepDims"]), name=name)
     pools = {"MAX_POOL_2D": keras.layers.MaxPooling2D, "AVERAGE_POOL_2D": keras.layers.AveragePooling2D}
     size = (options["filterHeight"], options["filterWidth"])
     strides = (options["strideH"], options["strideW"])
     return pools[step.operator.name](size, strides, PADDINGS[options["padding"]], name=name)
 
 
-def _weighted(step: _Step, kernel: Array) -> tuple[Any, Array]:
+def _make_weight_layer(step: _Step, kernel: Array) -> tuple[Any, Array]:
     """Return the layer and its kernel as tf-keras has it."""
-    keras = tf_keras()
+    keras = import_tf_keras()
     options = step.operator.options
     activation = ACTIVATIONS[options["fusedActivationFunction"]]
     if step.operator.name == "FULLY_CONNECTED":
@@ -142,7 +144,7 @@ def _weighted(step: _Step, kernel: Array) -> tuple[Any, Array]:
     return keras.layers.DepthwiseConv2D(kernel.shape[1:3], depth_multiplier=multiplier, **common), start
 
 
-def _slices(step: _Step, tensors: Mapping[int, Any], kind: Any) -> list[Any]:
+def _apply_slices(step: _Step, tensors: Mapping[int, Any], kind: Any) -> list[Any]:
     if step.operator.name == "STRIDED_SLICE":
         begin = [int(i) for i in step.integers[step.operator.inputs[1]]]
         return [kind(begin, [-1, *step.shapes[0][1:]], name=step.name)(tensors[step.operator.inputs[0]])]
@@ -158,14 +160,14 @@ def _slices(step: _Step, tensors: Mapping[int, Any], kind: Any) -> list[Any]:
     ]
 
 
-def tuned_weights(flat: Flat, model: Any, places: Mapping[int, Array]) -> dict[int, Array]:
+def read_tuned_weights(flat: FlatClone, model: Any, constants: Mapping[int, Array]) -> dict[int, Array]:
     """Return the constants of `model`, a tuned clone whose layers have the flat one's names, by tensor index
     and in the file's shape.
     """
-    found = {}
-    for name, (kernel, bias) in flat.places.items():
+    tuned = {}
+    for name, (kernel, bias) in flat.weight_tensors.items():
         values = model.get_layer(name).get_weights()
-        shape = places[kernel].shape
+        shape = constants[kernel].shape
         turned = (
             values[0].T
             if len(shape) == 2
@@ -173,13 +175,13 @@ def tuned_weights(flat: Flat, model: Any, places: Mapping[int, Array]) -> dict[i
             if "depthwise" not in name
             else values[0]
         )
-        found[kernel] = np.ascontiguousarray(turned.reshape(shape), np.float32)
+        tuned[kernel] = np.ascontiguousarray(turned.reshape(shape), np.float32)
         if bias >= 0:
-            found[bias] = values[1]
-    return found
+            tuned[bias] = values[1]
+    return tuned
 
 
-def tf_keras() -> Any:
+def import_tf_keras() -> Any:
     """Return tf-keras; ExportError when the host has it not."""
     try:
         import tf_keras as found
@@ -192,9 +194,9 @@ def tf_keras() -> Any:
 
 
 @cache
-def own_layers() -> dict[str, Any]:
+def define_layers() -> dict[str, Any]:
     """Return the classes by name; they are made here since their base is tf-keras's."""
-    keras = tf_keras()
+    keras = import_tf_keras()
     import tensorflow as tf
 
     class Slice(keras.layers.Layer):  # type: ignore[misc, name-defined]
@@ -235,10 +237,10 @@ def own_layers() -> dict[str, Any]:
             self.second = second
 
         def call(self, x: Any) -> Any:
-            given = list(x) if isinstance(x, list | tuple) else [x]
+            operands = list(x) if isinstance(x, list | tuple) else [x]
             pair = [
-                given.pop(0) if each is None else tf.constant(each, tf.float32)
-                for each in (self.first, self.second)
+                operands.pop(0) if constant is None else tf.constant(constant, tf.float32)
+                for constant in (self.first, self.second)
             ]
             return COMBINE[self.kind](*pair)
 

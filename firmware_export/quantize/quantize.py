@@ -13,36 +13,36 @@ from pathlib import Path
 
 import numpy as np
 
-from edgefl.client.validation import personalization_of, split_validation
+from edgefl.client.validation import hold_out_validation, read_personalization
 from edgefl.config import PersonalizationConfig
-from edgefl.data.split import METADATA_NAME, Split, encode_split
+from edgefl.data.split import SPLIT_METADATA_NAME, SplitRecord, encode_split
 from edgefl.errors import ExportError
 from edgefl.plan.fill import fill_template
 from edgefl.plan.spec import Plan
 from edgefl.plan.tflite import with_metadata
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.system.files import write_atomic
-from edgefl.system.host import peak_rss_mb
+from edgefl.system.host import read_peak_rss_mb
 from edgefl.types import Array, Labels, Mixture, Shard
 from firmware_export.quantize.device_route import RECIPES, Recipe, load_quantizer, quantize
 from firmware_export.quantize.ranges import check_calibration
-from firmware_export.quantize.report import Attempt, ExportReport, warnings_of
-from firmware_export.quantize.routes import DEVICE, Options, candidates
+from firmware_export.quantize.report import ExportReport, QuantizationAttempt, find_warnings
+from firmware_export.quantize.routes import DEVICE_ROUTE, QuantizationOptions, generate_candidates
 from firmware_export.tflite.graph import OperatorGraph, read_graph
-from firmware_export.tflite.interpreter import accuracy, load, outputs
+from firmware_export.tflite.interpreter import load_tflite, measure_accuracy, run_samples
 
 __all__ = [
     "RECIPES",
-    "Attempt",
     "ExportReport",
-    "Options",
+    "QuantizationAttempt",
+    "QuantizationOptions",
     "Recipe",
+    "detect_mixing",
     "export_mixture",
-    "mixing_of",
     "quantize",
 ]
 
-ALLOWED_LOSS = 0.01
+MAX_ACCURACY_LOSS = 0.01
 
 
 def export_mixture(
@@ -54,8 +54,8 @@ def export_mixture(
     seed: int = 1,
     client_id: str = "",
     recipes: tuple[Recipe, ...] = RECIPES,
-    options: Options | None = None,
-    split: Split | None = None,
+    options: QuantizationOptions | None = None,
+    split: SplitRecord | None = None,
 ) -> ExportReport:
     """Write model.tflite (integers), model_float.tflite and report.json into `out`, and return the report.
 
@@ -70,16 +70,16 @@ def export_mixture(
     Raises PlanError for a mixture of another plan, ExportError for data that cannot calibrate or a route that
     this machine has not.
     """
-    chosen = options or Options()
-    if chosen.route == DEVICE:
+    chosen = options or QuantizationOptions()
+    if chosen.route == DEVICE_ROUTE:
         load_quantizer()
     check_calibration(shard.x_train, plan.spec.input_shape)
     held_out = len(shard.y_test) > 0
     x, y = (shard.x_test, shard.y_test) if held_out else (shard.x_train, shard.y_train)
-    share = personalization_of(plan.spec).validation_share
+    share = read_personalization(plan.spec).validation_share
     if chosen.tuning.name and not share:
         share = PersonalizationConfig().validation_share
-    validation = split_validation(shard, share, seed, client_id)
+    validation = hold_out_validation(shard, share, seed, client_id)
     x_compared, y_compared = (
         (validation.x, validation.y) if len(validation.y) else (shard.x_train, shard.y_train)
     )
@@ -90,40 +90,46 @@ def export_mixture(
             f"a label is {y.max()}, the mixture has {plan.spec.num_classes} classes; is this shard of "
             "another data set?"
         )
-    model = fill_template(*plan.template_of(mixture.signature), mixture.weights)
-    expected, _ = outputs(load(model), x_compared)
-    enough = accuracy(expected, y_compared) - ALLOWED_LOSS - 1e-9
-    calibration, _ = _in_drawn_order(shard, seed)
-    tuning_samples = partial(_in_drawn_order, validation.train, seed)
-    tried: list[tuple[Attempt, bytes, tuple[str, ...]]] = []
+    model = fill_template(*plan.find_template(mixture.signature), mixture.weights)
+    expected, _ = run_samples(load_tflite(model), x_compared)
+    enough = measure_accuracy(expected, y_compared) - MAX_ACCURACY_LOSS - 1e-9
+    calibration, _ = _shuffle_samples(shard, seed)
+    tuning_samples = partial(_shuffle_samples, validation.train, seed)
+    tried: list[tuple[QuantizationAttempt, bytes, tuple[str, ...]]] = []
     runtime = ""
-    for candidate in candidates(model, calibration, tuning_samples, chosen, recipes):
+    for candidate in generate_candidates(model, calibration, tuning_samples, chosen, recipes):
         try:
             made = candidate.make()
         except ExportError:
             if not tried:
                 raise
             continue
-        loaded = load(made, reference=True)
+        loaded = load_tflite(made, reference=True)
         runtime = loaded.runtime
-        answers, _ = outputs(loaded, x_compared)
+        answers, _ = run_samples(loaded, x_compared)
         agreement = float((answers.argmax(axis=1) == expected.argmax(axis=1)).mean())
         tried.append(
             (
-                Attempt(candidate.name, candidate.samples, accuracy(answers, y_compared), agreement),
+                QuantizationAttempt(
+                    candidate.name, candidate.samples, measure_accuracy(answers, y_compared), agreement
+                ),
                 made,
-                warnings_of(answers),
+                find_warnings(answers),
             )
         )
         if tried[-1][0].accuracy_int8 >= enough:
             break
-    best, made, warnings = max(tried, key=lambda each: (each[0].accuracy_int8, each[0].agreement))
-    on_float, on_int8 = (outputs(each, x)[0] for each in (load(model), load(made, reference=True)))
+    best, made, warnings = max(tried, key=lambda item: (item[0].accuracy_int8, item[0].agreement))
+    on_float, on_int8 = (
+        run_samples(item, x)[0] for item in (load_tflite(model), load_tflite(made, reference=True))
+    )
     if split is not None:
-        made, model = (with_metadata(each, METADATA_NAME, encode_split(split)) for each in (made, model))
+        made, model = (
+            with_metadata(item, SPLIT_METADATA_NAME, encode_split(split)) for item in (made, model)
+        )
     report = ExportReport(
-        accuracy(on_float, y),
-        accuracy(on_int8, y),
+        measure_accuracy(on_float, y),
+        measure_accuracy(on_int8, y),
         float((on_int8.argmax(axis=1) == on_float.argmax(axis=1)).mean()),
         best.accuracy_int8 >= enough,
         "held-out" if held_out else "training",
@@ -136,12 +142,12 @@ def export_mixture(
         tuple(attempt for attempt, *_ in tried),
         runtime,
         chosen.quantizer,
-        peak_rss_mb(),
+        read_peak_rss_mb(),
         seed,
         client_id,
         chosen.route,
         chosen.bits,
-        mixing_of(read_graph(model)),
+        detect_mixing(read_graph(model)),
         len(zlib.compress(made, 9)),
         warnings,
         split.description if split is not None else "",
@@ -150,13 +156,13 @@ def export_mixture(
     return report
 
 
-def _in_drawn_order(shard: Shard, seed: int) -> tuple[Array, Labels]:
+def _shuffle_samples(shard: Shard, seed: int) -> tuple[Array, Labels]:
     """Return the training samples in the order of calibration."""
-    order = rng_for(seed, 0, "calibration").permutation(len(shard.x_train))
+    order = derive_rng(seed, 0, "calibration").permutation(len(shard.x_train))
     return shard.x_train[order], shard.y_train[order]
 
 
-def mixing_of(graph: OperatorGraph) -> str:
+def detect_mixing(graph: OperatorGraph) -> str:
     """Return what the graph mixes, by products and sums: `probabilities` of the experts, their `logits`, or
     `none`: one model.
     """

@@ -15,18 +15,18 @@ import numpy as np
 from edgefl.errors import ExportError
 from edgefl.plan.runtime import load_interpreter
 from edgefl.types import Array
-from firmware_export.quantize.weight_layers import Weighted, weighted
+from firmware_export.quantize.weight_layers import WeightLayer, find_weight_layers
 from firmware_export.tflite.graph import read_graph
 
-STEEP = ("SOFTMAX", "LOGISTIC")
-NARROWEST = 1e-3
+STEEP_OPERATORS = ("SOFTMAX", "LOGISTIC")
+MIN_STEEP_WIDTH = 1e-3
 """The least width of what these take, for their kernels end the process below 4e-6. So little changes a
 probability by a thousandth.
 """
 
 
 @dataclass(frozen=True)
-class Observed:
+class RecordedExtremes:
     """`extremes` maps a tensor's name to float32[samples, 2]: minimum and maximum in each sample.
 
     ranks: the tensors' numbers of axes. steep: what a softmax or a logistic function takes. layers: those
@@ -36,7 +36,7 @@ class Observed:
     extremes: Mapping[str, Array]
     ranks: Mapping[str, int]
     steep: frozenset[str] = frozenset()
-    layers: tuple[Weighted, ...] = ()
+    layers: tuple[WeightLayer, ...] = ()
 
     @property
     def samples(self) -> int:
@@ -66,17 +66,17 @@ def check_calibration(x: Array, shape: tuple[int, ...]) -> None:
         )
 
 
-def observe(model: bytes, x: Array) -> Observed:
+def record_extremes(model: bytes, x: Array) -> RecordedExtremes:
     """Run the float model on each sample of x float32[n, *shape] and keep each activation's extremes."""
     graph = read_graph(model)
     interpreter = load_interpreter(model, watch=True)
     interpreter.allocate_tensors()
-    place = interpreter.get_input_details()[0]["index"]
-    made = {place, *(index for _, outputs in graph.operators for index in outputs)}
+    input_index = interpreter.get_input_details()[0]["index"]
+    made = {input_index, *(index for _, outputs in graph.operators for index in outputs)}
     watched = [i for i, tensor in enumerate(graph.tensors) if tensor.dtype == "FLOAT32" and i in made]
     extremes = np.empty((len(x), len(watched), 2), np.float32)
     for row, sample in enumerate(x):
-        interpreter.set_tensor(place, sample[None])
+        interpreter.set_tensor(input_index, sample[None])
         interpreter.invoke()
         for column, index in enumerate(watched):
             values = interpreter.get_tensor(index)
@@ -91,17 +91,19 @@ def observe(model: bytes, x: Array) -> Observed:
     steep = {
         graph.tensors[i[0]].name
         for (name, _), i in zip(graph.operators, graph.inputs, strict=True)
-        if name in STEEP
+        if name in STEEP_OPERATORS
     }
-    return Observed(
+    return RecordedExtremes(
         {name: extremes[:, column] for column, name in enumerate(names)},
         ranks,
         frozenset(steep),
-        weighted(model),
+        find_weight_layers(model),
     )
 
 
-def ranges(observed: Observed, samples: int, percentile: float, margin: float) -> dict[str, dict[str, Any]]:
+def choose_ranges(
+    observed: RecordedExtremes, samples: int, percentile: float, margin: float
+) -> dict[str, dict[str, Any]]:
     """Return each tensor's range in the quantizer's form, from the first `samples` samples.
 
     percentile: of the samples' extremes, 100 keeps them all; margin: how much wider than that, 0.1 is a
@@ -109,16 +111,16 @@ def ranges(observed: Observed, samples: int, percentile: float, margin: float) -
     A tensor that is always zero gets a width too, for the kernels divide by it (an experts' gate of zeros:
     all weigh alike).
     """
-    found = {}
+    tensor_ranges = {}
     for name, extremes in observed.extremes.items():
         low = min(0.0, float(np.percentile(extremes[:samples, 0], 100 - percentile)))
         high = max(0.0, float(np.percentile(extremes[:samples, 1], percentile)))
-        if high - low < (NARROWEST if name in observed.steep else 0.0) or high == low:
-            high = low + (NARROWEST if name in observed.steep else 1.0)
+        if high - low < (MIN_STEEP_WIDTH if name in observed.steep else 0.0) or high == low:
+            high = low + (MIN_STEEP_WIDTH if name in observed.steep else 1.0)
         wider = (high - low) * margin / 2
         shape = (1,) * observed.ranks[name]
-        found[name] = {
+        tensor_ranges[name] = {
             "min": np.full(shape, low - (wider if low < 0 else 0), np.float32),
             "max": np.full(shape, high + (wider if high > 0 else 0), np.float32),
         }
-    return found
+    return tensor_ranges

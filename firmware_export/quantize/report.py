@@ -3,11 +3,11 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-ENOUGH_SAMPLES = 30
+MIN_MEASURED_SAMPLES = 30
 """Held-out samples below which a measured accuracy says next to nothing."""
 
 
-def warnings_of(answers: Any) -> tuple[str, ...]:
+def find_warnings(answers: Any) -> tuple[str, ...]:
     """Return why measurements on these answers prove little.
 
     Args:
@@ -16,23 +16,24 @@ def warnings_of(answers: Any) -> tuple[str, ...]:
     Returns:
         A sentence for each reason: too few samples, or one class for all of them.
     """
-    found = []
-    if len(answers) < ENOUGH_SAMPLES:
-        found.append(
-            f"{len(answers)} samples prove little, expected {ENOUGH_SAMPLES} or more; collect more on this "
+    warnings = []
+    if len(answers) < MIN_MEASURED_SAMPLES:
+        warnings.append(
+            f"{len(answers)} samples prove little, expected {MIN_MEASURED_SAMPLES} or more; collect more "
+            f"on this "
             "device, or give others by --data"
         )
     classes = {int(answer) for answer in answers.argmax(axis=1)}
     if len(classes) == 1 and len(answers) > 1:
-        found.append(
+        warnings.append(
             f"the int8 model answers class {classes.pop()} for all {len(answers)} samples, so equal outputs "
             "prove little of its layers; train for more rounds, or look at the classes of the samples"
         )
-    return tuple(found)
+    return tuple(warnings)
 
 
 @dataclass(frozen=True)
-class Attempt:
+class QuantizationAttempt:
     """One recipe, what it used, and what it gave.
 
     Agreement is the share of samples with the float model's answer.
@@ -66,7 +67,7 @@ class ExportReport:
     sha256: str
     recipe: str
     calibration_samples: int
-    tried: tuple[Attempt, ...]
+    tried: tuple[QuantizationAttempt, ...]
     runtime: str
     quantizer: str
     peak_rss_mb: float

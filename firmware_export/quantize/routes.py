@@ -10,18 +10,18 @@ from typing import Literal
 
 from edgefl.errors import ExportError
 from edgefl.types import Array, Labels
-from firmware_export.quantize.dense_weights import BITS, with_few_values
-from firmware_export.quantize.device_route import RECIPES, Recipe, distinct, load_quantizer, quantize
-from firmware_export.quantize.ranges import observe
+from firmware_export.quantize.dense_weights import INDEX_BITS, with_few_values
+from firmware_export.quantize.device_route import RECIPES, Recipe, dedupe_recipes, load_quantizer, quantize
+from firmware_export.quantize.ranges import record_extremes
 from firmware_export.quantize.tune import Tuning
 
-DEVICE = "device"
-TENSORFLOW = "tensorflow"
-CALIBRATION = 256
+DEVICE_ROUTE = "device"
+TENSORFLOW_ROUTE = "tensorflow"
+CALIBRATION_SAMPLES = 256
 
 
 @dataclass(frozen=True)
-class Options:
+class QuantizationOptions:
     """route: the device's own, or TensorFlow's converter on a host that has it; bits: of activations, 8 or
     16, where weights have 8.
 
@@ -37,18 +37,18 @@ class Options:
     dense: Literal[3, 4, 8] = 8
 
     def __post_init__(self) -> None:
-        if self.route not in (DEVICE, TENSORFLOW) or self.bits not in (8, 16):
+        if self.route not in (DEVICE_ROUTE, TENSORFLOW_ROUTE) or self.bits not in (8, 16):
             raise ExportError(
                 f"route {self.route!r} with {self.bits} bits, expected device or tensorflow, with 8 or 16"
             )
-        if self.dense not in (*BITS, 8):
+        if self.dense not in (*INDEX_BITS, 8):
             raise ExportError(f"dense weights of {self.dense} bits, expected 3, 4 or 8")
         if self.dense < 8 and self.bits == 16:
             raise ExportError(
                 "--weights is of the C, which is of 8-bit activations; leave out --weights, or "
                 "--activations 16"
             )
-        if self.tuning.name and self.route == DEVICE:
+        if self.tuning.name and self.route == DEVICE_ROUTE:
             raise ExportError(
                 f"{self.tuning.name}: the device route tunes nothing; use --route tensorflow on a host that "
                 "has TensorFlow"
@@ -61,7 +61,7 @@ class Options:
     @property
     def quantizer(self) -> str:
         """The name and version of what quantizes."""
-        package = "ai-edge-quantizer" if self.route == DEVICE else "tensorflow"
+        package = "ai-edge-quantizer" if self.route == DEVICE_ROUTE else "tensorflow"
         try:
             return f"{package} {version(package)}"
         except PackageNotFoundError:
@@ -69,7 +69,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class QuantizationCandidate:
     """name: of the recipe; samples: how many calibrate it; make: gives the integer .tflite, or raises
     ExportError.
     """
@@ -79,13 +79,13 @@ class Candidate:
     make: Callable[[], bytes]
 
 
-def candidates(
+def generate_candidates(
     model: bytes,
     calibration: Array,
     tuning_samples: Callable[[], tuple[Array, Labels]],
-    options: Options,
+    options: QuantizationOptions,
     recipes: tuple[Recipe, ...] = RECIPES,
-) -> Iterator[Candidate]:
+) -> Iterator[QuantizationCandidate]:
     """Give what is to be tried, the likeliest first.
 
     Args:
@@ -98,58 +98,64 @@ def candidates(
         options: the route, its bits and its tuning.
         recipes: those of the device route.
     """
-    for each in _of_bytes(model, calibration, tuning_samples, options, recipes):
-        yield each if options.dense == 8 else _narrowed(each, calibration[:CALIBRATION], options.dense)
+    for candidate in _generate_route_candidates(model, calibration, tuning_samples, options, recipes):
+        yield (
+            candidate
+            if options.dense == 8
+            else _reduce_dense_bits(candidate, calibration[:CALIBRATION_SAMPLES], options.dense)
+        )
 
 
-def _narrowed(candidate: Candidate, few: Array, bits: int) -> Candidate:
+def _reduce_dense_bits(candidate: QuantizationCandidate, few: Array, bits: int) -> QuantizationCandidate:
     name = f"{candidate.name}, dense weights of {bits} bits"
-    return Candidate(name, candidate.samples, lambda: with_few_values(candidate.make(), few, bits))
+    return QuantizationCandidate(
+        name, candidate.samples, lambda: with_few_values(candidate.make(), few, bits)
+    )
 
 
-def _of_bytes(
+def _generate_route_candidates(
     model: bytes,
     calibration: Array,
     tuning_samples: Callable[[], tuple[Array, Labels]],
-    options: Options,
+    options: QuantizationOptions,
     recipes: tuple[Recipe, ...],
-) -> Iterator[Candidate]:
-    if options.route == DEVICE:
-        yield from _by_device(model, calibration, options, recipes)
+) -> Iterator[QuantizationCandidate]:
+    if options.route == DEVICE_ROUTE:
+        yield from _generate_device_candidates(model, calibration, options, recipes)
         return
     from firmware_export.quantize.convert import convert_float
-    from firmware_export.quantize.tune import tune
+    from firmware_export.quantize.tune import tune_int8
 
-    few = calibration[:CALIBRATION]
+    few = calibration[:CALIBRATION_SAMPLES]
     if options.tuning.name:
         tuning = options.tuning
 
-        def tuned() -> bytes:
-            return tune(model, *tuning_samples(), few, tuning, options.bits)
+        def make_tuned() -> bytes:
+            return tune_int8(model, *tuning_samples(), few, tuning, options.bits)
 
-        yield Candidate(tuning.name, len(few), tuned)
-    yield Candidate(
-        f"converter, extremes of {CALIBRATION} samples",
+        yield QuantizationCandidate(tuning.name, len(few), make_tuned)
+    yield QuantizationCandidate(
+        f"converter, extremes of {CALIBRATION_SAMPLES} samples",
         len(few),
         lambda: convert_float(model, few, options.bits),
     )
     if len(calibration) > len(few):
-        yield Candidate(
+        yield QuantizationCandidate(
             "converter, extremes of all samples",
             len(calibration),
             lambda: convert_float(model, calibration, options.bits),
         )
 
 
-def _by_device(
-    model: bytes, calibration: Array, options: Options, recipes: tuple[Recipe, ...]
-) -> Iterator[Candidate]:
+def _generate_device_candidates(
+    model: bytes, calibration: Array, options: QuantizationOptions, recipes: tuple[Recipe, ...]
+) -> Iterator[QuantizationCandidate]:
     load_quantizer()
-    observed = observe(model, calibration[: recipes[0].samples])
-    for recipe in distinct(recipes, len(calibration)):
+    observed = record_extremes(model, calibration[: recipes[0].samples])
+    for recipe in dedupe_recipes(recipes, len(calibration)):
         if observed.samples < min(recipe.samples, len(calibration)):
-            observed = observe(model, calibration)
-        yield Candidate(
+            observed = record_extremes(model, calibration)
+        yield QuantizationCandidate(
             recipe.name,
             min(recipe.samples, observed.samples),
             partial(quantize, model, observed, recipe, options.bits),

@@ -14,13 +14,19 @@ from typing import Any
 import numpy as np
 
 from edgefl.errors import ExportError
-from edgefl.plan.tflite import float_constants, with_constants
+from edgefl.plan.tflite import read_float_constants, with_constants
 from edgefl.types import Array, Labels
-from firmware_export.quantize.convert import convert, convert_float
-from firmware_export.quantize.keras_clone import Flat, clone, own_layers, tf_keras, tuned_weights
+from firmware_export.quantize.convert import convert_float, convert_keras
+from firmware_export.quantize.keras_clone import (
+    FlatClone,
+    clone,
+    define_layers,
+    import_tf_keras,
+    read_tuned_weights,
+)
 
-LEARNING_RATE = 1e-4
-BATCH = 32
+TUNING_LEARNING_RATE = 1e-4
+TUNING_BATCH_SIZE = 32
 
 
 @dataclass(frozen=True)
@@ -63,8 +69,8 @@ class Tuning:
         return ", ".join(done + ["quantization-aware training"] * self.qat)
 
 
-def _optimization() -> Any:
-    tf_keras()
+def _import_optimization() -> Any:
+    import_tf_keras()
     try:
         import tensorflow_model_optimization as found
     except ImportError as error:
@@ -75,13 +81,13 @@ def _optimization() -> Any:
     return found
 
 
-def tuned_float(model: bytes, x: Array, y: Labels, tuning: Tuning, seed: int = 1) -> bytes:
+def tune_float(model: bytes, x: Array, y: Labels, tuning: Tuning, seed: int = 1) -> bytes:
     """Return the float .tflite with pruned and clustered kernels.
 
     The same bytes when neither is asked for.
     """
-    optimization = _optimization()
-    keras = tf_keras()
+    optimization = _import_optimization()
+    keras = import_tf_keras()
     keras.utils.set_random_seed(seed)
     flat = clone(model)
     if tuning.prune:
@@ -89,7 +95,7 @@ def tuned_float(model: bytes, x: Array, y: Labels, tuning: Tuning, seed: int = 1
         schedule = pruning.ConstantSparsity(tuning.prune, 0, frequency=10)
         wrapped = _wrap(flat, lambda layer: pruning.prune_low_magnitude(layer, pruning_schedule=schedule))
         _fit(wrapped, x, y, tuning.epochs, [pruning.UpdatePruningStep()])
-        model = _back(model, flat, pruning.strip_pruning(wrapped))
+        model = _write_weights(model, flat, pruning.strip_pruning(wrapped))
         flat = clone(model)
     if tuning.cluster:
         from tensorflow_model_optimization.python.core.clustering.keras.experimental.cluster import (
@@ -104,11 +110,11 @@ def tuned_float(model: bytes, x: Array, y: Labels, tuning: Tuning, seed: int = 1
         }
         wrapped = _wrap(flat, lambda layer: cluster_weights(layer, **options))
         _fit(wrapped, x, y, tuning.epochs)
-        model = _back(model, flat, optimization.clustering.keras.strip_clustering(wrapped))
+        model = _write_weights(model, flat, optimization.clustering.keras.strip_clustering(wrapped))
     return model
 
 
-def tune(model: bytes, x: Array, y: Labels, calibration: Array, tuning: Tuning, bits: int = 8) -> bytes:
+def tune_int8(model: bytes, x: Array, y: Labels, calibration: Array, tuning: Tuning, bits: int = 8) -> bytes:
     """Return the tuned int8 .tflite of a float one: x float32[n, *shape], y int64[n] train it, `calibration`
     gives the ranges.
 
@@ -120,30 +126,30 @@ def tune(model: bytes, x: Array, y: Labels, calibration: Array, tuning: Tuning, 
             f"all {len(y)} training labels are {y[0]}, expected two classes or more; tuning would unlearn "
             "the others"
         )
-    model = tuned_float(model, x, y, tuning)
+    model = tune_float(model, x, y, tuning)
     if not tuning.qat:
         return convert_float(model, calibration, bits)
-    return convert(_aware(clone(model), x, y, tuning), calibration)
+    return convert_keras(_train_quantization_aware(clone(model), x, y, tuning), calibration)
 
 
-def _aware(flat: Flat, x: Array, y: Labels, tuning: Tuning) -> Any:
-    keras = tf_keras()
-    config = _output_config()
-    own = own_layers()
-    quantization = _optimization().quantization.keras
+def _train_quantization_aware(flat: FlatClone, x: Array, y: Labels, tuning: Tuning) -> Any:
+    keras = import_tf_keras()
+    config = _define_output_config()
+    layer_classes = define_layers()
+    quantization = _import_optimization().quantization.keras
 
     def annotate(layer: Any) -> Any:
         # The range is the kernel's, or that of the input
-        given = layer.name.startswith("logistic") or isinstance(layer, own["Slice"])
-        if given or isinstance(layer, tuple(own.values())):
-            return quantization.quantize_annotate_layer(layer, config(not given))
+        has_fixed_range = layer.name.startswith("logistic") or isinstance(layer, layer_classes["Slice"])
+        if has_fixed_range or isinstance(layer, tuple(layer_classes.values())):
+            return quantization.quantize_annotate_layer(layer, config(not has_fixed_range))
         return quantization.quantize_annotate_layer(layer)
 
-    with quantization.quantize_scope({**own, config.__name__: config}):
+    with quantization.quantize_scope({**layer_classes, config.__name__: config}):
         annotated = keras.models.clone_model(flat.model, clone_function=annotate)
         annotated.set_weights(flat.model.get_weights())
         model = quantization.quantize_apply(annotated)
-    _start_ranges(model, flat, x[:256])
+    _initialize_ranges(model, flat, x[:256])
     kernels = [weight for weight in model.trainable_weights if weight.name.endswith("kernel:0")]
     masks = [(weight.numpy() != 0).astype(np.float32) for weight in kernels]
 
@@ -156,12 +162,12 @@ def _aware(flat: Flat, x: Array, y: Labels, tuning: Tuning) -> Any:
     return model
 
 
-def _output_config() -> Any:
+def _define_output_config() -> Any:
     """Return the class of what quantizes only the outputs of a layer, by the range that they are seen to
     take.
     """
-    quantizers = _optimization().quantization.keras.quantizers
-    base = _optimization().quantization.keras.QuantizeConfig
+    quantizers = _import_optimization().quantization.keras.quantizers
+    base = _import_optimization().quantization.keras.QuantizeConfig
 
     class OutputConfig(base):  # type: ignore[misc, valid-type]
         def __init__(self, watched: bool) -> None:
@@ -191,37 +197,39 @@ def _output_config() -> Any:
     return OutputConfig
 
 
-def _start_ranges(model: Any, flat: Flat, x: Array) -> None:
+def _initialize_ranges(model: Any, flat: FlatClone, x: Array) -> None:
     """Set the ranges that training goes on from to those that the layers' values have: they start at -6 and
     6, and move slowly.
     """
     layers = flat.model.layers[1:]
-    values = tf_keras().Model(flat.model.input, [layer.output for layer in layers])
-    found = {layer.name: array for layer, array in zip(layers, values.predict(x, verbose=0), strict=True)}
-    before = {layer.name: _source(layer) for layer in layers}
+    values = import_tf_keras().Model(flat.model.input, [layer.output for layer in layers])
+    outputs = {layer.name: array for layer, array in zip(layers, values.predict(x, verbose=0), strict=True)}
+    before = {layer.name: _find_source(layer) for layer in layers}
     for layer in model.layers:
         name = layer.name.removeprefix("quant_")
         for weight in layer.weights:
             kind = weight.name.split("/")[-1]
             if "kernel" in kind or not kind.endswith(("_min:0", "_max:0")):
                 continue
-            array = found.get(before[name], x) if "pre_activation" in kind else found.get(name, x)
+            array = outputs.get(before[name], x) if "pre_activation" in kind else outputs.get(name, x)
             weight.assign(
                 min(0.0, float(array.min())) if kind.endswith("_min:0") else max(0.0, float(array.max()))
             )
 
 
-def _source(layer: Any) -> str:
+def _find_source(layer: Any) -> str:
     """Return the name of the layer that a layer of one input takes its values from."""
-    given = layer.input[0] if isinstance(layer.input, list) else layer.input
-    return str(given.node.layer.name)
+    source = layer.input[0] if isinstance(layer.input, list) else layer.input
+    return str(source.node.layer.name)
 
 
-def _wrap(flat: Flat, wrapper: Any) -> Any:
-    keras = tf_keras()
+def _wrap(flat: FlatClone, wrapper: Any) -> Any:
+    keras = import_tf_keras()
     wrapped = keras.models.clone_model(
         flat.model,
-        clone_function=lambda layer: wrapper(_copy(layer)) if layer.name in flat.places else _copy(layer),
+        clone_function=lambda layer: (
+            wrapper(_copy(layer)) if layer.name in flat.weight_tensors else _copy(layer)
+        ),
     )
     return wrapped
 
@@ -235,17 +243,17 @@ def _copy(layer: Any) -> Any:
 
 
 def _fit(model: Any, x: Array, y: Labels, epochs: int, callbacks: list[Any] | None = None) -> None:
-    keras = tf_keras()
-    given = model.predict(x[:64], verbose=0)
+    keras = import_tf_keras()
+    predicted = model.predict(x[:64], verbose=0)
     # Of a mixture of probabilities
-    probabilities = bool((given >= -0.01).all() and (np.abs(given.sum(axis=1) - 1) < 0.1).all())
+    probabilities = bool((predicted >= -0.01).all() and (np.abs(predicted.sum(axis=1) - 1) < 0.1).all())
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=not probabilities)
-    model.compile(keras.optimizers.Adam(LEARNING_RATE, clipnorm=1.0), loss)
-    model.fit(x, y, BATCH, epochs, verbose=0, callbacks=callbacks or [])
+    model.compile(keras.optimizers.Adam(TUNING_LEARNING_RATE, clipnorm=1.0), loss)
+    model.fit(x, y, TUNING_BATCH_SIZE, epochs, verbose=0, callbacks=callbacks or [])
 
 
-def _back(model: bytes, flat: Flat, tuned: Any) -> bytes:
-    values: Mapping[int, Array] = tuned_weights(flat, tuned, float_constants(model))
+def _write_weights(model: bytes, flat: FlatClone, tuned: Any) -> bytes:
+    values: Mapping[int, Array] = read_tuned_weights(flat, tuned, read_float_constants(model))
     if not all(np.isfinite(value).all() for value in values.values()):
         raise ExportError(
             "tuning ended in NaN or infinite weights; prune less, or allow more values a kernel"

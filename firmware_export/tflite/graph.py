@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from edgefl.errors import ExportError
 from edgefl.plan.tflite import read_subgraph
-from firmware_export.tflite.quantized_model import safe_name
+from firmware_export.tflite.quantized_model import clean_name
 
-FORBIDDEN = {
+FORBIDDEN_OPERATORS = {
     "SUM": "its int8 reference kernel is wrong; add with ADD",
     "BATCH_MATMUL": "its int8 kernels disagree; use a Dense layer",
 }
@@ -45,21 +45,23 @@ def read_graph(model: bytes) -> OperatorGraph:
 def check_integer(graph: OperatorGraph) -> None:
     """Raise ExportError that names the operator when it is forbidden, or when one is not of integers only."""
     for name, outputs in graph.operators:
-        if name in FORBIDDEN:
-            raise ExportError(f"the mixture holds int8 {name} ({_place(graph, outputs)}): {FORBIDDEN[name]}")
+        if name in FORBIDDEN_OPERATORS:
+            raise ExportError(
+                f"the mixture holds int8 {name} ({_name_layer(graph, outputs)}): {FORBIDDEN_OPERATORS[name]}"
+            )
     left = [
         (name, outputs)
         for name, outputs in graph.operators
         if any(graph.tensors[i].dtype == "FLOAT32" for i in outputs)
     ]
-    own = [pair for pair in left if pair[0] not in ("QUANTIZE", "DEQUANTIZE")]
-    for name, outputs in own or left:
-        where = _place(graph, outputs)
+    computing = [pair for pair in left if pair[0] not in ("QUANTIZE", "DEQUANTIZE")]
+    for name, outputs in computing or left:
+        where = _name_layer(graph, outputs)
         raise ExportError(
             f"operator {name} ({where}) has no int8 form, expected integers only; export needs another layer "
             "there (ReLU for a smooth activation)"
         )
 
 
-def _place(graph: OperatorGraph, outputs: tuple[int, ...]) -> str:
-    return safe_name(graph.tensors[outputs[0]].name) if outputs else "?"
+def _name_layer(graph: OperatorGraph, outputs: tuple[int, ...]) -> str:
+    return clean_name(graph.tensors[outputs[0]].name) if outputs else "?"

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 
 from edgefl.errors import ExportError
-from edgefl.plan.runtime import describe, installed, load_interpreter
-from edgefl.system.stderr import quiet_stderr
+from edgefl.plan.runtime import describe_runtime, list_runtimes, load_interpreter
+from edgefl.system.stderr import suppress_stderr
 from edgefl.types import Array, Labels
 from firmware_export.tflite.portable import check_inside
 
-MICRO = "tflite-micro"
+MICRO_RUNTIME = "tflite-micro"
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """A model ready to run.
 
     `invoke` takes one sample with its batch axis in the model's own type and returns the output's row.
@@ -33,16 +33,18 @@ class Loaded:
     runtime: str
 
 
-def load(model: bytes, runtime: str = "auto", *, reference: bool = False, threads: int = 1) -> Loaded:
+def load_tflite(
+    model: bytes, runtime: str = "auto", *, reference: bool = False, threads: int = 1
+) -> LoadedModel:
     """Load a model of one input and one output.
 
     Raises PlanError or ExportError when it or the runtime is not usable.
     """
-    with quiet_stderr():  # the runtime tells of its delegate
-        return _load_micro(model) if runtime == MICRO else _load(model, runtime, reference, threads)
+    with suppress_stderr():  # the runtime tells of its delegate
+        return _load_micro(model) if runtime == MICRO_RUNTIME else _load(model, runtime, reference, threads)
 
 
-def _load(model: bytes, runtime: str, reference: bool, threads: int) -> Loaded:
+def _load(model: bytes, runtime: str, reference: bool, threads: int) -> LoadedModel:
     interpreter = load_interpreter(model, threads, reference=reference, runtime=runtime)
     inputs = interpreter.get_input_details()
     outputs = interpreter.get_output_details()
@@ -66,21 +68,21 @@ def _load(model: bytes, runtime: str, reference: bool, threads: int) -> Loaded:
         return interpreter.get_tensor(sink)[0]
 
     scale, zero = inputs[0]["quantization"]
-    name = describe(installed()[0] if runtime == "auto" else runtime) + (
+    name = describe_runtime(list_runtimes()[0] if runtime == "auto" else runtime) + (
         ", reference kernels" if reference else ""
     )
-    return Loaded(
+    return LoadedModel(
         invoke, tuple(int(n) for n in inputs[0]["shape"]), inputs[0]["dtype"], float(scale), int(zero), name
     )
 
 
-def _load_micro(model: bytes) -> Loaded:
+def _load_micro(model: bytes) -> LoadedModel:
     if importlib.util.find_spec("tflite_micro") is None:
         raise ExportError(
             "tflite-micro is not installed; `pip install --pre tflite-micro`, or the extra `export`"
         )
     check_inside(model)
-    if installed():
+    if list_runtimes():
         load_interpreter(model)  # tflite-micro trusts its input: a damaged model would end the process
     from tflite_micro.python.tflite_micro import runtime as micro
 
@@ -101,7 +103,7 @@ def _load_micro(model: bytes) -> Loaded:
     scale = float(quantization["scales"][0]) if len(quantization["scales"]) else 0.0
     zero = int(quantization["zero_points"][0]) if len(quantization["zero_points"]) else 0
     shape = tuple(int(n) for n in details["shape"])
-    return Loaded(
+    return LoadedModel(
         invoke,
         shape,
         details["dtype"],
@@ -111,7 +113,7 @@ def _load_micro(model: bytes) -> Loaded:
     )
 
 
-def quantize_input(loaded: Loaded, x: Array) -> Any:
+def quantize_input(loaded: LoadedModel, x: Array) -> Any:
     """Return samples in the model's own type: int8[n, *shape] or float32[n, *shape].
 
     Raises ExportError for another shape.
@@ -129,7 +131,7 @@ def quantize_input(loaded: Loaded, x: Array) -> Any:
     )
 
 
-def outputs(loaded: Loaded, x: Array) -> tuple[Any, Array]:
+def run_samples(loaded: LoadedModel, x: Array) -> tuple[Any, Array]:
     """Return the raw outputs [n, classes] and the milliseconds of each inference, float32[n]."""
     rows = []
     times = np.empty(len(x), np.float32)
@@ -140,6 +142,6 @@ def outputs(loaded: Loaded, x: Array) -> tuple[Any, Array]:
     return np.stack(rows), times
 
 
-def accuracy(predicted: Any, labels: Labels) -> float:
+def measure_accuracy(predicted: Any, labels: Labels) -> float:
     """Return the share of right answers: outputs [n, classes], labels int64[n]."""
     return float((predicted.argmax(axis=1) == labels).mean())

@@ -8,9 +8,9 @@ names another version than this one.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edgefl.plan.tflite import Operator, Tensor
+from edgefl.plan.tflite import Operator, TfliteTensor
 
-VERSIONS: dict[str, tuple[int, int]] = {
+OPERATOR_VERSIONS: dict[str, tuple[int, int]] = {
     "ABS": (2, 3),
     "ADD": (2, 3),
     "AVERAGE_POOL_2D": (2, 3),
@@ -53,7 +53,7 @@ VERSIONS: dict[str, tuple[int, int]] = {
 """Operator -> version for int8 and for int16 activations, before the exceptions of `version_of_operator`."""
 
 
-def version_of_operator(operator: Operator, tensors: Sequence[Tensor]) -> int:
+def find_operator_version(operator: Operator, tensors: Sequence[TfliteTensor]) -> int:
     """Return the version that an operator must name.
 
     Args:
@@ -70,7 +70,7 @@ def version_of_operator(operator: Operator, tensors: Sequence[Tensor]) -> int:
     outputs = [tensors[i] for i in operator.outputs]
     activation = 1 if name == "SPLIT" else 0
     if (
-        name not in VERSIONS
+        name not in OPERATOR_VERSIONS
         or len(inputs) <= activation
         or inputs[activation].dtype not in kinds
         or not outputs
@@ -80,7 +80,7 @@ def version_of_operator(operator: Operator, tensors: Sequence[Tensor]) -> int:
     options = operator.options
     rank = max(len(tensor.shape) for tensor in inputs)
     if name == "FULLY_CONNECTED":
-        return _fully_connected(inputs, options, of_int16)
+        return _find_fully_connected_version(inputs, options, of_int16)
     if name == "CONV_2D":
         if of_int16 and options["quantizedBiasType"]:
             return 8
@@ -92,14 +92,14 @@ def version_of_operator(operator: Operator, tensors: Sequence[Tensor]) -> int:
         and (options["dilationHFactor"] != 1 or options["dilationWFactor"] != 1)
     ):
         return 2
-    if name == "MUL" and not of_int16 and _product_scale(inputs, outputs[0]) >= 1:
+    if name == "MUL" and not of_int16 and _compute_product_scale(inputs, outputs[0]) >= 1:
         return 3
     if name in ("ADD", "SUB") and of_int16 and options.get("potScaleInt16", True):
         return 1
     if name == "STRIDED_SLICE" and (options["ellipsisMask"] or options["newAxisMask"]):
         return 6
     if name == "TRANSPOSE" and len(inputs[0].shape) > 4:
-        return 6 if len(inputs[0].shape) > 5 else max(4, VERSIONS[name][of_int16])
+        return 6 if len(inputs[0].shape) > 5 else max(4, OPERATOR_VERSIONS[name][of_int16])
     if rank > 4 and name in ("SLICE", "PAD", "PADV2", "STRIDED_SLICE"):
         return 5 if name == "SLICE" else 4
     if (
@@ -111,20 +111,22 @@ def version_of_operator(operator: Operator, tensors: Sequence[Tensor]) -> int:
         return 3
     if name == "QUANTIZE" and outputs[0].dtype == "INT16":
         return 2
-    return VERSIONS[name][of_int16]
+    return OPERATOR_VERSIONS[name][of_int16]
 
 
-def _fully_connected(inputs: Sequence[Tensor], options: Mapping[str, Any], of_int16: int) -> int:
+def _find_fully_connected_version(
+    inputs: Sequence[TfliteTensor], options: Mapping[str, Any], of_int16: int
+) -> int:
     if of_int16 and options["quantizedBiasType"]:
         return 11
     if len(inputs) == 2:  # without a bias
         return 6
     if options["keepNumDims"]:
         return 5
-    return VERSIONS["FULLY_CONNECTED"][of_int16]
+    return OPERATOR_VERSIONS["FULLY_CONNECTED"][of_int16]
 
 
-def _product_scale(inputs: Sequence[Tensor], output: Tensor) -> float:
+def _compute_product_scale(inputs: Sequence[TfliteTensor], output: TfliteTensor) -> float:
     """Return the factor by which a product of two int8 is rescaled, 0 where a tensor has no scale."""
     scales = [tensor.scale[0] for tensor in (*inputs[:2], output) if len(tensor.scale)]
     return float(scales[0] * scales[1] / scales[2]) if len(scales) == 3 else 0.0

@@ -11,8 +11,16 @@ from copy import copy
 from typing import Any
 
 from edgefl.errors import ExportError, ModelFileError
-from edgefl.plan.tflite import Subgraph, builtin_code, damage_reported, pack, read_model, set_options, unpack
-from firmware_export.tflite.operator_versions import version_of_operator
+from edgefl.plan.tflite import (
+    Subgraph,
+    pack_model,
+    read_builtin_code,
+    read_model,
+    report_damage,
+    set_operator_options,
+    unpack_model,
+)
+from firmware_export.tflite.operator_versions import find_operator_version
 
 
 def to_portable(model: bytes) -> bytes:
@@ -26,11 +34,11 @@ def to_portable(model: bytes) -> bytes:
         ExportError: The bytes cannot be read.
     """
     subgraphs = read_model(model).subgraphs
-    with damage_reported(model):
-        root = unpack(model)
+    with report_damage(model):
+        root = unpack_model(model)
         _set_versions(root, subgraphs)
         _complete_reshapes(root, subgraphs)
-        return pack(root, len(model))
+        return pack_model(root, len(model))
 
 
 def check_inside(model: bytes) -> None:
@@ -53,21 +61,21 @@ def check_inside(model: bytes) -> None:
 def _set_versions(root: Any, subgraphs: Sequence[Subgraph]) -> None:
     """Give each operator the code of its own version; operators of one kind may need different ones."""
     codes: dict[tuple[int, bytes, int], int] = {}
-    found: list[Any] = []
+    new_codes: list[Any] = []
     for graph, subgraph in zip(root.subgraphs, subgraphs, strict=True):
         for packed, operator in zip(graph.operators, subgraph.operators, strict=True):
             before = root.operatorCodes[packed.opcodeIndex]
-            version = version_of_operator(operator, subgraph.tensors) or operator.version
-            key = (builtin_code(before), before.customCode or b"", version)
+            version = find_operator_version(operator, subgraph.tensors) or operator.version
+            key = (read_builtin_code(before), before.customCode or b"", version)
             if key not in codes:
-                codes[key] = len(found)
+                codes[key] = len(new_codes)
                 code = copy(before)
                 code.builtinCode = key[0]
                 code.deprecatedBuiltinCode = min(key[0], 127)
                 code.version = version
-                found.append(code)
+                new_codes.append(code)
             packed.opcodeIndex = codes[key]
-    root.operatorCodes = found
+    root.operatorCodes = new_codes
 
 
 def _complete_reshapes(root: Any, subgraphs: Sequence[Subgraph]) -> None:
@@ -79,4 +87,4 @@ def _complete_reshapes(root: Any, subgraphs: Sequence[Subgraph]) -> None:
         for packed, operator in zip(graph.operators, subgraph.operators, strict=True):
             if operator.name == "RESHAPE" and packed.builtinOptions is None:
                 shape = list(subgraph.tensors[operator.outputs[0]].shape)
-                set_options(packed, "ReshapeOptions", newShape=shape)
+                set_operator_options(packed, "ReshapeOptions", newShape=shape)

@@ -9,12 +9,12 @@ import re
 from dataclasses import dataclass, replace
 
 from edgefl.errors import ExportError
-from edgefl.plan.tflite import Operator, Tensor, read_subgraph
+from edgefl.plan.tflite import Operator, TfliteTensor, read_subgraph
 
 MAX_NAME_LENGTH = 200
 
 
-def safe_name(name: str) -> str:
+def clean_name(name: str) -> str:
     """Return a name from a model file as text that is safe in C comments, HTML, errors and on a terminal.
 
     Everything that this package writes uses this form of a name. ASCII letters, digits, space and `_/:.;-`
@@ -34,12 +34,12 @@ class QuantizedModel:
     Each operator's inputs are made before it runs. Names are safe to print.
     """
 
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[TfliteTensor, ...]
     operators: tuple[Operator, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
-    def tensor(self, index: int) -> Tensor:
+    def get_tensor(self, index: int) -> TfliteTensor:
         """Return the tensor of an operator's input or output."""
         return self.tensors[index]
 
@@ -54,10 +54,10 @@ def read_quantized_model(model: bytes) -> QuantizedModel:
             is not in the file.
     """
     graph = read_subgraph(model)
-    found = QuantizedModel(
-        tuple(replace(tensor, name=safe_name(tensor.name)) for tensor in graph.tensors),
+    network = QuantizedModel(
+        tuple(replace(tensor, name=clean_name(tensor.name)) for tensor in graph.tensors),
         tuple(
-            replace(operator, name=f"CUSTOM {safe_name(operator.custom or '?')}")
+            replace(operator, name=f"CUSTOM {clean_name(operator.custom or '?')}")
             if operator.name == "CUSTOM"
             else operator
             for operator in graph.operators
@@ -65,8 +65,8 @@ def read_quantized_model(model: bytes) -> QuantizedModel:
         graph.inputs,
         graph.outputs,
     )
-    _check(found)
-    return found
+    _check(network)
+    return network
 
 
 def _check(network: QuantizedModel) -> None:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from edgefl.algorithms import DONE
+from edgefl.algorithms import PHASE_DONE
 from edgefl.errors import WireError
 from edgefl.security.trust import Trust
 from edgefl.server.events import (
@@ -24,23 +24,23 @@ from edgefl.server.events import (
     Finish,
     LinkLoad,
     LinkRestored,
-    Log,
     OpenRound,
     PausesChanged,
     Publish,
     StateAggregated,
     Stop,
     TimePassed,
+    WriteLog,
 )
 from edgefl.server.presence import ClientLineLimit
 from edgefl.server.round_server import RoundServer
 from edgefl.transport.link import Connected, Link, Message
 from edgefl.types import ServerState
-from edgefl.wire.messages import JOINING, STOPPED, State, Task
+from edgefl.wire.messages import JOINING_PHASE, STOPPED_PHASE, State, Task
 from edgefl.wire.strict_json import encode_json
-from edgefl.wire.topics import Topics
+from edgefl.wire.topics import FederationTopics
 from edgefl.wire.version1 import is_version1
-from mqtt_broker.aggregator.messages import event_of, topics_of_interest
+from mqtt_broker.aggregator.messages import list_aggregator_topics, read_event
 from mqtt_broker.aggregator.older_devices import OlderDevices
 from mqtt_broker.aggregator.storage import Storage
 
@@ -72,8 +72,8 @@ class Hooks:
     aggregate: Callable[[ServerState], ServerState]
     close: Callable[[CloseRound, int], None]
     finish: Callable[[Finish], None]
-    doing: Callable[[str, int, int], None]
-    paused: Callable[[], frozenset[str]]
+    show_progress: Callable[[str, int, int], None]
+    read_paused: Callable[[], frozenset[str]]
 
 
 class Driver:
@@ -94,7 +94,7 @@ class Driver:
         self,
         server: RoundServer,
         link: Link,
-        topics: Topics,
+        topics: FederationTopics,
         session: str,
         trust: Trust,
         storage: Storage,
@@ -122,9 +122,9 @@ class Driver:
         Raises:
             EdgeflError: the federation cannot go on: see `Stop`, LinkError, or StateError.
         """
-        self._link.subscribe(*topics_of_interest(self._topics))
+        self._link.subscribe(*list_aggregator_topics(self._topics))
         self._older.start()
-        self._carry_out(self._server.start(time.monotonic(), self._not_enrolled()))
+        self._execute(self._server.start(time.monotonic(), self._find_unenrolled()))
         while not self._server.is_done:
             self._pump()
 
@@ -140,7 +140,7 @@ class Driver:
                 self._publish(action)
 
     def _handle(self, event: Event) -> None:
-        self._carry_out(self._server.handle(event, time.monotonic()))
+        self._execute(self._server.handle(event, time.monotonic()))
 
     def _pump(self) -> None:
         """Take one message, if one comes in time, and have the server do what is due."""
@@ -155,7 +155,7 @@ class Driver:
             self._handle(LinkLoad(load))
         is_waiting = self._link.in_flight and self._link.is_connected
         wait = BUSY_WAIT_S if is_waiting else MAX_WAIT_S
-        received = self._link.get(min(wait, max(0.0, self._server.next_change() - time.monotonic())))
+        received = self._link.get(min(wait, max(0.0, self._server.get_timer() - time.monotonic())))
         event: Event | None = None
         if isinstance(received, Connected):
             LOGGER.info(f"the link to the broker is up again at {received.url}")
@@ -163,23 +163,23 @@ class Driver:
             self._older.publish()
             event = LinkRestored()
         elif received is not None:
-            event = self._event_of(received)
-        if event is None and self._server.next_change() <= time.monotonic():
+            event = self._read_event(received)
+        if event is None and self._server.get_timer() <= time.monotonic():
             event = TimePassed()
         if event is not None:
             self._handle(event)
 
-    def _event_of(self, message: Message) -> Event | None:
+    def _read_event(self, message: Message) -> Event | None:
         if is_version1(message.topic):
             self._older.take(message)
             return None
         try:
-            return event_of(message, self._session, self._trust)
+            return read_event(message, self._session, self._trust)
         except WireError as error:
-            self._log(Log(f"ignored: {error}", OTHER_SENDER, logging.WARNING))
+            self._log(WriteLog(f"ignored: {error}", OTHER_SENDER, logging.WARNING))
             return None
 
-    def _log(self, action: Log) -> None:
+    def _log(self, action: WriteLog) -> None:
         line = action.line
         if action.client_id:
             line = self._line_limit.admit(action.client_id, line, time.monotonic())
@@ -188,24 +188,28 @@ class Driver:
 
     def _check_pauses(self) -> None:
         self._pauses_check_at = time.monotonic() + PAUSES_CHECK_S
-        paused = self._hooks.paused()
+        paused = self._hooks.read_paused()
         if paused != self._paused:
             self._paused = paused
             self._handle(PausesChanged(paused))
 
     def _check_enrolments(self) -> None:
         self._enrolment_check_at = time.monotonic() + ENROLMENT_CHECK_S
-        for client_id, reason in self._not_enrolled().items():
+        for client_id, reason in self._find_unenrolled().items():
             self._handle(ClientExcluded(client_id, reason))
 
-    def _not_enrolled(self) -> dict[str, str]:
+    def _find_unenrolled(self) -> dict[str, str]:
         """Return the clients that matter now and are not enrolled, with the reasons."""
-        if self._trust.key_of is None:
+        if self._trust.find_key is None:
             return {}
-        reasons = {each: self._trust.refusal(each) for each in self._server.clients_to_check() if each}
+        reasons = {
+            client: self._trust.explain_refusal(client)
+            for client in self._server.list_clients_to_check()
+            if client
+        }
         return {client_id: reason for client_id, reason in reasons.items() if reason}
 
-    def _carry_out(self, actions: Iterable[Action]) -> None:
+    def _execute(self, actions: Iterable[Action]) -> None:
         has_tasks = False
         waiting = deque(actions)
         while waiting:  # Each action is dropped once it is done: it may hold an update of many megabytes
@@ -215,12 +219,12 @@ class Driver:
                 case Publish(message=message):
                     self._publish(action)
                     has_tasks = has_tasks or isinstance(message, Task)
-                case Log():
+                case WriteLog():
                     self._log(action)
                 case OpenRound():
                     self._sent_before = self._link.bytes_up
                 case CloseRound():
-                    self._note_drops()
+                    self._log_drops()
                     self._hooks.close(action, self._link.bytes_up - self._sent_before)
                     self._sent_before = self._link.bytes_up
                 case AggregateUpdates(state):
@@ -240,7 +244,7 @@ class Driver:
     def _publish(self, action: Publish) -> None:
         message = action.message
         if isinstance(message, State):
-            self._show(message)
+            self._show_progress(message)
         self._link.publish(
             action.topic, self._encode(message, action.receiver), qos=action.qos, retain=action.is_retained
         )
@@ -253,13 +257,15 @@ class Driver:
         stamped = dataclasses.replace(message, ts=time.time())  # type: ignore[type-var]
         return encode_json(stamped) if receiver is None else self._trust.encode(stamped, receiver)
 
-    def _show(self, state: State) -> None:
-        if state.phase in (JOINING, STOPPED, DONE):
+    def _show_progress(self, state: State) -> None:
+        if state.phase in (JOINING_PHASE, STOPPED_PHASE, PHASE_DONE):
             return
-        place = f", round {state.round}" if state.round <= state.rounds else ""
-        self._hooks.doing(f"{state.phase}{place}, {state.cohort_size} devices", state.round - 1, state.rounds)
+        round_text = f", round {state.round}" if state.round <= state.rounds else ""
+        self._hooks.show_progress(
+            f"{state.phase}{round_text}, {state.cohort_size} devices", state.round - 1, state.rounds
+        )
 
-    def _note_drops(self) -> None:
+    def _log_drops(self) -> None:
         if new := self._link.dropped - self._dropped:
             self._dropped += new
             LOGGER.warning(

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from edgefl.errors import StateError, WireError
 from edgefl.server.events import DroppedClient, OpenedRound, StoreUpdate
-from edgefl.server.rounds import Answer
+from edgefl.server.rounds import UpdateKey
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.wire.messages import Begin
 from edgefl.wire.strict_json import decode_json, encode_json
@@ -46,7 +46,7 @@ LOCK_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Started:
+class FederationStart:
     """One federation's start: `settings` is what must be the same to go on with it, `started` seconds since
     1970.
     """
@@ -54,10 +54,10 @@ class Started:
     session: str
     settings: str
     started: float
-    done: bool = False
+    is_done: bool = False
 
 
-def make_private(directory: Path) -> None:
+def make_private_directory(directory: Path) -> None:
     """Make a directory that only its owner can read, unless it is there: an aggregator keeps each client's
     figures in it.
 
@@ -78,8 +78,8 @@ class Journal:
     def __init__(self, directory: Path) -> None:
         files = AggregatorFiles(directory)
         self._path = files.journal
-        with self._errors():
-            make_private(directory)
+        with self._translate_errors():
+            make_private_directory(directory)
             self._lock = files.lock.open("a")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -88,7 +88,7 @@ class Journal:
             raise StateError(
                 f"another aggregator uses {directory}; give each federation an --out of its own"
             ) from error
-        with self._errors():
+        with self._translate_errors():
             # SQLite gives its other files the same mode
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
             self._path.chmod(0o600)
@@ -105,7 +105,7 @@ class Journal:
         return sqlite3.connect(self._path, timeout=LOCK_TIMEOUT_S, isolation_level=None)
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except (ValueError, TypeError, WireError) as error:
@@ -117,8 +117,8 @@ class Journal:
             ) from error
 
     @contextmanager
-    def _transaction(self, synchronous: str = "full") -> Iterator[sqlite3.Connection]:
-        with self._errors():
+    def _begin_transaction(self, synchronous: str = "full") -> Iterator[sqlite3.Connection]:
+        with self._translate_errors():
             self._database.execute(f"pragma synchronous={synchronous}")
             self._database.execute("begin immediate")
             try:
@@ -134,7 +134,7 @@ class Journal:
 
         Any thread may call it: it uses a connection of its own.
         """
-        with self._errors(), closing(self._connect()) as database:
+        with self._translate_errors(), closing(self._connect()) as database:
             database.execute("pragma synchronous=full")
             # It waits for no reader and no writer
             is_busy, *_ = database.execute("pragma wal_checkpoint(passive)").fetchone()
@@ -148,15 +148,15 @@ class Journal:
         self._database.close()
         self._lock.close()
 
-    def started(self) -> Started | None:
+    def read_start(self) -> FederationStart | None:
         """Return the start that this file tells of, None in a new one."""
-        with self._errors():
+        with self._translate_errors():
             row = self._database.execute("select id, settings, started, done from session").fetchone()
-        return None if row is None else Started(row[0], row[1], row[2], bool(row[3]))
+        return None if row is None else FederationStart(row[0], row[1], row[2], bool(row[3]))
 
-    def start(self, started: Started) -> None:
+    def start(self, started: FederationStart) -> None:
         """Forget everything and begin with this."""
-        with self._transaction() as database:
+        with self._begin_transaction() as database:
             for table in ("session", "round", "accepted", "tensors"):
                 database.execute(f"delete from {table}")
             database.execute(
@@ -170,7 +170,7 @@ class Journal:
 
         Devices order tasks by it. It is on the disk when this returns, and `start` does not forget it.
         """
-        with self._transaction() as database:
+        with self._begin_transaction() as database:
             (last,) = database.execute("select max(started) from run").fetchone()
             started = now_ms if last is None else max(now_ms, last + 1)
             database.execute("delete from run")
@@ -179,12 +179,12 @@ class Journal:
 
     def finish(self) -> None:
         """Note that the federation came to its end."""
-        with self._transaction() as database:
+        with self._begin_transaction() as database:
             database.execute("update session set done = 1")
 
-    def round(self, number: int, phase: str) -> OpenedRound | None:
+    def read_round(self, number: int, phase: str) -> OpenedRound | None:
         """Return a round that was opened, None when it was not."""
-        with self._errors():
+        with self._translate_errors():
             row = self._database.execute(
                 "select nonce, cohort, closed from round where number = ? and phase = ?", (number, phase)
             ).fetchone()
@@ -192,15 +192,15 @@ class Journal:
                 return None
             return OpenedRound(number, phase, row[0], tuple(json.loads(row[1])), bool(row[2]))
 
-    def round_after(self, number: int) -> OpenedRound | None:
+    def read_next_round(self, number: int) -> OpenedRound | None:
         """Return the round that was opened after this one, None when none was."""
-        with self._errors():
+        with self._translate_errors():
             row = self._database.execute("select phase from round where number = ?", (number + 1,)).fetchone()
-        return None if row is None else self.round(number + 1, row[0])
+        return None if row is None else self.read_round(number + 1, row[0])
 
     def open_round(self, opened: OpenedRound) -> OpenedRound:
         """Keep a round before its tasks go out."""
-        with self._transaction() as database:
+        with self._begin_transaction() as database:
             database.execute(
                 "insert into round (number, phase, nonce, cohort) values (?, ?, ?, ?)",
                 (opened.number, opened.phase, opened.nonce, json.dumps(opened.cohort)),
@@ -209,7 +209,7 @@ class Journal:
 
     def forget_round(self, opened: OpenedRound) -> None:
         """Forget a round that accepted nothing, so that it can be opened with another cohort."""
-        with self._transaction() as database:
+        with self._begin_transaction() as database:
             database.execute(
                 "delete from round where number = ? and phase = ? and closed = 0 and not exists (select 1 "
                 "from accepted where accepted.number = round.number and accepted.phase = round.phase)",
@@ -223,7 +223,7 @@ class Journal:
         The tensors of earlier rounds are removed, and their disk space is used again. So the state after
         those rounds must be saved.
         """
-        with self._transaction() as database:
+        with self._begin_transaction() as database:
             database.execute("delete from tensors where number < ?", (opened.number,))
             for update in updates:
                 begin = update.begin
@@ -236,11 +236,11 @@ class Journal:
                     (*key, update.codec, update.blob),
                 )
 
-    def accepted(self, opened: OpenedRound) -> Iterator[Begin]:
+    def read_accepted(self, opened: OpenedRound) -> Iterator[Begin]:
         """Yield what was said about each update that a round accepted, sorted by client id and the round that
         it answers.
         """
-        with self._errors():
+        with self._translate_errors():
             rows = self._database.execute(
                 "select begin from accepted where number = ? and phase = ? order by client_id, answers",
                 (opened.number, opened.phase),
@@ -248,11 +248,11 @@ class Journal:
             for (begin,) in rows:
                 yield decode_json(Begin, begin)
 
-    def intact(self, opened: OpenedRound) -> Iterator[tuple[Begin, str]]:
+    def read_intact(self, opened: OpenedRound) -> Iterator[tuple[Begin, str]]:
         """Yield the announcement and the codec of each accepted update whose tensors are stored and
         undamaged, sorted as `accepted` does.
         """
-        with self._errors():
+        with self._translate_errors():
             rows = self._database.execute(
                 "select begin, codec, content from accepted join tensors using (number, phase, client_id, "
                 "answers) where number = ? and phase = ? order by client_id, answers",
@@ -263,9 +263,9 @@ class Journal:
                 if hashlib.sha256(content).hexdigest() == begin.sha256:
                     yield begin, codec
 
-    def tensors(self, opened: OpenedRound, begin: Begin) -> bytes:
+    def read_tensors(self, opened: OpenedRound, begin: Begin) -> bytes:
         """Return the bytes of an update that a round accepted."""
-        with self._errors():
+        with self._translate_errors():
             (content,) = self._database.execute(
                 "select content from tensors where number = ? and phase = ? and client_id = ? and "
                 "answers = ?",
@@ -276,16 +276,16 @@ class Journal:
 
     def remove_tensors(self) -> None:
         """Remove the bytes of all updates and return their disk space."""
-        with self._transaction() as database:
+        with self._begin_transaction() as database:
             database.execute("delete from tensors")
-        with self._errors():
+        with self._translate_errors():
             # Unlike `delete`, it shortens the file and leaves nothing of the updates in it
             self._database.execute("vacuum")
             self._database.execute("pragma wal_checkpoint(truncate)")
 
-    def latest_updates(self, count: int, phase_without: str) -> Iterator[Begin]:
+    def read_latest_updates(self, count: int, phase_without: str) -> Iterator[Begin]:
         """Yield what was said about each update of the last `count` rounds, but for those of one phase."""
-        with self._errors():
+        with self._translate_errors():
             rows = self._database.execute(
                 "select begin from accepted where phase != ? and number > (select max(number) from round "
                 "where phase != ?) - ? order by number, client_id",
@@ -294,11 +294,11 @@ class Journal:
             for (begin,) in rows:
                 yield decode_json(Begin, begin)
 
-    def settled(self, opened: OpenedRound, since: int) -> dict[Answer, str]:
+    def read_settled(self, opened: OpenedRound, since: int) -> dict[UpdateKey, str]:
         """Return the sha256 of each update that rounds before this one accepted and that answers round
         `since` or a later one.
         """
-        with self._errors():
+        with self._translate_errors():
             rows = self._database.execute(
                 # what answers such a round was accepted in it or later: else each round would read all before
                 # it
@@ -308,9 +308,9 @@ class Journal:
             begins = [decode_json(Begin, row[0]) for row in rows]
         return {(begin.round, begin.client_id): begin.sha256 for begin in begins}
 
-    def nonces(self, opened: OpenedRound, since: int) -> dict[int, str]:
+    def read_nonces(self, opened: OpenedRound, since: int) -> dict[int, str]:
         """Return the nonce of this round, and of those of its phase before it from `since` on."""
-        with self._errors():
+        with self._translate_errors():
             rows = self._database.execute(
                 "select number, nonce from round where number between ? and ? and phase = ?",
                 (since, opened.number, opened.phase),
@@ -324,7 +324,7 @@ class Journal:
         A power cut may undo it until `checkpoint`: the round is closed once more then, by the updates that
         it accepted.
         """
-        with self._transaction(synchronous="normal") as database:
+        with self._begin_transaction(synchronous="normal") as database:
             encoded = json.dumps([asdict(client) for client in dropped])
             database.execute(
                 "update round set closed = 1, loss = ?, dropped = ? where number = ? and phase = ? and "
@@ -334,33 +334,33 @@ class Journal:
 
     def reopen_round(self, opened: OpenedRound) -> OpenedRound:
         """Let a closed round take updates again, and return it."""
-        with self._transaction() as database:
+        with self._begin_transaction() as database:
             database.execute(
                 "update round set closed = 0, loss = null, dropped = '[]' where number = ? and phase = ?",
                 (opened.number, opened.phase),
             )
         return replace(opened, is_closed=False)
 
-    def losses(self, phase_without: str) -> list[float | None]:
+    def read_losses(self, phase_without: str) -> list[float | None]:
         """Return the loss of each closed round in order, but for those of one phase."""
-        with self._errors():
+        with self._translate_errors():
             rows = self._database.execute(
                 "select loss from round where closed and phase != ? order by number", (phase_without,)
             ).fetchall()
         return [row[0] for row in rows]
 
-    def dropped(self) -> list[DroppedClient]:
+    def read_dropped(self) -> list[DroppedClient]:
         """Return whom the closed rounds went without, in order."""
-        with self._errors():
+        with self._translate_errors():
             rows = self._database.execute(
                 "select dropped from round where closed order by number, phase"
             ).fetchall()
             return [DroppedClient(**fields) for row in rows for fields in json.loads(row[0])]
 
 
-def holds_federation(directory: Path) -> bool:
+def has_federation(directory: Path) -> bool:
     """Whether a federation began in the directory."""
     if not AggregatorFiles(directory).journal.exists():
         return False
     with Journal(directory) as journal:
-        return journal.started() is not None
+        return journal.read_start() is not None

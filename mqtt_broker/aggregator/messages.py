@@ -8,32 +8,32 @@ from edgefl.server.events import (
     ClientExcluded,
     EndReceived,
     Event,
-    ManifestFound,
+    ManifestReceived,
     MessageInvalid,
     StateOverwritten,
     StatusReceived,
     WantReceived,
 )
 from edgefl.transport.link import Message
-from edgefl.wire.messages import STOPPED, Begin, Manifest, State, Status, Want
+from edgefl.wire.messages import STOPPED_PHASE, Begin, Manifest, State, Status, Want
 from edgefl.wire.strict_json import decode_json
-from edgefl.wire.topics import Address, Topics, parse_topic
+from edgefl.wire.topics import Address, FederationTopics, parse_topic
 
 UPLOAD_KINDS = ("begin", "chunk", "end")
 
 
-def topics_of_interest(topics: Topics) -> tuple[str, ...]:
+def list_aggregator_topics(topics: FederationTopics) -> tuple[str, ...]:
     """Return what an aggregator subscribes to."""
     return (
-        topics.device("+", "status"),
-        topics.device("+", "want"),
+        topics.format_device("+", "status"),
+        topics.format_device("+", "want"),
         f"{topics.root}/device/+/up/+/+",
         topics.state,
-        topics.manifest("+"),
+        topics.format_manifest("+"),
     )
 
 
-def event_of(message: Message, session: str, trust: Trust) -> Event | None:
+def read_event(message: Message, session: str, trust: Trust) -> Event | None:
     """Return the event that a message is; None for one that says nothing.
 
     Args:
@@ -47,7 +47,7 @@ def event_of(message: Message, session: str, trust: Trust) -> Event | None:
     """
     address = parse_topic(message.topic)
     client_id = address.client_id
-    if client_id and (reason := trust.refusal(client_id)):
+    if client_id and (reason := trust.explain_refusal(client_id)):
         return ClientExcluded(client_id, reason, address.sha256 if address.kind == "begin" else "")
     try:
         if message.oversize:
@@ -68,9 +68,9 @@ def _decode(address: Address, payload: bytes, session: str, trust: Trust) -> Eve
         case "chunk":
             return ChunkReceived(client_id, address.sha256, address.index, payload)
         case "begin":
-            begin = trust.checked(decode_json(Begin, payload), payload, client_id)
+            begin = trust.check(decode_json(Begin, payload), payload, client_id)
             if (begin.client_id, begin.sha256) != (client_id, address.sha256):
-                raise _names_another("update", begin.client_id, client_id)
+                raise _make_sender_error("update", begin.client_id, client_id)
             return BeginReceived(begin)
         case "end":
             return EndReceived(client_id, address.sha256)
@@ -79,7 +79,7 @@ def _decode(address: Address, payload: bytes, session: str, trust: Trust) -> Eve
         case "status" if payload:
             status = decode_json(Status, payload)
             if status.client_id != client_id:
-                raise _names_another("status", status.client_id, client_id)
+                raise _make_sender_error("status", status.client_id, client_id)
             return StatusReceived(status)
         case "state" if payload:
             return _read_state(decode_json(State, payload), address.federation, session)
@@ -90,15 +90,15 @@ def _decode(address: Address, payload: bytes, session: str, trust: Trust) -> Eve
                     f"a manifest of {manifest.sha256[:16]!r} on the topic of {address.sha256[:16]!r}; let "
                     "the broker's access list keep others from writing it"
                 )
-            return ManifestFound(manifest)
+            return ManifestReceived(manifest)
     return None
 
 
 def _read_state(state: State, federation: str, session: str) -> Event | None:
     if state.session != session:
         raise LinkError(f"another aggregator leads the federation {federation!r} now; run one at a time")
-    return StateOverwritten() if state.phase == STOPPED else None
+    return StateOverwritten() if state.phase == STOPPED_PHASE else None
 
 
-def _names_another(what: str, named: str, client_id: str) -> WireError:
+def _make_sender_error(what: str, named: str, client_id: str) -> WireError:
     return WireError(f"the {what} names {named!r}, its topic {client_id!r}; a device speaks for itself only")

@@ -7,12 +7,12 @@ import secrets
 from pathlib import Path
 
 from edgefl.errors import StateError
-from edgefl.privacy.noise import KEY_BYTES
+from edgefl.privacy.noise import NOISE_KEY_BYTES
 from edgefl.storage.aggregator_directory import AggregatorFiles
-from edgefl.system.files import SECRET, write_atomic
+from edgefl.system.files import SECRET_MODE, write_atomic
 
 
-def noise_key(out: Path, session: str) -> bytes:
+def load_noise_key(out: Path, session: str) -> bytes:
     """Return the session's key: the same after a restart, another for a federation begun anew in the
     directory.
 
@@ -23,13 +23,14 @@ def noise_key(out: Path, session: str) -> bytes:
     path = AggregatorFiles(out).noise_key
     try:
         if not path.exists():
-            write_atomic(path, secrets.token_bytes(KEY_BYTES), SECRET)
+            write_atomic(path, secrets.token_bytes(NOISE_KEY_BYTES), SECRET_MODE)
         secret = path.read_bytes()
     except OSError as error:
         raise StateError(f"cannot use {path}: {error}; free some space or choose another --out") from error
-    if len(secret) != KEY_BYTES:
+    if len(secret) != NOISE_KEY_BYTES:
         raise StateError(
-            f"{path} has {len(secret)} bytes, expected {KEY_BYTES}; put it back, or begin anew in another "
+            f"{path} has {len(secret)} bytes, expected {NOISE_KEY_BYTES}; put it back, or begin anew in "
+            f"another "
             "--out"
         )
     return hmac.digest(secret, f"edgefl session {session}".encode(), "sha256")

@@ -15,14 +15,15 @@ from edgefl.transport.link import Link, Message
 from edgefl.wire import version1
 from edgefl.wire.messages import Status
 from edgefl.wire.strict_json import decode_json
-from edgefl.wire.topics import CLIENT_ID, PROTOCOL_VERSION
+from edgefl.wire.topics import CLIENT_ID_PATTERN, PROTOCOL_VERSION
 
 LOGGER = logging.getLogger("edgefl.aggregator")
-PHASE = (
-    f"refused: this device speaks version {version1.VERSION} of the protocol, the aggregator version "
+REFUSAL_PHASE = (
+    f"refused: this device speaks version {version1.OLD_PROTOCOL_VERSION} of the protocol, the aggregator "
+    f"version "
     f"{PROTOCOL_VERSION}; update edgefl on this device"
 )
-MAX_NAMED = 1000
+MAX_NAMED_DEVICES = 1000
 
 
 class OlderDevices:
@@ -32,22 +33,26 @@ class OlderDevices:
         self._link = link
         self._federation = federation
         self._session = session
-        self._trust = replace(trust, prefix=version1.PREFIX)
+        self._trust = replace(trust, prefix=version1.OLD_TOPIC_PREFIX)
         self._named: set[str] = set()
 
     def start(self) -> None:
         """Subscribe to the status of version 1 devices, and publish the state that answers them."""
-        self._link.subscribe(version1.status_topic(self._federation))
+        self._link.subscribe(version1.format_status_topic(self._federation))
         self.publish()
 
     def publish(self) -> None:
         """Publish the state; a broker that was restarted has forgotten it."""
-        state = version1.State(self._federation, self._session, PHASE, 0, 0, 0, 0.0, "0" * 64, time.time())
-        self._link.publish(version1.state_topic(self._federation), self._trust.encode(state), retain=True)
+        state = version1.State(
+            self._federation, self._session, REFUSAL_PHASE, 0, 0, 0, 0.0, "0" * 64, time.time()
+        )
+        self._link.publish(
+            version1.format_state_topic(self._federation), self._trust.encode(state), retain=True
+        )
 
     def clear(self) -> None:
         """Remove the state from the broker."""
-        self._link.publish(version1.state_topic(self._federation), b"", retain=True)
+        self._link.publish(version1.format_state_topic(self._federation), b"", retain=True)
 
     def take(self, message: Message) -> None:
         """Log which device must be updated.
@@ -61,14 +66,15 @@ class OlderDevices:
             return
         if (
             not status.online
-            or not CLIENT_ID.fullmatch(client_id)
+            or not CLIENT_ID_PATTERN.fullmatch(client_id)
             or client_id in self._named
-            or len(self._named) >= MAX_NAMED
+            or len(self._named) >= MAX_NAMED_DEVICES
         ):
             return
         self._named.add(client_id)
         LOGGER.warning(
-            f"{client_id} speaks version {version1.VERSION} of the protocol, this aggregator version "
+            f"{client_id} speaks version {version1.OLD_PROTOCOL_VERSION} of the protocol, this aggregator "
+            f"version "
             f"{PROTOCOL_VERSION}: it takes no part; update edgefl on that device",
             extra={"client_id": client_id},
         )

@@ -11,19 +11,19 @@ from pathlib import Path
 from edgefl.errors import StateError
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.system.files import write_atomic
-from edgefl.wire.topics import CLIENT_ID, check_client_id
+from edgefl.wire.topics import CLIENT_ID_PATTERN, check_client_id
 
 
-def paused_clients(out: Path) -> frozenset[str]:
+def read_paused_clients(out: Path) -> frozenset[str]:
     """Return who is paused; nobody when the directory tells of nobody."""
-    place = AggregatorFiles(out).paused
+    directory = AggregatorFiles(out).paused
     try:
-        return frozenset(path.name for path in place.iterdir() if CLIENT_ID.fullmatch(path.name))
+        return frozenset(path.name for path in directory.iterdir() if CLIENT_ID_PATTERN.fullmatch(path.name))
     except FileNotFoundError:
         return frozenset()
     except OSError as error:
         raise StateError(
-            f"cannot read {place}: {error.strerror}; let this account read it, or remove it"
+            f"cannot read {directory}: {error.strerror}; let this account read it, or remove it"
         ) from error
 
 
@@ -32,12 +32,12 @@ def pause_clients(out: Path, client_ids: Iterable[str]) -> None:
 
     ConfigError for what is no id, StateError for the directory.
     """
-    _change(out, client_ids, lambda path: write_atomic(path, b""))
+    _update_pauses(out, client_ids, lambda path: write_atomic(path, b""))
 
 
 def resume_clients(out: Path, client_ids: Iterable[str]) -> None:
     """Take the pauses away, where there are any. ConfigError, StateError."""
-    _change(out, client_ids, lambda path: path.unlink(missing_ok=True))
+    _update_pauses(out, client_ids, lambda path: path.unlink(missing_ok=True))
 
 
 def check_directory(out: Path) -> None:
@@ -46,14 +46,14 @@ def check_directory(out: Path) -> None:
         raise StateError(f"no directory {out}; give the --out of `edgefl aggregator start`")
 
 
-def _change(out: Path, client_ids: Iterable[str], change: Callable[[Path], None]) -> None:
+def _update_pauses(out: Path, client_ids: Iterable[str], change: Callable[[Path], None]) -> None:
     files = AggregatorFiles(out)
-    places = [files.paused_client(client=check_client_id(client_id)) for client_id in client_ids]
+    paths = [files.paused_client(client=check_client_id(client_id)) for client_id in client_ids]
     check_directory(out)
-    for place in places:
+    for path in paths:
         try:
-            change(place)
+            change(path)
         except OSError as error:
             raise StateError(
-                f"cannot change {place}: {error.strerror}; say it as the account that runs the aggregator"
+                f"cannot change {path}: {error.strerror}; say it as the account that runs the aggregator"
             ) from error

@@ -7,17 +7,17 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from edgefl.algorithms import resolved_options
-from edgefl.algorithms.registry import check_plan_options, entry
-from edgefl.client.validation import personalization_of
+from edgefl.algorithms import resolve_algorithm_options
+from edgefl.algorithms.registry import check_plan_options, find_entry
+from edgefl.client.validation import read_personalization
 from edgefl.config import FederationConfig
 from edgefl.errors import PlanError
 from edgefl.plan.spec import INITIAL_FILE, Plan, PlanSpec, load_plan
-from edgefl.server.initial import decode_initial
+from edgefl.server.initial_weights import decode_initial_weights
 from edgefl.types import Weights
 
 
-def build_in_child(config_path: Path, directory: Path) -> None:
+def build_plan_in_child(config_path: Path, directory: Path) -> None:
     """Run `edgefl plan build`; PlanError with its last words when it fails."""
     command = [
         sys.executable,
@@ -30,32 +30,32 @@ def build_in_child(config_path: Path, directory: Path) -> None:
         "-o",
         str(directory),
     ]
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    if done.returncode:
-        words = [line for line in done.stderr.splitlines() if line.strip()]
-        said = (
-            words[-1].removeprefix("edgefl: ")
-            if words
-            else f"exit code {done.returncode}, no word why; free some memory"
+    process = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if process.returncode:
+        error_lines = [line for line in process.stderr.splitlines() if line.strip()]
+        reason = (
+            error_lines[-1].removeprefix("edgefl: ")
+            if error_lines
+            else f"exit code {process.returncode}, no word why; free some memory"
         )
-        raise PlanError(f"the plan could not be built: {said}")
+        raise PlanError(f"the plan could not be built: {reason}")
 
 
-def differing_options(spec: PlanSpec, config: FederationConfig) -> list[str]:
+def list_differing_options(spec: PlanSpec, config: FederationConfig) -> list[str]:
     """Return a line for each option that has another value in the plan than in the configuration.
 
     It compares the options of the algorithm that the configuration sets or that follow from it, and all of
     `[personalization]` except `deadline_s`, which the aggregator reads from the configuration.
     """
-    defaults = entry(config.algorithm).defaults
+    defaults = find_entry(config.algorithm).defaults
     options = [
         (key, spec.options[key], value)
-        for key, value in resolved_options(config).items()
+        for key, value in resolve_algorithm_options(config).items()
         if key in spec.options
         and spec.options[key] != value
         and (key in config.options or value != defaults[key])
     ]
-    planned = asdict(personalization_of(spec))
+    planned = asdict(read_personalization(spec))
     settings = [
         (f"[personalization] {key}", planned[key], value)
         for key, value in asdict(config.personalization).items()
@@ -68,7 +68,7 @@ def differing_options(spec: PlanSpec, config: FederationConfig) -> list[str]:
     ]
 
 
-def open_plan(directory: Path, config: FederationConfig) -> tuple[Plan, Weights]:
+def open_built_plan(directory: Path, config: FederationConfig) -> tuple[Plan, Weights]:
     """Read plan and initial weights.
 
     PlanError when they are missing, or were built for another algorithm than the configuration's or by a
@@ -91,4 +91,4 @@ def open_plan(directory: Path, config: FederationConfig) -> tuple[Plan, Weights]
         raise PlanError(
             f"no initial weights: {error}; build the plan again with `edgefl plan build -o {directory}`"
         ) from error
-    return plan, decode_initial(blob, plan.spec, str(directory / INITIAL_FILE))
+    return plan, decode_initial_weights(blob, plan.spec, str(directory / INITIAL_FILE))

@@ -10,29 +10,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgefl.algorithms import PERSONALIZE
+from edgefl.algorithms import PHASE_PERSONALIZE
 from edgefl.config import FederationConfig
 from edgefl.errors import StateError
 from edgefl.plan.spec import PlanSpec
 from edgefl.privacy import accountant
 from edgefl.server.events import DroppedClient
-from edgefl.server.round_server import reported_accuracy
+from edgefl.server.round_server import summarize_accuracy
 from edgefl.server.rounds import Round
-from edgefl.server.spread import mean_loss, spreads_of
-from edgefl.storage.aggregator_directory import REMEDY, AggregatorFiles
+from edgefl.server.spread import average_loss, measure_spreads
+from edgefl.storage.aggregator_directory import AGGREGATOR_SPACE_REMEDY, AggregatorFiles
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
-from edgefl.system import format as words
-from edgefl.system.files import SECRET, write_state
+from edgefl.system import format as text_format
+from edgefl.system.files import SECRET_MODE, write_state
 from edgefl.transport.link import Link
 from edgefl.types import ServerState
-from edgefl.verdict import Verdict, as_dict, judge
+from edgefl.verdict import FederationVerdict, as_dict, judge_federation
 from edgefl.wire.messages import Begin, Summary
 from edgefl.wire.strict_json import encode_json
-from edgefl.wire.topics import Topics
-from edgefl.wire.verdict_message import verdict_message
+from edgefl.wire.topics import FederationTopics
+from edgefl.wire.verdict_message import make_verdict_message
 
 
-def summarize(
+def summarize_round(
     closed: Round,
     phase: str,
     begins: Sequence[Begin],
@@ -42,21 +42,21 @@ def summarize(
     seconds: float,
 ) -> Summary:
     """Return a round's summary; bytes as the devices sent (up) and the aggregator sent (down)."""
-    accuracy = reported_accuracy(begins)
+    accuracy = summarize_accuracy(begins)
     return Summary(
         closed.number,
         phase,
         len(begins),
-        mean_loss(begins),
+        average_loss(begins),
         accuracy.mean,
         accuracy.p10,
         accuracy.p90,
         bytes_up,
         bytes_down,
         seconds,
-        tuple(each.client_id for each in dropped),
+        tuple(client.client_id for client in dropped),
         time.time(),
-        spreads_of([begin.metrics for begin in begins]),
+        measure_spreads([begin.metrics for begin in begins]),
     )
 
 
@@ -64,23 +64,23 @@ def describe_round(summary: Summary, closed: Round, phase: str, num_rounds: int)
     """Return the line of the log about a round that is over."""
     lost = f", without {', '.join(summary.dropped)}" if summary.dropped else ""
     figures = []
-    if phase != PERSONALIZE:
+    if phase != PHASE_PERSONALIZE:
         figures.append(f"loss {summary.loss:.4f}" if math.isfinite(summary.loss) else "no loss reported")
     if math.isfinite(summary.accuracy_mean):
         spread = summary.accuracy_mean, summary.accuracy_p10, summary.accuracy_p90
-        figures.append(words.spread("accuracy", *spread))
+        figures.append(text_format.format_spread("accuracy", *spread))
     measured = ", ".join(figures or ["no accuracy reported"])
     # an algorithm may have phases of its own after the federation's rounds
     which = (
         f"round {closed.number}/{num_rounds} {phase}"
-        if phase != PERSONALIZE and closed.number <= num_rounds
+        if phase != PHASE_PERSONALIZE and closed.number <= num_rounds
         else phase
     )
     late = f", {len(closed.late)} of them late" if closed.late else ""
     return f"{which}: {summary.updates} updates{late}, {measured}, {summary.seconds:.2f} s{lost}"
 
 
-def client_rows(begins: Iterable[Begin]) -> list[dict[str, Any]]:
+def make_client_rows(begins: Iterable[Begin]) -> list[dict[str, Any]]:
     """Return one row a client: its id and what it measured of its own mixture; what is not finite is None."""
     return [
         {"id": b.client_id, **{k: v if math.isfinite(v) else None for k, v in sorted(b.metrics.items())}}
@@ -88,15 +88,15 @@ def client_rows(begins: Iterable[Begin]) -> list[dict[str, Any]]:
     ]
 
 
-def judge_clients(spec: PlanSpec, clients: Sequence[Mapping[str, Any]]) -> Verdict:
+def judge_clients(spec: PlanSpec, clients: Sequence[Mapping[str, Any]]) -> FederationVerdict:
     """Return the verdict on a federation from the rows of its clients."""
     # without settings of the personalization, a device ships its mixture
     select = bool(spec.personalization.get("select", False))
-    return judge(clients, algorithm=spec.algorithm, num_classes=spec.num_classes, select=select)
+    return judge_federation(clients, algorithm=spec.algorithm, num_classes=spec.num_classes, select=select)
 
 
 def publish_verdict(
-    link: Link, topics: Topics, session: str, config: FederationConfig, verdict: Verdict
+    link: Link, topics: FederationTopics, session: str, config: FederationConfig, verdict: FederationVerdict
 ) -> None:
     """Publish the verdict, retained, for monitors that are started later.
 
@@ -106,11 +106,11 @@ def publish_verdict(
     if config.privacy.is_on:
         return
     with_rows = not config.privacy.secure_aggregation
-    message = verdict_message(verdict, session, time.time(), with_rows=with_rows)
+    message = make_verdict_message(verdict, session, time.time(), with_rows=with_rows)
     link.publish(topics.verdict, encode_json(message), retain=True)
 
 
-def result_of(
+def make_result(
     config: FederationConfig,
     plan: str,
     session: str,
@@ -118,10 +118,10 @@ def result_of(
     dropped: Sequence[DroppedClient],
     losses: Sequence[float | None],
     seconds: float,
-    verdict: Verdict,
+    verdict: FederationVerdict,
 ) -> dict[str, Any]:
     """Return what `result.json` holds."""
-    private = {"privacy": accountant.spent(config, len(losses))} if config.privacy.is_on else {}
+    private = {"privacy": accountant.summarize_spending(config, len(losses))} if config.privacy.is_on else {}
     return {
         "federation": config.name,
         "algorithm": config.algorithm,
@@ -140,7 +140,9 @@ def result_of(
 
 def save_state(state: ServerState, out: Path) -> None:
     """Write the server state; StateError when the disk does not take it."""
-    write_state(AggregatorFiles(out).server_state, encode_server_state(state), SECRET, REMEDY)
+    write_state(
+        AggregatorFiles(out).server_state, encode_server_state(state), SECRET_MODE, AGGREGATOR_SPACE_REMEDY
+    )
 
 
 def load_state(out: Path) -> ServerState | None:
@@ -163,7 +165,7 @@ def save_result(result: dict[str, Any], out: Path) -> Path:
     # Not `dumps`, which holds a string for each number of each client at once
     json.dump(result, text, indent=1, allow_nan=False)
     path = AggregatorFiles(out).result
-    write_state(path, f"{text.getvalue()}\n".encode(), SECRET, REMEDY)
+    write_state(path, f"{text.getvalue()}\n".encode(), SECRET_MODE, AGGREGATOR_SPACE_REMEDY)
     return path
 
 

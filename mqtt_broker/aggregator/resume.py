@@ -7,85 +7,97 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from edgefl.algorithms import DONE
+from edgefl.algorithms import PHASE_DONE
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, LinkError
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.transport.link import Link, Message
-from edgefl.wire.messages import STOPPED, State
+from edgefl.wire.messages import STOPPED_PHASE, State
 from edgefl.wire.strict_json import decode_json
-from edgefl.wire.topics import Topics
-from mqtt_broker.aggregator.journal import Journal, Started
-from mqtt_broker.aggregator.run_log import keep_note
+from edgefl.wire.topics import FederationTopics
+from mqtt_broker.aggregator.journal import FederationStart, Journal
+from mqtt_broker.aggregator.run_log import write_run_note
 
-SETTLE_S = 0.5
+RETAINED_WAIT_S = 0.5
 """How long retained messages take to come after a subscription."""
 
 
-MAY_CHANGE = ("broker", "clients", "max_samples", "chunk_bytes", "evaluate", "data", "partition", "fleet")
+CHANGEABLE_SETTINGS = (
+    "broker",
+    "clients",
+    "max_samples",
+    "chunk_bytes",
+    "evaluate",
+    "data",
+    "partition",
+    "fleet",
+)
 """Settings that another start in the same directory may change."""
 
 
-def settings_of(config: FederationConfig, plan: str) -> dict[str, Any]:
+def select_fixed_settings(config: FederationConfig, plan: str) -> dict[str, Any]:
     """Return what must be the same to go on with a federation.
 
     That is all but the broker's address, which devices may take part, how many samples they may count, the
     size of messages, whether devices report their accuracy, how long the aggregator waits for devices that
     personalize, and what only the simulator reads.
     """
-    told = {key: value for key, value in asdict(config).items() if key not in MAY_CHANGE}
-    del told["personalization"]["deadline_s"]
-    settings: dict[str, Any] = json.loads(json.dumps({**told, "plan": plan}))
+    fixed = {key: value for key, value in asdict(config).items() if key not in CHANGEABLE_SETTINGS}
+    del fixed["personalization"]["deadline_s"]
+    settings: dict[str, Any] = json.loads(json.dumps({**fixed, "plan": plan}))
     return settings
 
 
-def enter(
+def resume_or_start(
     journal: Journal, config: FederationConfig, plan: str, out: Path, fresh: bool
-) -> tuple[Started, bool]:
+) -> tuple[FederationStart, bool]:
     """Return the start to go on with, and whether it was there before.
 
     One that is done is not begun again, but for `fresh`.
 
     Raises ConfigError when the directory holds one with other settings.
     """
-    settings = settings_of(config, plan)
-    known = journal.started()
-    if known and not fresh:
+    settings = select_fixed_settings(config, plan)
+    existing = journal.read_start()
+    if existing and not fresh:
         # an older version did not know all keys, and did what their defaults say
-        before = {**(defaults := settings_of(FederationConfig(), plan)), **json.loads(known.settings)}
+        before = {
+            **(defaults := select_fixed_settings(FederationConfig(), plan)),
+            **json.loads(existing.settings),
+        }
         for table in ("privacy", "personalization"):
             before[table] = {**defaults[table], **before[table]}
         before["personalization"].pop("deadline_s", None)  # older versions noted it
         if differs := sorted(key for key in settings if settings[key] != before.get(key)):
             key = differs[0]
             raise ConfigError(
-                f"{out} holds a federation that is {'' if known.done else 'not '}done, with {key} "
+                f"{out} holds a federation that is {'' if existing.is_done else 'not '}done, with {key} "
                 f"{str(before.get(key))[:60]!r}, this one has {str(settings[key])[:60]!r}; give another "
                 "--out, begin anew with --fresh, or go on with its own settings"
             )
-        return known, True
+        return existing, True
     files = AggregatorFiles(out)
     for path in (files.server_state, files.result, files.rounds, files.clusters, files.note):
         path.unlink(missing_ok=True)
-    started = Started(secrets.token_hex(8), json.dumps(settings), time.time())
-    keep_note(config, out)
+    started = FederationStart(secrets.token_hex(8), json.dumps(settings), time.time())
+    write_run_note(config, out)
     journal.start(started)
     return started, False
 
 
-def check_alone(link: Link, topics: Topics, session: str, take_over: bool) -> None:
+def check_single_aggregator(link: Link, topics: FederationTopics, session: str, take_over: bool) -> None:
     """Raise LinkError when another aggregator leads this federation on the broker, or led it and died without
     a restart.
     """
     link.subscribe(topics.state)
-    message = link.get(SETTLE_S)
+    message = link.get(RETAINED_WAIT_S)
     if not isinstance(message, Message) or not message.payload or take_over:
         return
     state = decode_json(State, message.payload)
-    if state.phase not in (STOPPED, DONE) and state.session != session:
-        place = f", round {state.round}" if 0 < state.round <= state.rounds else ""
+    if state.phase not in (STOPPED_PHASE, PHASE_DONE) and state.session != session:
+        round_text = f", round {state.round}" if 0 < state.round <= state.rounds else ""
         raise LinkError(
             f"the federation {topics.federation!r} has an aggregator on this broker (phase {state.phase}"
-            f"{place}); give this one another name, or start it with --take-over when the other "
+            f"{round_text}); give this one another name, or start it with --take-over when the other "
             "one is dead"
         )

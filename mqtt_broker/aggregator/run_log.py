@@ -8,52 +8,59 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from edgefl.algorithms import full_options
-from edgefl.algorithms.clustering.cluster_report import likeness
+from edgefl.algorithms import complete_algorithm_options
+from edgefl.algorithms.clustering.cluster_report import make_cluster_report
 from edgefl.config import FederationConfig
 from edgefl.plan.spec import PlanSpec
-from edgefl.storage.aggregator_directory import REMEDY, AggregatorFiles
-from edgefl.system.files import SECRET, finite, write_errors, write_state
-from edgefl.system.host import machine, versions
+from edgefl.storage.aggregator_directory import AGGREGATOR_SPACE_REMEDY, AggregatorFiles
+from edgefl.system.files import SECRET_MODE, to_json_value, write_errors, write_state
+from edgefl.system.host import describe_machine, read_versions
 from edgefl.types import ServerState
 from edgefl.wire.messages import Begin, Summary
 
 
-def keep_round(summary: Summary, begins: Sequence[Begin], out: Path) -> None:
+def append_round(summary: Summary, begins: Sequence[Begin], out: Path) -> None:
     """Append a round to rounds.jsonl, as the simulator writes it.
 
     One that is played again after a restart has two lines.
     """
-    told = {name: value for name, value in asdict(summary).items() if name not in ("updates", "ts")}
+    fields = {name: value for name, value in asdict(summary).items() if name not in ("updates", "ts")}
     path = AggregatorFiles(out).rounds
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-    with write_errors(path, REMEDY), open(os.open(path, flags, SECRET), "a") as file:
-        file.write(json.dumps(finite(told), allow_nan=False)[:-1] + ', "updates": {')
+    with write_errors(path, AGGREGATOR_SPACE_REMEDY), open(os.open(path, flags, SECRET_MODE), "a") as file:
+        file.write(json.dumps(to_json_value(fields), allow_nan=False)[:-1] + ', "updates": {')
         for i, b in enumerate(begins):  # one by one: they may be many
-            figures = json.dumps(finite({"num_samples": float(b.num_samples), **b.metrics}), allow_nan=False)
+            figures = json.dumps(
+                to_json_value({"num_samples": float(b.num_samples), **b.metrics}), allow_nan=False
+            )
             file.write(f"{', ' * (i > 0)}{json.dumps(b.client_id)}: {figures}")
         file.write("}}\n")
 
 
-def keep_note(config: FederationConfig, out: Path) -> None:
+def write_run_note(config: FederationConfig, out: Path) -> None:
     """Write what the federation was started with.
 
     Not where its broker is, whose address may hold a password, nor its own command line.
     """
-    told = {
+    settings = {
         name: value
         for name, value in asdict(config).items()
         if name not in ("broker", "data", "partition", "fleet")
     }
-    note = json.dumps({"config": told, "versions": versions(), "machine": machine()}, indent=1) + "\n"
-    write_state(AggregatorFiles(out).note, note.encode(), SECRET, REMEDY)
+    note = (
+        json.dumps({"config": settings, "versions": read_versions(), "machine": describe_machine()}, indent=1)
+        + "\n"
+    )
+    write_state(AggregatorFiles(out).note, note.encode(), SECRET_MODE, AGGREGATOR_SPACE_REMEDY)
 
 
-def keep_clusters(spec: PlanSpec, after: ServerState, out: Path) -> None:
+def write_clusters(spec: PlanSpec, after: ServerState, out: Path) -> None:
     """Write how alike the clients were that a round has clustered, where the algorithm compares them and they
     are not too many.
     """
-    found = likeness(spec.algorithm, full_options(spec.algorithm, spec.options), after)
-    if found is not None:
-        text = json.dumps(finite(found), allow_nan=False) + "\n"
-        write_state(AggregatorFiles(out).clusters, text.encode(), SECRET, REMEDY)
+    similarity = make_cluster_report(
+        spec.algorithm, complete_algorithm_options(spec.algorithm, spec.options), after
+    )
+    if similarity is not None:
+        text = json.dumps(to_json_value(similarity), allow_nan=False) + "\n"
+        write_state(AggregatorFiles(out).clusters, text.encode(), SECRET_MODE, AGGREGATOR_SPACE_REMEDY)

@@ -15,46 +15,46 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.algorithms import make_algorithm
-from edgefl.algorithms.cohort import selected
+from edgefl.algorithms.cohort import choose_task_clients
 from edgefl.config import FederationConfig
 from edgefl.plan.spec import Plan, encode_plan
 from edgefl.privacy import accountant
-from edgefl.privacy.mechanism import check_privacy, draw_cohort, expected_cohort
-from edgefl.rng import rng_for
-from edgefl.security.enrolment import load_enrolment, tls_context
-from edgefl.security.trust import Enrolments, Trust
-from edgefl.server.divergence import Divergence, FederationDivergedError, divergence_settings
+from edgefl.privacy.mechanism import check_privacy, count_expected_cohort, draw_cohort
+from edgefl.rng import derive_rng
+from edgefl.security.enrolment import load_enrolment, make_tls_context
+from edgefl.security.trust import DeviceKeys, Trust
+from edgefl.server.divergence import Divergence, FederationDivergedError, encode_divergence
 from edgefl.server.events import CloseRound, Finish
 from edgefl.server.round_server import RoundServer
-from edgefl.server.secagg.checks import check_masked
-from edgefl.server.stack import server_stack
-from edgefl.server.staleness import check_rounds
+from edgefl.server.secagg.checks import check_secagg_config
+from edgefl.server.server_algorithm import build_server_algorithm
+from edgefl.server.staleness import check_staleness
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.transport.link import KEEPALIVE_S, Link, Message
 from edgefl.types import ServerState, Weights
-from edgefl.verdict import Verdict, as_dict, lines
+from edgefl.verdict import FederationVerdict, as_dict, render_verdict_lines
 from edgefl.wire.messages import Summary
 from edgefl.wire.strict_json import encode_json
-from edgefl.wire.topics import Topics
-from mqtt_broker.aggregator.cluster_telemetry import ToldClusters
+from edgefl.wire.topics import FederationTopics
+from mqtt_broker.aggregator.cluster_telemetry import ClusterTelemetry
 from mqtt_broker.aggregator.driver import Driver, Hooks
 from mqtt_broker.aggregator.journal import Journal
-from mqtt_broker.aggregator.noise_key import noise_key
+from mqtt_broker.aggregator.noise_key import load_noise_key
 from mqtt_broker.aggregator.older_devices import OlderDevices
-from mqtt_broker.aggregator.pauses import paused_clients
+from mqtt_broker.aggregator.pauses import read_paused_clients
 from mqtt_broker.aggregator.results import (
-    client_rows,
     describe_round,
     judge_clients,
     load_result,
+    make_client_rows,
+    make_result,
     publish_verdict,
-    result_of,
     save_result,
     save_state,
-    summarize,
+    summarize_round,
 )
-from mqtt_broker.aggregator.resume import check_alone, enter
-from mqtt_broker.aggregator.run_log import keep_round
+from mqtt_broker.aggregator.resume import check_single_aggregator, resume_or_start
+from mqtt_broker.aggregator.run_log import append_round
 from mqtt_broker.aggregator.storage import Storage
 
 LOGGER = logging.getLogger("edgefl.aggregator")
@@ -81,28 +81,28 @@ class Aggregator:
         initial: Weights,
         out: Path,
         security: Path | None = None,
-        doing: Callable[[str, int, int], None] = lambda *_: None,
-        closed: Callable[[Summary], None] = lambda _: None,
+        show_progress: Callable[[str, int, int], None] = lambda *_: None,
+        on_round_closed: Callable[[Summary], None] = lambda _: None,
     ) -> None:
-        check_rounds(config)
-        self._closed = closed
+        check_staleness(config)
+        self._on_round_closed = on_round_closed
         self._initial = initial
         self._out = out
-        self._doing = doing
-        self._own = load_enrolment(security / "aggregator.enrol") if security else None
-        self._enrolments = Enrolments(security) if security else None
+        self._show_progress = show_progress
+        self._aggregator_enrolment = load_enrolment(security / "aggregator.enrol") if security else None
+        self._enrolments = DeviceKeys(security) if security else None
         self._trust = Trust(
             config.name,
-            self._own.signing_key if self._own else "",
-            self._enrolments.key_of if self._enrolments else None,
+            self._aggregator_enrolment.signing_key if self._aggregator_enrolment else "",
+            self._enrolments.find_key if self._enrolments else None,
             clients=frozenset(config.clients),
         )
         algorithm = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
         check_privacy(algorithm, config)
-        check_masked(algorithm, config)
-        self._config = accountant.within_budget(config)
+        check_secagg_config(algorithm, config)
+        self._config = accountant.limit_to_budget(config)
         self._plan = plan
-        self._topics = Topics(config.name)
+        self._topics = FederationTopics(config.name)
 
     def run(self, broker: str, *, take_over: bool = False, fresh: bool = False) -> dict[str, Any]:
         """Lead the federation to its end and return the result.
@@ -121,11 +121,11 @@ class Aggregator:
             ConfigError: the directory holds a federation with other settings.
         """
         with Journal(self._out) as journal:
-            started, resumed = enter(journal, self._config, self._plan.id, self._out, fresh)
+            started, resumed = resume_or_start(journal, self._config, self._plan.id, self._out, fresh)
             session = started.session
             storage = Storage(self._out, journal)
-            server, aggregate = self._make_server(journal, storage, session, resumed and not started.done)
-            stopped = self._trust.encode(replace(server.stopped_state(), ts=time.time()))
+            server, aggregate = self._make_server(journal, storage, session, resumed and not started.is_done)
+            stopped = self._trust.encode(replace(server.make_stopped_state(), ts=time.time()))
             # Not the session, which every device reads: who knows a client id can throw its owner out of the
             # broker
             name = f"edgefl-aggregator-{secrets.token_hex(8)}"
@@ -134,12 +134,12 @@ class Aggregator:
                 name,
                 will=Message(self._topics.state, stopped, retained=True),
                 keepalive_s=KEEPALIVE_S,
-                context=tls_context(self._own) if self._own else None,
+                context=make_tls_context(self._aggregator_enrolment) if self._aggregator_enrolment else None,
             )
             try:
-                check_alone(link, self._topics, session, take_over)
-                if started.done:
-                    done = self._trust.encode(replace(server.done_state(), ts=time.time()))
+                check_single_aggregator(link, self._topics, session, take_over)
+                if started.is_done:
+                    done = self._trust.encode(replace(server.make_done_state(), ts=time.time()))
                     return self._announce_again(link, session, done)
                 link.publish(self._topics.verdict, b"", retain=True)  # Of an earlier federation
                 return self._lead(link, server, aggregate, journal, storage, session, started.started)
@@ -151,22 +151,24 @@ class Aggregator:
     ) -> tuple[RoundServer, Callable[[Link, ServerState], ServerState]]:
         """Return the round server, and what aggregates the updates that the storage holds."""
         config, spec = self._config, self._plan.spec
-        key = noise_key(self._out, session) if config.privacy.is_on else b""
-        algorithm = server_stack(make_algorithm(spec.algorithm, None, spec.options), config, spec, key=key)
-        clusters = ToldClusters(config, spec, self._out)
-        initial = algorithm.init(self._initial, rng_for(config.seed, 0, "init"))
+        key = load_noise_key(self._out, session) if config.privacy.is_on else b""
+        algorithm = build_server_algorithm(
+            make_algorithm(spec.algorithm, None, spec.options), config, spec, key=key
+        )
+        clusters = ClusterTelemetry(config, spec, self._out)
+        initial = algorithm.init(self._initial, derive_rng(config.seed, 0, "init"))
 
         def draw(state: ServerState, available: Iterable[str]) -> tuple[str, ...]:
-            found = tuple(available)
+            clients = tuple(available)
             return (
-                draw_cohort(config, key, state, found)
+                draw_cohort(config, key, state, clients)
                 if config.privacy.is_on
-                else selected(config, state, found)
+                else choose_task_clients(config, state, clients)
             )
 
         def aggregate(link: Link, state: ServerState) -> ServerState:
-            after = algorithm.aggregate(state, clusters.noting(storage.updates()))
-            clusters.tell(link, self._topics, session, state.round, after)
+            after = algorithm.aggregate(state, clusters.record_experts(storage.read_updates()))
+            clusters.publish(link, self._topics, session, state.round, after)
             return after
 
         server = RoundServer(
@@ -180,7 +182,7 @@ class Aggregator:
             draw_cohort=draw,
             new_nonce=lambda: secrets.token_hex(8),
             trust=self._trust,
-            introduce=self._enrolments.introduction_of if self._enrolments else None,
+            introduce=self._enrolments.find_introduction if self._enrolments else None,
             resume=storage.resume(config, spec, algorithm, initial) if resumed else None,
         )
         return server, aggregate
@@ -196,7 +198,7 @@ class Aggregator:
         started: float,
     ) -> dict[str, Any]:
         older = OlderDevices(link, self._config.name, session, self._trust)
-        ended: list[tuple[dict[str, Any], Verdict]] = []
+        ended: list[tuple[dict[str, Any], FederationVerdict]] = []
 
         def finish(action: Finish) -> None:
             storage.wait()
@@ -205,45 +207,45 @@ class Aggregator:
 
         hooks = Hooks(
             aggregate=partial(aggregate, link),
-            close=partial(self._close, link),
+            close=partial(self._close_round, link),
             finish=finish,
-            doing=self._doing,
-            paused=lambda: paused_clients(self._out),
+            show_progress=self._show_progress,
+            read_paused=lambda: read_paused_clients(self._out),
         )
         driver = Driver(server, link, self._topics, session, self._trust, storage, older, hooks)
         settings: dict[str, float] = {}
         try:
             driver.run()
         except FederationDivergedError as error:
-            settings = divergence_settings(self._shown(error.divergence))
+            settings = encode_divergence(self._redact_divergence(error.divergence))
             raise
         finally:
             if not ended:
                 driver.stop(settings)
         [(result, verdict)] = ended
         LOGGER.info(f"done in {result['seconds']:.1f} s; the result is {AggregatorFiles(self._out).result}")
-        for line in lines(verdict):
+        for line in render_verdict_lines(verdict):
             LOGGER.info(line)
         return result
 
-    def _shown(self, divergence: Divergence) -> Divergence:
+    def _redact_divergence(self, divergence: Divergence) -> Divergence:
         """Return what everybody may read of a divergence: with `[privacy]` not the size of the sample."""
         if not (self._config.privacy.is_on and divergence.cohort):
             return divergence
-        size = expected_cohort(self._config)
+        size = count_expected_cohort(self._config)
         return replace(divergence, cohort=size, clients=min(divergence.clients, size))
 
-    def _close(self, link: Link, action: CloseRound, sent: int) -> None:
+    def _close_round(self, link: Link, action: CloseRound, sent: int) -> None:
         """Publish and keep what a round gave."""
         closed, begins, phase = action.closed, action.begins, action.opened.phase
         if closed is None or not (closed.cohort or begins):
             return
         received = sum(begin.size for begin in begins)
-        summary = summarize(closed, phase, begins, action.dropped, received, sent, action.seconds)
-        self._closed(summary)
+        summary = summarize_round(closed, phase, begins, action.dropped, received, sent, action.seconds)
+        self._on_round_closed(summary)
         if not self._config.privacy.is_on:  # Losses have no noise, and who is missing was drawn
-            keep_round(summary, begins, self._out)
-            link.publish(self._topics.summary(closed.number), encode_json(summary))
+            append_round(summary, begins, self._out)
+            link.publish(self._topics.format_summary(closed.number), encode_json(summary))
         LOGGER.info(
             describe_round(summary, closed, phase, self._config.rounds),
             extra={"round": summary.round, "phase": phase},
@@ -257,19 +259,19 @@ class Aggregator:
         storage: Storage,
         session: str,
         started: float,
-    ) -> tuple[dict[str, Any], Verdict]:
+    ) -> tuple[dict[str, Any], FederationVerdict]:
         """Write the result and publish the verdict; return both."""
         # The journal has all that is needed now, so the updates need no disk space any more
         storage.remove_updates()
-        rows = client_rows(journal.accepted(action.opened))
+        rows = make_client_rows(journal.read_accepted(action.opened))
         verdict = judge_clients(self._plan.spec, rows)
-        result = result_of(
+        result = make_result(
             self._config,
             self._plan.id,
             session,
             rows,
-            journal.dropped(),
-            journal.losses(action.opened.phase),
+            journal.read_dropped(),
+            journal.read_losses(action.opened.phase),
             time.time() - started,
             verdict,
         )
@@ -291,6 +293,6 @@ class Aggregator:
         LOGGER.info(
             f"this federation is done, its result is {path}; give another --out, or begin anew with --fresh"
         )
-        for line in lines(verdict):
+        for line in render_verdict_lines(verdict):
             LOGGER.info(line)
         return {**result, "verdict": as_dict(verdict)}  # Older versions wrote none

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgefl.algorithms import PERSONALIZE, Algorithm
+from edgefl.algorithms import PHASE_PERSONALIZE, Algorithm
 from edgefl.config import FederationConfig
 from edgefl.errors import StateError
 from edgefl.plan.spec import PlanSpec
@@ -25,16 +25,16 @@ from edgefl.server.events import (
     SaveState,
     StoreUpdate,
 )
-from edgefl.server.round_server import MEASURED_ROUNDS, Resume, next_phase, round_times
-from edgefl.server.tasks import Expected, expected_tensors
-from edgefl.storage.aggregator_directory import REMEDY, AggregatorFiles
-from edgefl.system.files import SECRET, write_state
+from edgefl.server.round_server import MAX_TIMED_ROUNDS, Resume, choose_phase, read_round_times
+from edgefl.server.tasks import ExpectedTensors, list_expected_tensors
+from edgefl.storage.aggregator_directory import AGGREGATOR_SPACE_REMEDY, AggregatorFiles
+from edgefl.system.files import SECRET_MODE, write_state
 from edgefl.types import ServerState, Update, Weights
 from edgefl.wire.messages import Begin
 from edgefl.wire.tensors import decode_models
 from mqtt_broker.aggregator.journal import Journal
 from mqtt_broker.aggregator.results import load_state
-from mqtt_broker.aggregator.saving import Saving
+from mqtt_broker.aggregator.state_writer import StateWriter
 
 DECODED_BYTES = 4 * 1024 * 1024
 """How much of a round's first updates stays decoded in memory. A small round is not decoded twice."""
@@ -54,7 +54,7 @@ class CommittedUpdate:
 
     opened: OpenedRound
     begin: Begin
-    expected: Expected
+    expected: ExpectedTensors
     codec: str
     deltas: Mapping[str, Weights] | None = None
 
@@ -74,7 +74,7 @@ class Storage:
         self._uncommitted: dict[tuple[str, int], StoreUpdate] = {}
         self._committed: dict[tuple[str, int], CommittedUpdate] = {}
         self._decoded_bytes = 0
-        self._saving = Saving(journal.checkpoint)
+        self._state_writer = StateWriter(journal.checkpoint)
         shutil.rmtree(AggregatorFiles(directory).spool, ignore_errors=True)
 
     def apply(self, action: Action) -> None:
@@ -91,22 +91,22 @@ class Storage:
             case CommitUpdates(opened, begins):
                 self._commit(opened, begins)
             case SaveMaskedSum(content) if content:
-                write_state(self._masked_sum, content, SECRET, REMEDY)
+                write_state(self._masked_sum, content, SECRET_MODE, AGGREGATOR_SPACE_REMEDY)
             case SaveMaskedSum():
                 self._masked_sum.unlink(missing_ok=True)
             case ForgetRound(opened):
                 self._journal.forget_round(opened)
             case CloseRound(opened, dropped=dropped, loss=loss):
-                self._saving.wait()
+                self._state_writer.wait()
                 self._journal.close_round(opened, loss if math.isfinite(loss) else None, dropped)
             case SaveState(state):
                 # Killed before it is saved, the aggregator aggregates the round again, to the same bits
                 self._committed.clear()
                 self._decoded_bytes = 0
-                self._saving.begin(state, self._directory)
+                self._state_writer.begin(state, self._directory)
 
     def _commit(self, opened: OpenedRound, begins: tuple[Begin, ...]) -> None:
-        self._saving.wait()  # The journal removes the updates of the round before
+        self._state_writer.wait()  # The journal removes the updates of the round before
         updates = [self._uncommitted.pop((begin.client_id, begin.round)) for begin in begins]
         self._journal.accept(opened, updates)
         for update in updates:
@@ -119,7 +119,7 @@ class Storage:
 
     def release(self) -> None:
         """Begin to save the last state: no client waits for this process now."""
-        self._saving.tasks_out()
+        self._state_writer.release()
 
     def wait(self) -> None:
         """Return when the last state is saved.
@@ -127,16 +127,16 @@ class Storage:
         Raises:
             StateError: the disk does not take it.
         """
-        self._saving.wait()
+        self._state_writer.wait()
 
-    def updates(self) -> Iterator[Update]:
+    def read_updates(self) -> Iterator[Update]:
         """Yield the updates of the open round, sorted by client and answered round. Reads one at a time."""
         for key in sorted(self._committed):
             update = self._committed[key]
             begin = update.begin
             deltas = update.deltas
             if deltas is None:
-                content = self._journal.tensors(update.opened, begin)
+                content = self._journal.read_tensors(update.opened, begin)
                 deltas = decode_models(content, update.expected, begin.client_id, update.codec)
             yield Update(begin.client_id, begin.round, begin.num_samples, deltas, begin.metrics)
 
@@ -161,26 +161,26 @@ class Storage:
             StateError: a file is damaged.
         """
         state = load_state(self._directory) or initial
-        phase = next_phase(config, state)
-        opened = self._journal.round(state.round, phase)
+        phase = choose_phase(config, state)
+        opened = self._journal.read_round(state.round, phase)
         begins: list[Begin] = []
-        if opened and phase == PERSONALIZE:
-            begins = list(self._journal.accepted(opened))  # Their tensors are not needed
+        if opened and phase == PHASE_PERSONALIZE:
+            begins = list(self._journal.read_accepted(opened))  # Their tensors are not needed
         elif opened:
             begins, opened = self._restore(opened, algorithm, state)
-        place = opened or OpenedRound(state.round, phase, "", ())
-        oldest = state.round - (config.staleness if phase != PERSONALIZE else 0)
-        latest = self._journal.latest_updates(MEASURED_ROUNDS, PERSONALIZE)
+        current_round = opened or OpenedRound(state.round, phase, "", ())
+        oldest = state.round - (config.staleness if phase != PHASE_PERSONALIZE else 0)
+        latest = self._journal.read_latest_updates(MAX_TIMED_ROUNDS, PHASE_PERSONALIZE)
         return Resume(
             state,
             opened,
             begins,
-            self._journal.nonces(place, oldest),
-            self._journal.settled(place, oldest),
-            self._journal.losses(PERSONALIZE),
-            list(round_times(config, spec, latest)),
+            self._journal.read_nonces(current_round, oldest),
+            self._journal.read_settled(current_round, oldest),
+            self._journal.read_losses(PHASE_PERSONALIZE),
+            list(read_round_times(config, spec, latest)),
             self._read_masked_sum(),
-            self._journal.round_after(state.round),
+            self._journal.read_next_round(state.round),
             str(self._masked_sum),
         )
 
@@ -191,11 +191,11 @@ class Storage:
 
         Updates are missing in the directory of an older version, or were damaged. The round takes them again.
         """
-        for begin, codec in self._journal.intact(opened):
-            expected = expected_tensors(algorithm.broadcast(state, begin.client_id))
+        for begin, codec in self._journal.read_intact(opened):
+            expected = list_expected_tensors(algorithm.broadcast(state, begin.client_id))
             self._committed[begin.client_id, begin.round] = CommittedUpdate(opened, begin, expected, codec)
         begins = [update.begin for update in self._committed.values()]
-        if opened.is_closed and len(begins) < len(list(self._journal.accepted(opened))):
+        if opened.is_closed and len(begins) < len(list(self._journal.read_accepted(opened))):
             opened = self._journal.reopen_round(opened)
         return begins, opened
 

@@ -6,7 +6,7 @@ An aggregator without the package cryptography imports this module, so it is apa
 from pathlib import Path
 
 from edgefl.errors import ConfigError
-from edgefl.wire.topics import PREFIX
+from edgefl.wire.topics import TOPIC_PREFIX
 
 
 def check_access_list(directory: Path) -> None:
@@ -17,8 +17,8 @@ def check_access_list(directory: Path) -> None:
     devices for ever.
     """
     path = directory / "acl"
-    if path.exists() and f"topic readwrite {PREFIX}/+/#" not in path.read_text():
+    if path.exists() and f"topic readwrite {TOPIC_PREFIX}/+/#" not in path.read_text():
         raise ConfigError(
-            f"{path} allows another version of the protocol than {PREFIX}; make a new one with `edgefl "
+            f"{path} allows another version of the protocol than {TOPIC_PREFIX}; make a new one with `edgefl "
             "broker init` in an empty directory, copy its acl over this one, and restart the broker"
         )

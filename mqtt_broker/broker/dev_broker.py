@@ -19,12 +19,12 @@ from typing import Any
 
 from edgefl.errors import ConfigError, LinkError
 from edgefl.transport.link import Link
-from mqtt_broker.broker.mosquitto_config import MAX_QUEUED_BYTES, default_limits
+from mqtt_broker.broker.mosquitto_config import MAX_QUEUED_BYTES, choose_limits
 
-HOST = "127.0.0.1"
-ANY = "0.0.0.0"
+LOOPBACK_HOST = "127.0.0.1"
+ANY_HOST = "0.0.0.0"
 # per message as in production: an oversize packet is refused here too, not only on a real broker
-MOSQUITTO_CONF = """memory_limit {memory_limit}
+DEV_CONF_TEMPLATE = """memory_limit {memory_limit}
 listener {port} {host}
 allow_anonymous true
 persistence false
@@ -57,14 +57,14 @@ def find_mosquitto() -> str | None:
     return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     """Return a port of loopback that is free now."""
     with socket.socket() as probe:
-        probe.bind((HOST, 0))
+        probe.bind((LOOPBACK_HOST, 0))
         return int(probe.getsockname()[1])
 
 
-def check_port(port: int, host: str = HOST) -> None:
+def check_port(port: int, host: str = LOOPBACK_HOST) -> None:
     """Raise LinkError when somebody listens on that port of the address."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -72,8 +72,8 @@ def check_port(port: int, host: str = HOST) -> None:
             probe.bind((host, port))
         except OSError as error:
             broker = (
-                f", a broker answers there already; use mqtt://{reached_at(host)}:{port}, or"
-                if _answers(port, host)
+                f", a broker answers there already; use mqtt://{find_local_address(host)}:{port}, or"
+                if _has_broker(port, host)
                 else ";"
             )
             raise LinkError(
@@ -81,27 +81,29 @@ def check_port(port: int, host: str = HOST) -> None:
             ) from error
 
 
-def reached_at(host: str) -> str:
+def find_local_address(host: str) -> str:
     """Return the address at which this machine reaches what listens on `host`."""
-    return HOST if host == ANY else host
+    return LOOPBACK_HOST if host == ANY_HOST else host
 
 
-def _answers(port: int, host: str) -> bool:
+def _has_broker(port: int, host: str) -> bool:
     try:
         Link(
-            f"mqtt://{reached_at(host)}:{port}", f"edgefl-probe-{secrets.token_hex(4)}", timeout_s=1.0
+            f"mqtt://{find_local_address(host)}:{port}", f"edgefl-probe-{secrets.token_hex(4)}", timeout_s=1.0
         ).close(1.0)
     except LinkError:
         return False
     return True
 
 
-def wait_until_up(port: int, alive: Callable[[], bool], timeout_s: float = 10.0, host: str = HOST) -> None:
+def wait_until_up(
+    port: int, is_alive: Callable[[], bool], timeout_s: float = 10.0, host: str = LOOPBACK_HOST
+) -> None:
     """Wait until a broker answers on that port; LinkError when it ends or takes longer."""
     deadline = time.monotonic() + timeout_s
-    while alive() and time.monotonic() < deadline:
+    while is_alive() and time.monotonic() < deadline:
         with contextlib.suppress(LinkError):
-            Link(f"mqtt://{reached_at(host)}:{port}", "edgefl-probe", timeout_s=1.0).close(1.0)
+            Link(f"mqtt://{find_local_address(host)}:{port}", "edgefl-probe", timeout_s=1.0).close(1.0)
             return
         time.sleep(0.02)
     raise LinkError(
@@ -110,18 +112,18 @@ def wait_until_up(port: int, alive: Callable[[], bool], timeout_s: float = 10.0,
     )
 
 
-def write_conf(directory: Path, port: int, host: str = HOST) -> Path:
+def write_conf(directory: Path, port: int, host: str = LOOPBACK_HOST) -> Path:
     """Write the mosquitto.conf of a broker for trying out; returns its path."""
     conf = directory / "mosquitto.conf"
-    values = {"memory_limit": default_limits().memory_mb * 2**20, "max_queued_bytes": MAX_QUEUED_BYTES}
-    conf.write_text(MOSQUITTO_CONF.format(port=port, host=host, **values))
+    values = {"memory_limit": choose_limits().memory_mb * 2**20, "max_queued_bytes": MAX_QUEUED_BYTES}
+    conf.write_text(DEV_CONF_TEMPLATE.format(port=port, host=host, **values))
     return conf
 
 
-def run_mosquitto(port: int, started: Callable[[str], None], host: str = HOST) -> None:
+def run_mosquitto(port: int, on_started: Callable[[str], None], host: str = LOOPBACK_HOST) -> None:
     """Become mosquitto: this process is replaced, so that whatever ends it, kill -9 too, ends the broker."""
     program = find_mosquitto()
-    ours = os.getpid()
+    broker_pid = os.getpid()
     assert program is not None
     directory = Path(tempfile.mkdtemp(prefix="edgefl-broker-"))
     directory.chmod(0o755)
@@ -131,15 +133,15 @@ def run_mosquitto(port: int, started: Callable[[str], None], host: str = HOST) -
         # clears up
         if os.fork() == 0:
             with contextlib.suppress(LinkError, OSError):
-                wait_until_up(port, lambda: _exists(ours), host=host)
-                started(f"mqtt://{reached_at(host)}:{port}")
+                wait_until_up(port, lambda: _is_running(broker_pid), host=host)
+                on_started(f"mqtt://{find_local_address(host)}:{port}")
             shutil.rmtree(directory, ignore_errors=True)
         os._exit(0)
     os.wait()
     os.execv(program, [program, "-c", str(conf)])
 
 
-def _exists(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -149,14 +151,14 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def run_amqtt(port: int, started: Callable[[str], None], host: str = HOST) -> None:
+def run_amqtt(port: int, on_started: Callable[[str], None], host: str = LOOPBACK_HOST) -> None:
     """Run amqtt in this process until SIGTERM or SIGINT."""
     logging.getLogger("amqtt").setLevel(logging.CRITICAL)
     logging.getLogger("transitions").setLevel(logging.CRITICAL)
-    asyncio.run(_amqtt(port, started, host))
+    asyncio.run(_serve_amqtt(port, on_started, host))
 
 
-async def _amqtt(port: int, started: Callable[[str], None], host: str) -> None:
+async def _serve_amqtt(port: int, on_started: Callable[[str], None], host: str) -> None:
     from amqtt.broker import Broker
 
     config: dict[str, Any] = {
@@ -170,13 +172,15 @@ async def _amqtt(port: int, started: Callable[[str], None], host: str) -> None:
         loop.add_signal_handler(number, ended.set)
     await broker.start()
     try:
-        started(f"mqtt://{reached_at(host)}:{port}")
+        on_started(f"mqtt://{find_local_address(host)}:{port}")
         await ended.wait()
     finally:
         await broker.shutdown()
 
 
-def run_broker(kind: str, port: int, started: Callable[[str, str], None], host: str = HOST) -> None:
+def run_broker(
+    kind: str, port: int, on_started: Callable[[str, str], None], host: str = LOOPBACK_HOST
+) -> None:
     """Run a broker until SIGTERM or SIGINT; `started` gets its url and kind once it answers.
 
     Port 0: a free one.
@@ -186,7 +190,7 @@ def run_broker(kind: str, port: int, started: Callable[[str, str], None], host: 
     Raises ConfigError when the kind is not installed, LinkError when the port is taken.
     """
     kind = choose_kind(kind)
-    port = port or free_port()
+    port = port or find_free_port()
     check_port(port, host)
     run = run_mosquitto if kind == "mosquitto" else run_amqtt
-    run(port, lambda url: started(url, kind), host)
+    run(port, lambda url: on_started(url, kind), host)

@@ -20,16 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgefl.errors import ConfigError
-from edgefl.security.authority import AGGREGATOR, PUBLIC_MODE, WATCHER
+from edgefl.security.authority import AGGREGATOR_ID, PUBLIC_MODE, WATCHER_ID
 from edgefl.system.files import write_atomic
-from edgefl.system.host import total_memory_mb
+from edgefl.system.host import read_total_memory_mb
 from edgefl.wire import version1
-from edgefl.wire.topics import PREFIX
+from edgefl.wire.topics import TOPIC_PREFIX
 
 BROKER_ACCOUNT = "mosquitto"
 """The account that mosquitto's package makes."""
 MEMORY_SHARE = 0.5
-LEAST_MEMORY_MB = 64
+MIN_MEMORY_MB = 64
 UNKNOWN_MEMORY_MB = 1024
 TLS_MEMORY_MB = 256
 """What the buffers of the connections take beside what `memory_limit` counts: some 100 KB each."""
@@ -37,7 +37,7 @@ MAX_CONNECTIONS = 2000
 MAX_QUEUED_BYTES = 64 * 1024 * 1024
 """What may wait for one client. A chunk that is dropped is asked for again."""
 
-CONF = """# edgefl's broker. Start it with: mosquitto -c {directory}/mosquitto.conf
+CONF_TEMPLATE = """# edgefl's broker. Start it with: mosquitto -c {directory}/mosquitto.conf
 # The account that mosquitto changes to when root starts it. It reads server.key and no other secret file.
 user {user}
 per_listener_settings false
@@ -71,7 +71,7 @@ log_type warning
 log_type notice
 log_type information
 """  # noqa: E501
-ACL = """# Who may say what. %u is the user name, which is the certificate's common name.
+ACL_TEMPLATE = """# Who may say what. %u is the user name, which is the certificate's common name.
 user {aggregator}
 topic readwrite {prefix}/+/#
 # Who still speaks version 1 of the protocol is told to update.
@@ -114,7 +114,7 @@ pattern write {prefix}/+/device/%u/up/+/+
 pattern read {version1}/+/state
 pattern write {version1}/+/device/%u/status
 """  # noqa: E501
-UNIT = """# The account {user} runs the broker and reads server.key.
+BROKER_UNIT_TEMPLATE = """# The account {user} runs the broker and reads server.key.
 # The account {owner} ran `edgefl broker init`. It owns ca.key, aggregator.enrol and devices.json, and runs the aggregator and
 # `edgefl device enrol`. The broker needs none of these files and does not see them.
 [Unit]
@@ -159,12 +159,12 @@ AmbientCapabilities={capabilities}
 [Install]
 WantedBy=multi-user.target
 """  # noqa: E501
-HIDDEN = ("ca.key", "aggregator.enrol", "devices.json", "revoked.json", "route.key")
+HIDDEN_FILES = ("ca.key", "aggregator.enrol", "devices.json", "revoked.json", "route.key")
 """What the broker does not need. The first three are the authority, the aggregator and who is enrolled."""
 
 
 @dataclass(frozen=True)
-class Limits:
+class BrokerLimits:
     """What the broker may take of its machine.
 
     Attributes:
@@ -176,13 +176,15 @@ class Limits:
     connections: int = MAX_CONNECTIONS
 
 
-def default_limits() -> Limits:
+def choose_limits() -> BrokerLimits:
     """Return the limits for a broker on this machine: half of its memory."""
-    has = total_memory_mb() * 1e6 / 2**20
-    return Limits(max(LEAST_MEMORY_MB, int(MEMORY_SHARE * has)) if has == has else UNKNOWN_MEMORY_MB)
+    memory_mb = read_total_memory_mb() * 1e6 / 2**20
+    return BrokerLimits(
+        max(MIN_MEMORY_MB, int(MEMORY_SHARE * memory_mb)) if memory_mb == memory_mb else UNKNOWN_MEMORY_MB
+    )
 
 
-def choose_account(directory: Path, asked: str = "") -> str:
+def choose_account(directory: Path, requested: str = "") -> str:
     """Return the account that the broker runs as.
 
     Args:
@@ -195,30 +197,34 @@ def choose_account(directory: Path, asked: str = "") -> str:
         ConfigError: The account does not exist, cannot reach the directory, or this process may not give it
             the files.
     """
-    own = getpass.getuser()
-    if not asked:
-        can_change = os.getuid() == 0 and _exists(BROKER_ACCOUNT) and _can_reach(BROKER_ACCOUNT, directory)
-        return BROKER_ACCOUNT if can_change else own
-    if not _exists(asked):
-        raise ConfigError(
-            f"there is no account {asked!r} on this machine; make it, or name another with --user"
+    current = getpass.getuser()
+    if not requested:
+        can_change = (
+            os.getuid() == 0 and _has_account(BROKER_ACCOUNT) and _can_reach(BROKER_ACCOUNT, directory)
         )
-    if asked == own:
-        return own
+        return BROKER_ACCOUNT if can_change else current
+    if not _has_account(requested):
+        raise ConfigError(
+            f"there is no account {requested!r} on this machine; make it, or name another with --user"
+        )
+    if requested == current:
+        return current
     if os.getuid():
         raise ConfigError(
-            f"only root can give server.key to {asked!r}; run this as root, or leave --user out to run it as "
-            f"{own!r}"
+            f"only root can give server.key to {requested!r}; run this as root, or leave --user out to "
+            f"run it as "
+            f"{current!r}"
         )
-    if not _can_reach(asked, directory):
+    if not _can_reach(requested, directory):
         raise ConfigError(
-            f"{asked!r} cannot reach {directory}: a directory above it is closed to others; take one such as "
+            f"{requested!r} cannot reach {directory}: a directory above it is closed to others; take one "
+            f"such as "
             "/srv/edgefl"
         )
-    return asked
+    return requested
 
 
-def _exists(account: str) -> bool:
+def _has_account(account: str) -> bool:
     try:
         pwd.getpwnam(account)
     except KeyError:
@@ -246,7 +252,7 @@ def write_configuration(
     mosquitto: str,
     bind: str = "",
     user: str = "",
-    limits: Limits | None = None,
+    limits: BrokerLimits | None = None,
     authority: Path | None = None,
 ) -> None:
     """Write mosquitto.conf, acl, mosquitto.service and the folder of what the broker stores, and give the
@@ -263,17 +269,19 @@ def write_configuration(
     """
     directory = directory.resolve()
     owner = getpass.getuser()
-    limits = limits or default_limits()
+    limits = limits or choose_limits()
     user = user or owner
-    hidden = [directory / name for name in HIDDEN] + ([authority.resolve() / "ca.key"] if authority else [])
+    hidden = [directory / name for name in HIDDEN_FILES] + (
+        [authority.resolve() / "ca.key"] if authority else []
+    )
     (directory / "data").mkdir(mode=0o700, parents=True, exist_ok=True)
-    filled = {
+    values = {
         "directory": directory,
         "port": port,
         "bind": f" {bind}" if bind else "",
         "mosquitto": mosquitto,
-        "aggregator": AGGREGATOR,
-        "watcher": WATCHER,
+        "aggregator": AGGREGATOR_ID,
+        "watcher": WATCHER_ID,
         "user": user,
         "owner": owner,
         "memory_limit": limits.memory_mb * 2**20,
@@ -283,16 +291,20 @@ def write_configuration(
         "files": 2 * limits.connections,
         "inaccessible": "\n".join(f"InaccessiblePaths=-{path}" for path in hidden),
         "capabilities": "CAP_NET_BIND_SERVICE" if port < 1024 else "",
-        "prefix": PREFIX,
-        "version1": version1.PREFIX,
+        "prefix": TOPIC_PREFIX,
+        "version1": version1.OLD_TOPIC_PREFIX,
     }
-    for name, text in (("mosquitto.conf", CONF), ("acl", ACL), ("mosquitto.service", UNIT)):
-        write_atomic(directory / name, text.format(**filled).encode(), PUBLIC_MODE)
+    for name, text in (
+        ("mosquitto.conf", CONF_TEMPLATE),
+        ("acl", ACL_TEMPLATE),
+        ("mosquitto.service", BROKER_UNIT_TEMPLATE),
+    ):
+        write_atomic(directory / name, text.format(**values).encode(), PUBLIC_MODE)
     if user != owner:
-        _give(directory, user)
+        _grant_access(directory, user)
 
 
-def _give(directory: Path, account: str) -> None:
+def _grant_access(directory: Path, account: str) -> None:
     """Let an account read what the broker needs.
 
     It owns only what the broker stores: it can change neither keys nor access list.
@@ -304,11 +316,11 @@ def _give(directory: Path, account: str) -> None:
     os.chown(directory / "data", entry.pw_uid, entry.pw_gid)
 
 
-def knows_watcher(directory: Path) -> bool:
+def has_watcher_account(directory: Path) -> bool:
     """Return whether the access list of `edgefl broker init` there, maybe of an older version, has the
     account of monitors.
     """
     try:
-        return f"user {WATCHER}" in (directory / "acl").read_text().splitlines()
+        return f"user {WATCHER_ID}" in (directory / "acl").read_text().splitlines()
     except OSError:
         return True  # there is none: what is missing is said by who needs the keys

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import click
 
-from edgefl.system.logs import LogOptions, log_options
-from edgefl.system.progress import Telling
-from edgefl.system.signals import Stopped, stoppable
-from mqtt_broker.integrations.tool_options import Tools, check_tools, tool_options
+from edgefl.system.logs import LogOptions, add_log_options
+from edgefl.system.progress import Progress
+from edgefl.system.signals import Stopped, raise_on_signal
+from mqtt_broker.integrations.tool_options import ToolOptions, add_tool_options, check_tools
 
 VOUCHER_NOTICE_S = 14 * 86400.0
-OUT = click.option(
+OUT_OPTION = click.option(
     "--out", type=click.Path(path_type=Path), required=True, help="The --out of `edgefl aggregator start`."
 )
-CLIENTS = click.argument("client_ids", metavar="ID...", nargs=-1, required=True)
+CLIENTS_ARGUMENT = click.argument("client_ids", metavar="ID...", nargs=-1, required=True)
 
 
 @click.group(short_help="The service that leads a federation.")
@@ -57,8 +57,8 @@ def aggregator() -> None:
     help="The directory of `edgefl broker init`.",
 )
 @click.option("--fresh", is_flag=True, help="Begin anew although --out holds a federation.")
-@tool_options
-@log_options
+@add_tool_options
+@add_log_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; progress goes to stderr.")
 def start_aggregator(
     config: Path,
@@ -68,7 +68,7 @@ def start_aggregator(
     take_over: bool,
     security: Path | None,
     fresh: bool,
-    tools: Tools,
+    tools: ToolOptions,
     log_level: str,
     log_format: str,
     as_json: bool,
@@ -81,19 +81,23 @@ def start_aggregator(
     Example: edgefl aggregator start --config federation.toml --broker mqtt://192.168.1.10:1883 --out run-1
     """
     from edgefl.config import load_config
-    from edgefl.loggers import about_run, open_logs
-    from edgefl.loggers.scalars import round_scalars
+    from edgefl.loggers import describe_run, open_logs
+    from edgefl.loggers.scalars import extract_round_scalars
+    from edgefl.security.enrolled_devices import list_ending_vouchers
     from edgefl.security.enrolment import load_enrolment
-    from edgefl.security.register import ending_vouchers
     from edgefl.server.config_check import check_config
     from edgefl.storage.aggregator_directory import AggregatorFiles
     from edgefl.wire.messages import Summary
-    from edgefl.wire.url import parse_urls, without_password
-    from mqtt_broker.aggregator.journal import holds_federation, make_private
-    from mqtt_broker.aggregator.plan_source import build_in_child, differing_options, open_plan
+    from edgefl.wire.url import hide_password, parse_urls
+    from mqtt_broker.aggregator.journal import has_federation, make_private_directory
+    from mqtt_broker.aggregator.plan_source import (
+        build_plan_in_child,
+        list_differing_options,
+        open_built_plan,
+    )
     from mqtt_broker.aggregator.service import LOGGER, Aggregator
     from mqtt_broker.broker.access_list import check_access_list
-    from mqtt_broker.integrations.observer import observed
+    from mqtt_broker.integrations.observer import serve_tools
 
     settings = load_config(config)
     check_tools(tools, settings)
@@ -102,11 +106,11 @@ def start_aggregator(
     url = url or (load_enrolment(security / "aggregator.enrol").broker if security else settings.broker)
     parse_urls(url)
     out = out or Path(f"{settings.name}-out")
-    resumed = holds_federation(out) and not fresh
+    resumed = has_federation(out) and not fresh
     warnings = () if resumed else check_config(settings)
-    make_private(out)
+    make_private_directory(out)
     log_settings = LogOptions(log_level, log_format)
-    with Telling(log=log_settings, log_fields={"federation": settings.name}) as progress, stoppable():
+    with Progress(log=log_settings, log_fields={"federation": settings.name}) as progress, raise_on_signal():
         for warning in warnings:
             LOGGER.warning(warning)
         try:
@@ -115,19 +119,19 @@ def start_aggregator(
                 plan = AggregatorFiles(out).plan
             elif plan is None:
                 plan = AggregatorFiles(out).plan
-                progress.at("looking for the broker")
+                progress.update_live("looking for the broker")
                 _check_broker(url, security)
                 building = f"building the plan ({settings.model.name}, {settings.algorithm})"
                 LOGGER.info(building)
-                progress.at(building)
-                build_in_child(config, plan)
-            made, initial = open_plan(plan, settings)
-            for line in differing_options(made.spec, settings) if differing else ():
+                progress.update_live(building)
+                build_plan_in_child(config, plan)
+            built_plan, initial = open_built_plan(plan, settings)
+            for line in list_differing_options(built_plan.spec, settings) if differing else ():
                 LOGGER.warning(line)
-            progress.at("")
-            LOGGER.info(f"plan {made.id[:8]}; federation {settings.name!r} at {without_password(url)}")
+            progress.update_live("")
+            LOGGER.info(f"plan {built_plan.id[:8]}; federation {settings.name!r} at {hide_password(url)}")
             if security and settings.privacy.secure_aggregation:
-                ending = ending_vouchers(security, time.time() + VOUCHER_NOTICE_S)
+                ending = list_ending_vouchers(security, time.time() + VOUCHER_NOTICE_S)
                 if ending:
                     named = ", ".join(ending) if len(ending) <= 5 else f"{', '.join(ending[:5])} and others"
                     LOGGER.warning(
@@ -140,20 +144,22 @@ def start_aggregator(
                     settings.name,
                     key=str(out.resolve()),
                     resumed=resumed,
-                    about=about_run(settings),
+                    about=describe_run(settings),
                 ) as log,
-                observed(tools, url, settings.name, security),
+                serve_tools(tools, url, settings.name, security),
             ):
 
-                def closed(summary: Summary) -> None:
-                    log(summary.round, round_scalars(asdict(summary)))
+                def log_round(summary: Summary) -> None:
+                    log(summary.round, extract_round_scalars(asdict(summary)))
 
-                leading = Aggregator(settings, made, initial, out, security, progress.at, closed)
-                result = leading.run(url, take_over=take_over, fresh=fresh)
+                service = Aggregator(
+                    settings, built_plan, initial, out, security, progress.update_live, log_round
+                )
+                result = service.run(url, take_over=take_over, fresh=fresh)
                 log.write_verdict(settings.rounds + 1, result["verdict"])
         except Stopped as stopped:
             LOGGER.info("stopped")
-            if stopped.by_person:  # a service manager's SIGTERM is no failure
+            if stopped.is_interrupt:  # a service manager's SIGTERM is no failure
                 raise click.Abort from None
             return
     if as_json:
@@ -162,16 +168,16 @@ def start_aggregator(
 
 def _check_broker(url: str, security: Path | None) -> None:
     """Raise LinkError when no broker is there: before the plan is built, which takes many seconds."""
-    from edgefl.security.enrolment import load_enrolment, tls_context
+    from edgefl.security.enrolment import load_enrolment, make_tls_context
     from edgefl.transport.link import Link
 
-    context = tls_context(load_enrolment(security / "aggregator.enrol")) if security else None
+    context = make_tls_context(load_enrolment(security / "aggregator.enrol")) if security else None
     Link(url, f"edgefl-aggregator-probe-{secrets.token_hex(4)}", context=context).close(1.0)
 
 
 @aggregator.command(short_help="Leave clients out of the rounds to come.")
-@OUT
-@CLIENTS
+@OUT_OPTION
+@CLIENTS_ARGUMENT
 def pause(out: Path, client_ids: tuple[str, ...]) -> None:
     """Pause clients: each finishes the task that it has, and is chosen for no other, the last phase's
     included, until it is resumed.
@@ -188,8 +194,8 @@ def pause(out: Path, client_ids: tuple[str, ...]) -> None:
 
 
 @aggregator.command(short_help="Let clients take part again.")
-@OUT
-@CLIENTS
+@OUT_OPTION
+@CLIENTS_ARGUMENT
 def resume(out: Path, client_ids: tuple[str, ...]) -> None:
     """End the pauses of `edgefl aggregator pause`.
 
@@ -202,15 +208,15 @@ def resume(out: Path, client_ids: tuple[str, ...]) -> None:
 
 
 @aggregator.command(short_help="Which clients are paused.")
-@OUT
+@OUT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def status(out: Path, as_json: bool) -> None:
     """Say which clients are paused in this directory.
 
     Example: edgefl aggregator status --out kitchen
     """
-    from mqtt_broker.aggregator.pauses import check_directory, paused_clients
+    from mqtt_broker.aggregator.pauses import check_directory, read_paused_clients
 
     check_directory(out)
-    paused = sorted(paused_clients(out))
+    paused = sorted(read_paused_clients(out))
     click.echo(json.dumps({"paused": paused}) if as_json else f"paused: {', '.join(paused) or 'nobody'}")

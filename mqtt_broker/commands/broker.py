@@ -7,7 +7,7 @@ import click
 
 from mqtt_broker.commands.examples import examples
 
-CA = click.option(
+CA_OPTION = click.option(
     "--ca",
     type=click.Path(path_type=Path, file_okay=False),
     help="The directory of ca.key  [default: that of the other keys]",
@@ -46,18 +46,18 @@ def start_broker(port: int, kind: str, bind: str, as_json: bool) -> None:
 
     Example: edgefl broker start --bind 0.0.0.0
     """
-    from mqtt_broker.broker.dev_broker import HOST, run_broker
+    from mqtt_broker.broker.dev_broker import LOOPBACK_HOST, run_broker
 
-    if bind != HOST:
+    if bind != LOOPBACK_HOST:
         click.echo(
             f"who reaches {bind} may read and write all of it; keys for each board: edgefl broker init",
             err=True,
         )
 
-    def started(url: str, chosen: str) -> None:
+    def print_url(url: str, chosen: str) -> None:
         click.echo(json.dumps({"url": url, "kind": chosen}) if as_json else f"{url} ({chosen})")
 
-    run_broker(kind, port, started, bind)
+    run_broker(kind, port, print_url, bind)
 
 
 @broker.command("init", short_help="Keys and configuration of a broker for real boards.")
@@ -80,7 +80,7 @@ def start_broker(port: int, kind: str, bind: str, as_json: bool) -> None:
     show_default=True,
     help="How long certificates of broker and aggregator count.",
 )
-@CA
+@CA_OPTION
 @click.option(
     "--user",
     default="",
@@ -111,18 +111,18 @@ def init_broker(
 
     Example: edgefl broker init broker --host aggregator.local
     """
-    from edgefl.security.authority import create
+    from edgefl.security.authority import create_key_directory
     from mqtt_broker.broker.dev_broker import find_mosquitto
     from mqtt_broker.broker.mosquitto_config import (
-        Limits,
+        BrokerLimits,
         choose_account,
-        default_limits,
+        choose_limits,
         write_configuration,
     )
 
     account = choose_account(directory, user)
-    limits = Limits(memory_mb) if memory_mb else default_limits()
-    create(directory, hosts, port, days, ca)
+    limits = BrokerLimits(memory_mb) if memory_mb else choose_limits()
+    create_key_directory(directory, hosts, port, days, ca)
     write_configuration(directory, port, find_mosquitto() or "/usr/sbin/mosquitto", bind, account, limits, ca)
     if account == "root":
         click.echo(
@@ -176,7 +176,7 @@ def init_broker(
     show_default=True,
     help="How long its certificate counts.",
 )
-@CA
+@CA_OPTION
 def watcher(security: Path, out: Path, days: int, ca: Path | None) -> None:
     """Write one file for monitors: whoever has it may read what is said of rounds and devices, no model and
     no update, and write nothing.
@@ -188,11 +188,11 @@ def watcher(security: Path, out: Path, days: int, ca: Path | None) -> None:
     from edgefl.errors import ConfigError
     from edgefl.security.authority import enrol_watcher
     from edgefl.security.enrolment import save_enrolment
-    from mqtt_broker.broker.mosquitto_config import knows_watcher
+    from mqtt_broker.broker.mosquitto_config import has_watcher_account
 
     if out.exists():
         raise ConfigError(f"{out} is there already; give another -o, or remove it")
-    if not knows_watcher(security):
+    if not has_watcher_account(security):
         raise ConfigError(
             f"{security / 'acl'} has no account for watchers; copy that part from the acl that `edgefl "
             "broker init` makes anew"
@@ -210,7 +210,7 @@ def watcher(security: Path, out: Path, days: int, ca: Path | None) -> None:
     show_default=True,
     help="The directory of `edgefl broker init`.",
 )
-@CA
+@CA_OPTION
 @click.option(
     "--days",
     type=click.IntRange(1, 3650),
@@ -229,9 +229,9 @@ def vouch(security: Path, ca: Path | None, days: int, as_json: bool) -> None:
 
     Example: edgefl broker vouch --security broker --days 90
     """
-    from edgefl.security.authority import vouch_again
+    from edgefl.security.authority import renew_vouchers
 
-    ids = vouch_again(security, days, ca)
+    ids = renew_vouchers(security, days, ca)
     click.echo(
         json.dumps({"devices": ids, "days": days})
         if as_json

@@ -11,7 +11,7 @@ import click
 
 from edgefl.errors import ConfigError, StateError
 
-ABOUT = {
+EXAMPLE_DESCRIPTIONS = {
     "grafana/edgefl.json": "a dashboard: import it, or have Grafana load it from its folder of dashboards",
     "grafana/provisioning/dashboards/edgefl.yml": "tells Grafana which folder that is",
     "grafana/provisioning/datasources/edgefl.yml": "tells Grafana where Prometheus is",
@@ -21,17 +21,19 @@ ABOUT = {
 }
 
 
-def _texts(place: Traversable, below: str = "") -> dict[str, str]:
-    found: dict[str, str] = {}
-    for each in place.iterdir():
-        name = below + each.name
-        found |= _texts(each, f"{name}/") if each.is_dir() else {name: each.read_text(encoding="utf-8")}
-    return dict(sorted(found.items()))
+def _read_texts(directory: Traversable, prefix: str = "") -> dict[str, str]:
+    texts: dict[str, str] = {}
+    for entry in directory.iterdir():
+        name = prefix + entry.name
+        texts |= (
+            _read_texts(entry, f"{name}/") if entry.is_dir() else {name: entry.read_text(encoding="utf-8")}
+        )
+    return dict(sorted(texts.items()))
 
 
-def example_texts() -> dict[str, str]:
+def read_examples() -> dict[str, str]:
     """Return the text of each example by its path below the directory."""
-    return _texts(files("mqtt_broker.integrations") / "examples")
+    return _read_texts(files("mqtt_broker.integrations") / "examples")
 
 
 def write_examples(directory: Path) -> list[Path]:
@@ -39,10 +41,12 @@ def write_examples(directory: Path) -> list[Path]:
 
     ConfigError when one of them is there already, StateError when the disk does not take it.
     """
-    targets = {directory / name: text for name, text in example_texts().items()}
-    there = [path for path in targets if path.exists()]
-    if there:
-        raise ConfigError(f"{there[0]} is there already, and you may have changed it; give another directory")
+    targets = {directory / name: text for name, text in read_examples().items()}
+    existing = [path for path in targets if path.exists()]
+    if existing:
+        raise ConfigError(
+            f"{existing[0]} is there already, and you may have changed it; give another directory"
+        )
     try:
         for path, text in targets.items():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,4 +71,4 @@ def examples(directory: Path, as_json: bool) -> None:
         click.echo(json.dumps([str(path) for path in paths]))
         return
     for path in paths:
-        click.echo(f"{path}: {ABOUT[path.relative_to(directory).as_posix()]}")
+        click.echo(f"{path}: {EXAMPLE_DESCRIPTIONS[path.relative_to(directory).as_posix()]}")

@@ -14,34 +14,36 @@ from typing import Any
 from edgefl import __version__
 from edgefl.errors import WireError
 from edgefl.transport.link import Message
-from edgefl.wire.messages import STOPPED, Status
+from edgefl.wire.messages import STOPPED_PHASE, Status
 from edgefl.wire.strict_json import decode_json
-from edgefl.wire.topics import Topics, parse_topic
-from mqtt_broker.integrations.tool_options import PREFIX
+from edgefl.wire.topics import FederationTopics, parse_topic
+from mqtt_broker.integrations.tool_options import DISCOVERY_PREFIX
 
 ORIGIN = {"name": "edgefl", "sw_version": __version__}
 MAX_BOARDS = 10_000
 # `value_json.values` would be the method of a dict. An empty string leaves an entity as it is: a figure that
 # a message lacks is no news.
-VALUE = "{%% set a = value_json['values'].get('%s') %%}{{ '' if a is none else %s }}"
-ACCURACY = (
+METRIC_TEMPLATE = "{%% set a = value_json['values'].get('%s') %%}{{ '' if a is none else %s }}"
+ACCURACY_TEMPLATE = (
     "{% set v = value_json['values'] %}{% set a = v.get('accuracy_shipped') if 'accuracy_shipped' in v "
     "else v.get('accuracy') %}{{ '' if a is none else (100 * a) | round(1) }}"
 )
-FIELD = "{{ '' if value_json.%s is none else value_json.%s | round(%d) }}"
-SHARE = "{{ '' if value_json.%s is none else (100 * value_json.%s) | round(1) }}"
+FIELD_TEMPLATE = "{{ '' if value_json.%s is none else value_json.%s | round(%d) }}"
+SHARE_TEMPLATE = "{{ '' if value_json.%s is none else (100 * value_json.%s) | round(1) }}"
 # Home Assistant ignores an empty text, and makes of None a number that is unknown.
-VERDICT_MEAN = "{%% set a = value_json.means.get('%s') %%}{{ 'None' if a is none else (100 * a) | round(1) }}"
-VERDICT_STATE = (
+VERDICT_MEAN_TEMPLATE = (
+    "{%% set a = value_json.means.get('%s') %%}{{ 'None' if a is none else (100 * a) | round(1) }}"
+)
+VERDICT_STATE_TEMPLATE = (
     "{% if value_json.better + value_json.as_good + value_json.worse %}{{ value_json.better }} better, "
     "{{ value_json.as_good }} as good, {{ value_json.worse }} worse{% else %}not compared{% endif %}"
 )
-VERDICT_ATTRIBUTES = (
+VERDICT_ATTRIBUTES_TEMPLATE = (
     "{{ {'sentence': value_json.sentence, 'devices': value_json.devices, 'better': value_json.better, "
     "'as_good': value_json.as_good, 'worse': value_json.worse, 'gain_points': value_json.gain_points} "
     "| tojson }}"
 )
-VERDICT_MEANS = {
+VERDICT_MEAN_NAMES = {
     "local": "Accuracy alone",
     "federated": "Accuracy federated",
     "shipped": "Accuracy shipped",
@@ -49,10 +51,10 @@ VERDICT_MEANS = {
 }
 """Names of the entities of a verdict's means, by figure."""
 PERCENT = {"unit_of_measurement": "%", "state_class": "measurement"}
-MEASURED = {"state_class": "measurement"}
+MEASUREMENT = {"state_class": "measurement"}
 
 
-def node_id(federation: str) -> str:
+def make_node_id(federation: str) -> str:
     """Return a federation's segment in discovery topics: of letters, digits, - and _ only.
 
     Names are lower case, so D for . is unique.
@@ -60,14 +62,14 @@ def node_id(federation: str) -> str:
     return f"edgefl_{federation.replace('.', 'D')}"
 
 
-def federation_entities(federation: str, prefix: str = PREFIX) -> dict[str, dict[str, Any]]:
+def make_federation_entities(federation: str, prefix: str = DISCOVERY_PREFIX) -> dict[str, dict[str, Any]]:
     """Return the discovery message of each of a federation's entities by topic.
 
     They are phase, round, loss, accuracy, clients in the round, and the verdict with its mean accuracies.
     """
-    topics = Topics(federation)
+    topics = FederationTopics(federation)
     summary = f"{topics.root}/round/+/summary"
-    phase = f"{{{{ 'offline' if value_json.phase == '{STOPPED}' else 'online' }}}}"
+    phase = f"{{{{ 'offline' if value_json.phase == '{STOPPED_PHASE}' else 'online' }}}}"
     led = {"availability": [{"topic": topics.state, "value_template": phase}]}
     entities: dict[str, dict[str, Any]] = {
         "phase": {
@@ -80,51 +82,51 @@ def federation_entities(federation: str, prefix: str = PREFIX) -> dict[str, dict
             "name": "Round",
             "state_topic": topics.state,
             "value_template": "{{ value_json.round }}",
-            **MEASURED,
+            **MEASUREMENT,
             **led,
         },
         "cohort": {
             "name": "Cohort",
             "state_topic": topics.state,
             "value_template": "{{ value_json.cohort_size }}",
-            **MEASURED,
+            **MEASUREMENT,
             **led,
         },
         "loss": {
             "name": "Loss",
             "state_topic": summary,
-            "value_template": FIELD % ("loss", "loss", 4),
-            **MEASURED,
+            "value_template": FIELD_TEMPLATE % ("loss", "loss", 4),
+            **MEASUREMENT,
         },
         "accuracy": {
             "name": "Accuracy",
             "state_topic": summary,
-            "value_template": SHARE % (("accuracy_mean",) * 2),
+            "value_template": SHARE_TEMPLATE % (("accuracy_mean",) * 2),
             **PERCENT,
         },
         "updates": {
             "name": "Updates",
             "state_topic": summary,
             "value_template": "{{ value_json.updates }}",
-            **MEASURED,
+            **MEASUREMENT,
         },
     }
     entities["verdict"] = {
         "name": "Verdict",
         "state_topic": topics.verdict,
-        "value_template": _once_ended(VERDICT_STATE, "not ended"),
+        "value_template": _wrap_verdict_template(VERDICT_STATE_TEMPLATE, "not ended"),
         "json_attributes_topic": topics.verdict,
-        "json_attributes_template": _once_ended(VERDICT_ATTRIBUTES, "{}"),
+        "json_attributes_template": _wrap_verdict_template(VERDICT_ATTRIBUTES_TEMPLATE, "{}"),
         "icon": "mdi:scale-balance",
     }
-    for figure, name in VERDICT_MEANS.items():
+    for figure, name in VERDICT_MEAN_NAMES.items():
         entities[f"verdict_{figure}"] = {
             "name": name,
             "state_topic": topics.verdict,
-            "value_template": _once_ended(VERDICT_MEAN % figure, "None"),
+            "value_template": _wrap_verdict_template(VERDICT_MEAN_TEMPLATE % figure, "None"),
             **PERCENT,
         }
-    node = node_id(federation)
+    node = make_node_id(federation)
     device = {
         "identifiers": [node],
         "name": f"edgefl {federation}",
@@ -132,54 +134,59 @@ def federation_entities(federation: str, prefix: str = PREFIX) -> dict[str, dict
         "model": "federation",
     }
     return {
-        f"{prefix}/sensor/{node}/{key}/config": _entity(f"{node}_{key}", device, each)
-        for key, each in entities.items()
+        f"{prefix}/sensor/{node}/{key}/config": _make_entity(f"{node}_{key}", device, fields)
+        for key, fields in entities.items()
     }
 
 
-def board_entities(
-    federation: str, client_id: str, version: str, prefix: str = PREFIX
+def make_board_entities(
+    federation: str, client_id: str, version: str, prefix: str = DISCOVERY_PREFIX
 ) -> dict[str, dict[str, Any]]:
     """Return the discovery message of each of a board's entities by topic: online, accuracy, loss, round,
     temperature, memory.
 
     What it measured of its model stays when it goes offline; what it says of itself is not available then.
     """
-    topics = Topics(federation)
-    node = node_id(federation)
-    status = topics.device(client_id, "status")
-    metrics = topics.device(client_id, "metrics")
+    topics = FederationTopics(federation)
+    node = make_node_id(federation)
+    status = topics.format_device(client_id, "status")
+    metrics = topics.format_device(client_id, "metrics")
     online = "{{ 'online' if value_json.online else 'offline' }}"
     present = {"availability": [{"topic": status, "value_template": online}], "entity_category": "diagnostic"}
     sensors: dict[str, dict[str, Any]] = {
-        "accuracy": {"name": "Accuracy", "value_template": ACCURACY, "icon": "mdi:bullseye-arrow", **PERCENT},
-        "accuracy_int8": {
-            "name": "Accuracy int8",
-            "value_template": VALUE % ("accuracy_shipped_int8", "(100 * a) | round(1)"),
+        "accuracy": {
+            "name": "Accuracy",
+            "value_template": ACCURACY_TEMPLATE,
+            "icon": "mdi:bullseye-arrow",
             **PERCENT,
         },
-        "loss": {"name": "Loss", "value_template": VALUE % ("loss", "a | round(4)"), **MEASURED},
-        "round": {"name": "Round", "value_template": "{{ value_json.round }}", **MEASURED},
+        "accuracy_int8": {
+            "name": "Accuracy int8",
+            "value_template": METRIC_TEMPLATE % ("accuracy_shipped_int8", "(100 * a) | round(1)"),
+            **PERCENT,
+        },
+        "loss": {"name": "Loss", "value_template": METRIC_TEMPLATE % ("loss", "a | round(4)"), **MEASUREMENT},
+        "round": {"name": "Round", "value_template": "{{ value_json.round }}", **MEASUREMENT},
         "temperature": {
             "name": "Temperature",
-            "value_template": FIELD % ("temperature_c", "temperature_c", 1),
+            "value_template": FIELD_TEMPLATE % ("temperature_c", "temperature_c", 1),
             "device_class": "temperature",
             "unit_of_measurement": "°C",
-            **MEASURED,
+            **MEASUREMENT,
             **present,
         },
         "memory": {
             "name": "Memory",
-            "value_template": FIELD % ("rss_mb", "rss_mb", 1),
+            "value_template": FIELD_TEMPLATE % ("rss_mb", "rss_mb", 1),
             "device_class": "data_size",
             "unit_of_measurement": "MB",
-            **MEASURED,
+            **MEASUREMENT,
             **present,
         },
     }
     entities = {
-        f"{prefix}/sensor/{node}/{client_id}_{key}/config": (key, {"state_topic": metrics, **each})
-        for key, each in sensors.items()
+        f"{prefix}/sensor/{node}/{client_id}_{key}/config": (key, {"state_topic": metrics, **fields})
+        for key, fields in sensors.items()
     }
     entities[f"{prefix}/binary_sensor/{node}/{client_id}_online/config"] = (
         "online",
@@ -200,17 +207,18 @@ def board_entities(
         "via_device": node,
     }
     return {
-        topic: _entity(f"{node} {client_id}_{key}", device, each) for topic, (key, each) in entities.items()
+        topic: _make_entity(f"{node} {client_id}_{key}", device, fields)
+        for topic, (key, fields) in entities.items()
     }
 
 
-def _once_ended(template: str, before: str) -> str:
+def _wrap_verdict_template(template: str, before: str) -> str:
     """Return a template of a verdict's message, which is empty until the federation has ended."""
     return f"{{% if value_json is defined %}}{template}{{% else %}}{before}{{% endif %}}"
 
 
-def _entity(unique_id: str, device: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    return {"unique_id": unique_id, **own, "device": device, "origin": ORIGIN}
+def _make_entity(unique_id: str, device: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    return {"unique_id": unique_id, **fields, "device": device, "origin": ORIGIN}
 
 
 class Announcer:
@@ -219,12 +227,14 @@ class Announcer:
     `is_out`: whether a board was revoked; its entities are taken away.
     """
 
-    def __init__(self, federation: str, prefix: str, is_out: Callable[[str], bool]) -> None:
+    def __init__(self, federation: str, prefix: str, is_revoked: Callable[[str], bool]) -> None:
         self._federation = federation
         self._prefix = prefix
-        self._is_out = is_out
-        self._boards: dict[str, dict[str, dict[str, Any]]] = {"": federation_entities(federation, prefix)}
-        self._told: dict[str, bool] = {}
+        self._is_revoked = is_revoked
+        self._boards: dict[str, dict[str, dict[str, Any]]] = {
+            "": make_federation_entities(federation, prefix)
+        }
+        self._announced: dict[str, bool] = {}
         self._versions: dict[str, str] = {}
 
     def take(self, topic: str, payload: bytes, now_s: float) -> None:
@@ -240,30 +250,34 @@ class Announcer:
         if client_id in self._versions and self._versions[client_id] == status.version:
             return
         self._versions[client_id] = status.version
-        self._boards[client_id] = board_entities(self._federation, client_id, status.version, self._prefix)
-        self._told.pop(client_id, None)
+        self._boards[client_id] = make_board_entities(
+            self._federation, client_id, status.version, self._prefix
+        )
+        self._announced.pop(client_id, None)
 
-    def due(self) -> Iterator[Message]:
+    def collect_due(self) -> Iterator[Message]:
         """Return what is to be published now: boards that are new or have another version, and empty messages
         for who was revoked.
         """
         for client_id, entities in self._boards.items():
-            out = bool(client_id) and self._is_out(client_id)
-            if self._told.get(client_id) != out:
-                yield from (_retained(topic, None if out else entity) for topic, entity in entities.items())
-                self._told[client_id] = out
+            is_removed = bool(client_id) and self._is_revoked(client_id)
+            if self._announced.get(client_id) != is_removed:
+                yield from (
+                    _make_message(topic, None if is_removed else entity) for topic, entity in entities.items()
+                )
+                self._announced[client_id] = is_removed
 
-    def again(self) -> None:
+    def reset(self) -> None:
         """Forget what was published: the broker may have been restarted."""
-        self._told.clear()
+        self._announced.clear()
 
-    def withdrawn(self) -> Iterator[Message]:
+    def withdraw(self) -> Iterator[Message]:
         """Return the messages that take every entity away."""
         for entities in self._boards.values():
-            yield from (_retained(topic, None) for topic in entities)
+            yield from (_make_message(topic, None) for topic in entities)
 
 
-def _retained(topic: str, entity: dict[str, Any] | None) -> Message:
+def _make_message(topic: str, entity: dict[str, Any] | None) -> Message:
     return Message(
         topic,
         b"" if entity is None else json.dumps(entity, ensure_ascii=False, separators=(",", ":")).encode(),

@@ -13,26 +13,26 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from edgefl.algorithms import DONE
+from edgefl.algorithms import PHASE_DONE
 from edgefl.errors import LinkError, WireError
-from edgefl.monitor.view import subscriptions
-from edgefl.security.enrolment import load_enrolment, tls_context
-from edgefl.security.trust import Enrolments
+from edgefl.monitor.view import list_view_subscriptions
+from edgefl.security.enrolment import load_enrolment, make_tls_context
+from edgefl.security.trust import DeviceKeys
 from edgefl.transport.link import Connected, Link, Message
 from edgefl.wire.messages import State
 from edgefl.wire.strict_json import decode_json
-from edgefl.wire.topics import Topics
+from edgefl.wire.topics import FederationTopics
 from mqtt_broker.integrations.home_assistant import Announcer
-from mqtt_broker.integrations.tool_options import Tools
+from mqtt_broker.integrations.tool_options import ToolOptions
 
 LOGGER = logging.getLogger("edgefl.observer")
-DUE_S = 1.0
-END_S = 10.0
-LAST_SCRAPE_S = 70.0
+ANNOUNCE_INTERVAL_S = 1.0
+END_WAIT_S = 10.0
+LAST_SCRAPE_WAIT_S = 70.0
 """Longest wait for a last scrape. Prometheus asks once a minute unless its configuration says otherwise."""
 
 
-class Part(Protocol):
+class MessageListener(Protocol):
     """What is told of every message."""
 
     def take(self, topic: str, payload: bytes, now_s: float) -> None:
@@ -46,14 +46,14 @@ class Observer(threading.Thread):
         self,
         link: Link,
         federation: str,
-        parts: list[Part],
+        listeners: list[MessageListener],
         announcer: Announcer | None,
     ) -> None:
         super().__init__(name="edgefl-observer", daemon=True)
         self._link = link
-        self._parts = parts
+        self._listeners = listeners
         self._announcer = announcer
-        self._state = Topics(federation).state
+        self._state = FederationTopics(federation).state
         self._phase = ""
         self._stop_by = float("inf")
         self._due = 0.0
@@ -62,30 +62,30 @@ class Observer(threading.Thread):
         """Hear, and publish what is due."""
         try:
             while time.monotonic() < self._stop_by and not (
-                self._stop_by < float("inf") and self._phase == DONE
+                self._stop_by < float("inf") and self._phase == PHASE_DONE
             ):
-                self._hear(self._link.get(0.2))
+                self._handle(self._link.get(0.2))
             self._announce()  # of a federation that was shorter than DUE_S
         except LinkError as error:
             LOGGER.error(f"other tools receive nothing any more: {error}")
 
-    def _hear(self, event: Message | Connected | None) -> None:
+    def _handle(self, event: Message | Connected | None) -> None:
         if isinstance(event, Message):
-            for part in self._parts:
-                part.take(event.topic, event.payload, time.time())
+            for listener in self._listeners:
+                listener.take(event.topic, event.payload, time.time())
             if event.topic == self._state and event.payload:
                 try:
                     self._phase = decode_json(State, event.payload).phase
                 except WireError:
                     return
         elif isinstance(event, Connected) and self._announcer:
-            self._announcer.again()
+            self._announcer.reset()
         if (now := time.monotonic()) >= self._due:
-            self._due = now + DUE_S
+            self._due = now + ANNOUNCE_INTERVAL_S
             self._announce()
 
     def _announce(self) -> None:
-        for message in self._announcer.due() if self._announcer else ():
+        for message in self._announcer.collect_due() if self._announcer else ():
             self._link.publish(message.topic, message.payload, retain=True)
 
     def stop(self, *, ended: bool, clear: bool) -> None:
@@ -93,16 +93,16 @@ class Observer(threading.Thread):
 
         Then `clear` takes all entities away.
         """
-        self._stop_by = time.monotonic() + (END_S if ended else 0.0)
+        self._stop_by = time.monotonic() + (END_WAIT_S if ended else 0.0)
         self.join()
         if ended and clear and self._announcer:
-            for message in self._announcer.withdrawn():
+            for message in self._announcer.withdraw():
                 self._link.publish(message.topic, message.payload, retain=True)
         self._link.close()
 
 
 @contextmanager
-def observed(tools: Tools, broker: str, federation: str, security: Path | None) -> Iterator[None]:
+def serve_tools(tools: ToolOptions, broker: str, federation: str, security: Path | None) -> Iterator[None]:
     """Serve the tools that are asked for while a federation is led.
 
     Metrics that were scraped before are served until they are scraped once more, with the end of the
@@ -114,30 +114,32 @@ def observed(tools: Tools, broker: str, federation: str, security: Path | None) 
         yield
         return
     with ExitStack() as stack:
-        parts = list[Part]()
-        announcer = figures = None
+        listeners = list[MessageListener]()
+        announcer = metrics = None
         if tools.home_assistant:
-            announcer = Announcer(federation, tools.home_assistant, _is_out(security))
-            parts.append(announcer)
+            announcer = Announcer(federation, tools.home_assistant, _make_revocation_check(security))
+            listeners.append(announcer)
         if tools.metrics_port is not None:
-            from mqtt_broker.integrations.prometheus import Figures, serve
+            from mqtt_broker.integrations.prometheus import FederationMetrics, serve_metrics
 
-            figures = Figures(federation)
-            parts.append(figures)
-            url = stack.enter_context(serve(figures, tools.metrics_host, tools.metrics_port))
+            metrics = FederationMetrics(federation)
+            listeners.append(metrics)
+            url = stack.enter_context(serve_metrics(metrics, tools.metrics_host, tools.metrics_port))
             LOGGER.info(f"metrics at {url}")
-        context = tls_context(load_enrolment(security / "aggregator.enrol")) if security else None
+        context = make_tls_context(load_enrolment(security / "aggregator.enrol")) if security else None
         link = Link(broker, f"edgefl-observer-{secrets.token_hex(8)}", context=context)
-        observer = Observer(link, federation, parts, announcer)
-        topics = Topics(federation)
-        wanted = (
-            {topics.state: 1, topics.device("+", "status"): 1}
+        observer = Observer(link, federation, listeners, announcer)
+        topics = FederationTopics(federation)
+        qos_by_topic = (
+            {topics.state: 1, topics.format_device("+", "status"): 1}
             if tools.metrics_port is None
-            else subscriptions(federation)
+            else list_view_subscriptions(federation)
         )
         try:
-            for qos in sorted(set(wanted.values()), reverse=True):
-                link.subscribe(*(topic for topic, each in wanted.items() if each == qos), qos=qos)
+            for qos in sorted(set(qos_by_topic.values()), reverse=True):
+                link.subscribe(
+                    *(topic for topic, topic_qos in qos_by_topic.items() if topic_qos == qos), qos=qos
+                )
             observer.start()
             yield
         except BaseException:
@@ -147,21 +149,21 @@ def observed(tools: Tools, broker: str, federation: str, security: Path | None) 
                 link.close()
             raise
         observer.stop(ended=True, clear=tools.clear)
-        if figures and figures.awaits_scrape():
-            LOGGER.info(f"waiting for a last scrape of the metrics, {LAST_SCRAPE_S:.0f} s at most")
-            figures.wait_for_scrape(LAST_SCRAPE_S)
+        if metrics and metrics.is_awaiting_scrape():
+            LOGGER.info(f"waiting for a last scrape of the metrics, {LAST_SCRAPE_WAIT_S:.0f} s at most")
+            metrics.wait_for_scrape(LAST_SCRAPE_WAIT_S)
 
 
-def _is_out(security: Path | None) -> Callable[[str], bool]:
+def _make_revocation_check(security: Path | None) -> Callable[[str], bool]:
     if security is None:
         return lambda client_id: False
-    enrolments = Enrolments(security)
+    enrolments = DeviceKeys(security)
 
-    def is_out(client_id: str) -> bool:
+    def is_revoked(client_id: str) -> bool:
         try:
-            enrolments.key_of(client_id)
+            enrolments.find_key(client_id)
         except WireError:
             return True
         return False
 
-    return is_out
+    return is_revoked

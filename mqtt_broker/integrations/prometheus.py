@@ -12,17 +12,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from edgefl.algorithms import DONE
+from edgefl.algorithms import PHASE_DONE
 from edgefl.errors import ConfigError, WireError
-from edgefl.monitor.device_activity import WORDS
-from edgefl.monitor.view import View, snapshot
-from edgefl.system.format import printable
-from edgefl.verdict import comparison_counts
+from edgefl.monitor.device_activity import ACTIVITY_KINDS
+from edgefl.monitor.view import FederationView, snapshot
+from edgefl.system.format import escape_unprintable
+from edgefl.verdict import read_comparison_counts
 from edgefl.wire.messages import Receipt, Summary
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import parse_topic
 
-REASONS = (
+REASON_PHRASES = (
     ("stale", ("stale:",)),
     ("duplicate", ("duplicate:",)),
     ("replayed", ("a replayed update",)),
@@ -37,12 +37,14 @@ dtype or encoding.
 MALFORMED = "malformed"
 
 
-def kind_of(reason: str) -> str:
+def classify_reason(reason: str) -> str:
     """Return the kind of a receipt's reason: few values, so that each can be a label."""
-    return next((kind for kind, words in REASONS if any(word in reason for word in words)), MALFORMED)
+    return next(
+        (kind for kind, phrases in REASON_PHRASES if any(phrase in reason for phrase in phrases)), MALFORMED
+    )
 
 
-class Figures:
+class FederationMetrics:
     """Folds a federation's messages into metrics; `collect` is what prometheus_client asks of a collector.
 
     For several threads.
@@ -51,8 +53,8 @@ class Figures:
     def __init__(self, federation: str) -> None:
         self._federation = federation
         self._lock = threading.Lock()
-        self._view = View(federation)
-        self._rejected = Counter[str](dict.fromkeys((*(kind for kind, _ in REASONS), MALFORMED), 0))
+        self._view = FederationView(federation)
+        self._rejected = Counter[str](dict.fromkeys((*(kind for kind, _ in REASON_PHRASES), MALFORMED), 0))
         self._rounds = self._updates = self._up = self._down = 0
         self._last: Summary | None = None
         self._is_scraped = False
@@ -67,13 +69,13 @@ class Figures:
                 if kind == "receipt":
                     receipt = decode_json(Receipt, payload)
                     if receipt.outcome == "rejected":
-                        self._rejected[kind_of(receipt.reason)] += 1
+                        self._rejected[classify_reason(receipt.reason)] += 1
                 elif kind == "summary":
-                    told = self._last = decode_json(Summary, payload)
+                    summary = self._last = decode_json(Summary, payload)
                     self._rounds = self._rounds + 1
-                    self._updates = self._updates + told.updates
-                    self._up = self._up + told.bytes_up
-                    self._down = self._down + told.bytes_down
+                    self._updates = self._updates + summary.updates
+                    self._up = self._up + summary.bytes_up
+                    self._down = self._down + summary.bytes_down
             except WireError:
                 return
 
@@ -84,118 +86,133 @@ class Figures:
             last = self._last
             rejected = dict(self._rejected)
             totals = (self._rounds, self._updates, self._up, self._down)
-        told = seen["history"][-1] if last and seen["history"] else {}
-        yield self._gauge("round", "The round that is open, or the last.", seen["round"])
-        yield self._gauge("rounds", "Rounds of the federation before clients personalize.", seen["rounds"])
-        yield self._gauge(
+        last_row = seen["history"][-1] if last and seen["history"] else {}
+        yield self._make_gauge("round", "The round that is open, or the last.", seen["round"])
+        yield self._make_gauge(
+            "rounds", "Rounds of the federation before clients personalize.", seen["rounds"]
+        )
+        yield self._make_gauge(
             "phase",
             "1 for the phase that the federation is in.",
             {seen["phase"]: 1} if seen["phase"] else {},
             "phase",
         )
-        yield self._gauge("cohort_size", "Clients in the open round.", seen["cohort_size"])
-        words = Counter(device["state"] for device in seen["devices"])
-        yield self._gauge(
-            "devices", "Devices by what they do.", {word: words[word] for word in WORDS}, "state"
+        yield self._make_gauge("cohort_size", "Clients in the open round.", seen["cohort_size"])
+        counts = Counter(device["state"] for device in seen["devices"])
+        yield self._make_gauge(
+            "devices",
+            "Devices by what they do.",
+            {activity: counts[activity] for activity in ACTIVITY_KINDS},
+            "state",
         )
-        offline = words["offline"]
-        yield self._gauge("devices_online", "Devices that are connected.", len(seen["devices"]) - offline)
-        yield self._gauge("round_updates", "Updates in the last round that closed.", told.get("updates"))
-        yield self._gauge(
+        offline = counts["offline"]
+        yield self._make_gauge(
+            "devices_online", "Devices that are connected.", len(seen["devices"]) - offline
+        )
+        yield self._make_gauge(
+            "round_updates", "Updates in the last round that closed.", last_row.get("updates")
+        )
+        yield self._make_gauge(
             "round_loss",
             "Mean training loss over samples of the last round that has one.",
-            _latest(seen, "loss"),
+            _find_latest(seen, "loss"),
         )
-        accuracy = {part: _latest(seen, f"accuracy_{part}") for part in ("mean", "p10", "p90")}
-        yield self._gauge(
+        accuracy = {part: _find_latest(seen, f"accuracy_{part}") for part in ("mean", "p10", "p90")}
+        yield self._make_gauge(
             "round_accuracy",
             "Accuracy over clients, of the last round that has one: mean, percentiles.",
             accuracy,
             "of",
         )
-        yield from self._verdict(seen["verdict"])
-        yield self._gauge("round_seconds", "Seconds that the last round took.", told.get("seconds"))
-        yield self._counter("rounds_closed", "Rounds that closed since this process began.", totals[0])
-        yield self._counter("updates", "Updates in those rounds.", totals[1])
-        yield self._counter(
+        yield from self._collect_verdict(seen["verdict"])
+        yield self._make_gauge("round_seconds", "Seconds that the last round took.", last_row.get("seconds"))
+        yield self._make_counter("rounds_closed", "Rounds that closed since this process began.", totals[0])
+        yield self._make_counter("updates", "Updates in those rounds.", totals[1])
+        yield self._make_counter(
             "payload_bytes",
             "Payload bytes in those rounds.",
             {"up": totals[2], "down": totals[3]},
             "direction",
         )
-        yield self._counter(
+        yield self._make_counter(
             "rejected_updates", "Updates that were refused, by kind of reason.", rejected, "reason"
         )
-        yield self._counter("broken_messages", "Messages that were none of the protocol.", seen["broken"])
+        yield self._make_counter(
+            "broken_messages", "Messages that were none of the protocol.", seen["broken"]
+        )
         self._is_scraped = True
-        if seen["phase"] == DONE:
+        if seen["phase"] == PHASE_DONE:
             self._end_scraped.set()
 
-    def awaits_scrape(self) -> bool:
+    def is_awaiting_scrape(self) -> bool:
         """Return whether somebody scrapes, and has not scraped the end of the federation."""
         with self._lock:
-            has_ended = self._view.state is not None and self._view.state.phase == DONE
+            has_ended = self._view.state is not None and self._view.state.phase == PHASE_DONE
         return self._is_scraped and has_ended and not self._end_scraped.is_set()
 
     def wait_for_scrape(self, timeout_s: float) -> None:
         """Wait until somebody scrapes the end of the federation."""
         self._end_scraped.wait(timeout_s)
 
-    def _verdict(self, verdict: dict[str, Any] | None) -> Iterator[Any]:
+    def _collect_verdict(self, verdict: dict[str, Any] | None) -> Iterator[Any]:
         """Yield the metric families of the verdict, without samples until the federation has ended."""
-        yield self._gauge(
+        yield self._make_gauge(
             "verdict_accuracy",
             "Mean accuracy over devices at the end: alone, of the federation, shipped, shipped int8.",
             verdict["means"] if verdict else {},
             "of",
         )
-        yield self._gauge(
+        yield self._make_gauge(
             "verdict_devices",
             "Devices by how their shipped model compares to training alone.",
-            comparison_counts(verdict) if verdict else {},
+            read_comparison_counts(verdict) if verdict else {},
             "against_local",
         )
-        yield self._gauge(
+        yield self._make_gauge(
             "verdict_gain_points",
             "Mean gain of the shipped model over training alone, in percentage points.",
             verdict["gain_points"] if verdict else None,
         )
-        yield self._gauge(
+        yield self._make_gauge(
             "verdict_info",
             "1 for the sentence of the verdict.",
-            {printable(verdict["sentence"]): 1} if verdict else {},
+            {escape_unprintable(verdict["sentence"]): 1} if verdict else {},
             "sentence",
         )
 
-    def _gauge(self, name: str, about: str, value: float | dict[str, Any] | None, label: str = "") -> Any:
+    def _make_gauge(
+        self, name: str, about: str, value: float | dict[str, Any] | None, label: str = ""
+    ) -> Any:
         from prometheus_client.metrics_core import GaugeMetricFamily
 
-        return self._filled(GaugeMetricFamily, name, about, value, label)
+        return self._fill_family(GaugeMetricFamily, name, about, value, label)
 
-    def _counter(self, name: str, about: str, value: float | dict[str, Any] | None, label: str = "") -> Any:
+    def _make_counter(
+        self, name: str, about: str, value: float | dict[str, Any] | None, label: str = ""
+    ) -> Any:
         from prometheus_client.metrics_core import CounterMetricFamily
 
-        return self._filled(CounterMetricFamily, name, about, value, label)
+        return self._fill_family(CounterMetricFamily, name, about, value, label)
 
-    def _filled(
+    def _fill_family(
         self, family: Any, name: str, about: str, value: float | dict[str, Any] | None, label: str
     ) -> Any:
         made = family(f"edgefl_{name}", about, labels=["federation", *([label] if label else [])])
-        for key, each in (value if isinstance(value, dict) else {"": value}).items():
-            if each is not None:
-                made.add_metric([self._federation, *([key] if label else [])], each)
+        for key, sample in (value if isinstance(value, dict) else {"": value}).items():
+            if sample is not None:
+                made.add_metric([self._federation, *([key] if label else [])], sample)
         return made
 
 
-def _latest(seen: dict[str, Any], name: str) -> float | None:
-    found: float | None = next(
+def _find_latest(seen: dict[str, Any], name: str) -> float | None:
+    latest: float | None = next(
         (row[name] for row in reversed(seen["history"]) if row[name] is not None), None
     )
-    return found
+    return latest
 
 
 @contextmanager
-def serve(figures: Figures, host: str, port: int) -> Iterator[str]:
+def serve_metrics(metrics: FederationMetrics, host: str, port: int) -> Iterator[str]:
     """Answer http://HOST:PORT/metrics from a thread; returns that url.
 
     ConfigError when it cannot listen there.
@@ -203,7 +220,7 @@ def serve(figures: Figures, host: str, port: int) -> Iterator[str]:
     from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 
     registry = CollectorRegistry()
-    registry.register(figures)
+    registry.register(metrics)
     ProcessCollector(registry=registry)
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)

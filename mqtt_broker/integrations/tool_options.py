@@ -14,12 +14,12 @@ from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.loggers import LOG_HELP, check_log
 
-PREFIX = "homeassistant"
-LEVEL = re.compile(r"[^\s/+#$][^\s/+#]*(/[^\s/+#]+)*")
+DISCOVERY_PREFIX = "homeassistant"
+DISCOVERY_PREFIX_PATTERN = re.compile(r"[^\s/+#$][^\s/+#]*(/[^\s/+#]+)*")
 
 
 @dataclass(frozen=True)
-class Tools:
+class ToolOptions:
     """What is asked for. home_assistant: the prefix of discovery topics, empty: none.
 
     `clear`: take its entities away at the end.
@@ -35,28 +35,28 @@ class Tools:
     logs: tuple[str, ...] = ()
 
 
-def check_tools(tools: Tools, config: FederationConfig) -> None:
+def check_tools(tools: ToolOptions, config: FederationConfig) -> None:
     """Raise ConfigError for what cannot be used, or does not go with this federation."""
-    for wanted in tools.logs:
-        check_log(wanted)
+    for log_option in tools.logs:
+        check_log(log_option)
     if tools.logs and config.privacy.is_on:
         raise ConfigError(
             "--log does not go with [privacy]: the losses of rounds have no noise; leave one out"
         )
-    if tools.home_assistant and not LEVEL.fullmatch(tools.home_assistant):
+    if tools.home_assistant and not DISCOVERY_PREFIX_PATTERN.fullmatch(tools.home_assistant):
         raise ConfigError(
             f"--home-assistant {tools.home_assistant!r}, expected the prefix of its discovery topics, such "
-            f"as {PREFIX}"
+            f"as {DISCOVERY_PREFIX}"
         )
     if tools.clear and not tools.home_assistant:
         raise ConfigError("--home-assistant-clear says what becomes of entities; give --home-assistant too")
 
 
-def tool_options(command: Callable[..., None]) -> Callable[..., None]:
+def add_tool_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command these options, which it takes as `tools`."""
 
     @functools.wraps(command)
-    def taken(
+    def call_command(
         *,
         home_assistant: str | None,
         clear: bool,
@@ -65,16 +65,18 @@ def tool_options(command: Callable[..., None]) -> Callable[..., None]:
         logs: Sequence[str],
         **more: Any,
     ) -> None:
-        command(tools=Tools(home_assistant or "", clear, metrics_port, metrics_host, tuple(logs)), **more)
+        command(
+            tools=ToolOptions(home_assistant or "", clear, metrics_port, metrics_host, tuple(logs)), **more
+        )
 
     options = (
         click.option(
             "--home-assistant",
             is_flag=False,
-            flag_value=PREFIX,
+            flag_value=DISCOVERY_PREFIX,
             metavar="[PREFIX]",
             help="Have Home Assistant find the federation and its boards by MQTT discovery  [PREFIX: "
-            f"{PREFIX}]",
+            f"{DISCOVERY_PREFIX}]",
         ),
         click.option(
             "--home-assistant-clear",
@@ -96,5 +98,5 @@ def tool_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--log", "logs", multiple=True, help=LOG_HELP),
     )
     for option in reversed(options):
-        taken = option(taken)
-    return taken
+        call_command = option(call_command)
+    return call_command

@@ -10,7 +10,7 @@ import click
 
 from edgefl.cli.commands.bench import print_result
 from edgefl.errors import EdgeflError
-from edgefl.system.progress import Telling
+from edgefl.system.progress import Progress
 from tests.benchmarks.accuracy.comparison import render as render_accuracy
 from tests.benchmarks.accuracy.comparison import run_accuracy_bench
 from tests.benchmarks.firmware.comparison import render as render_firmware
@@ -73,7 +73,7 @@ def simulate(repeats: int, torch_python: str | None, out: Path | None, as_json: 
     Example:
       python -m tests.benchmarks simulate --repeats 5 --torch-python ~/torch/bin/python
     """
-    with Telling() as tell:
+    with Progress() as tell:
         result = run_simulate_bench(repeats, torch_python, tell)
     print_result(result, render_simulate, out, as_json)
 
@@ -106,7 +106,7 @@ def fleet(quick: bool, repeats: int, flwr_python: str | None, out: Path | None, 
     flower = f" --flwr-python {flwr_python}" if flwr_python else ""
     given = f"{' --quick' * quick} --repeats {repeats}{flower}"
     sizes = Sizes(loads=()) if quick else Sizes()
-    with Telling() as tell:
+    with Progress() as tell:
         result = run_fleet_bench(sizes, repeats, flwr_python, f"{COMMAND} fleet{given}", tell)
     print_result(result, render_fleet, out, as_json)
 
@@ -138,7 +138,7 @@ def fleet_training(epochs: tuple[int, ...], repeats: int, out: Path | None, as_j
     """
     options = "".join(f" --epochs {count}" for count in epochs)
     command = f"{COMMAND} fleet-training{options} --repeats {repeats}"
-    with Telling() as progress:
+    with Progress() as progress:
         result = run_training_bench(TrainingSizes(), epochs, repeats, command, progress)
     print_result(result, render_training, out, as_json)
 
@@ -169,7 +169,7 @@ def accuracy(flwr_python: str, seeds: int, out: Path | None, as_json: bool) -> N
       python -m tests.benchmarks accuracy --flwr-python ~/flwr/bin/python --seeds 3
     """
     command = f"{COMMAND} accuracy --flwr-python {flwr_python} --seeds {seeds}"
-    with Telling() as tell:
+    with Progress() as tell:
         result = run_accuracy_bench(flwr_python, seeds, command, tell)
     print_result(result, render_accuracy, out, as_json)
 
@@ -209,7 +209,7 @@ def firmware(
       python -m tests.benchmarks firmware --cmsis-nn CMSIS_5
     """
     given = f"--samples {samples} --data {data}" + (" --cmsis-nn PATH" if cmsis_nn else "")
-    with Telling() as tell:
+    with Progress() as tell:
         result = run_firmware_bench(samples, data, cmsis_nn, keep, f"{COMMAND} firmware {given}", tell)
     print_result(result, render_firmware, out, as_json)
 
@@ -261,7 +261,7 @@ def int8(
 
     A run that was interrupted goes on: a federation that is in --out is not played again.
     """
-    with Telling() as tell:
+    with Progress() as tell:
         result = run_int8_bench(
             kinds or KINDS, data or tuple(MODELS), clients, rounds, int(weights), out, tell
         )
@@ -337,7 +337,7 @@ def monitor(devices: int, period: float, seconds: float, out: Path | None, as_js
       python -m tests.benchmarks monitor --devices 500 --seconds 60
     """
     given = f"{COMMAND} monitor --devices {devices} --period {period:g} --seconds {seconds:g}"
-    with Telling() as tell:
+    with Progress() as tell:
         result = run_monitor_bench(Fleet(devices=devices, period_s=period), seconds, given, tell)
     print_result(result, render_monitor, out, as_json)
 
@@ -353,7 +353,7 @@ def dashboard(devices: int, period: float, seconds: float, out: Path | None, as_
       python -m tests.benchmarks dashboard --devices 500 --seconds 60
     """
     given = f"{COMMAND} dashboard --devices {devices} --period {period:g} --seconds {seconds:g}"
-    with Telling() as tell:
+    with Progress() as tell:
         result = run_dashboard_bench(Fleet(devices=devices, period_s=period), seconds, given, tell)
     print_result(result, render_dashboard, out, as_json)
 
@@ -370,7 +370,7 @@ def calls(since: str | None, out: Path | None, as_json: bool) -> None:
       python -m tests.benchmarks calls --since db51383
     """
     command = f"{COMMAND} calls" + (f" --since {since}" if since else "")
-    with Telling() as progress:
+    with Progress() as progress:
         result = run_calls_bench(since, command, progress)
     print_result(result, render_calls, out, as_json)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.errors import ConfigError, EdgeflError
-from mqtt_broker.broker.dev_broker import HOST, free_port
+from mqtt_broker.broker.dev_broker import LOOPBACK_HOST, find_free_port
 from tests.benchmarks.process import running
 
 FLOWER = "flwr"
@@ -172,12 +172,12 @@ def deployment(directory: Path, python: str, nodes: Sequence[NodeConfig]) -> Ite
         nodes: the configuration of each SuperNode, which an app reads as `context.node_config`.
     """
     programs = Path(python).absolute().parent
-    port = free_port()
+    port = find_free_port()
     home = directory / "home"
     home.mkdir()
     (home / "config.toml").write_text(
         f'[superlink]\ndefault = "{RUNTIME}"\n\n'
-        f'[superlink.{RUNTIME}]\naddress = "{HOST}:{port}"\ninsecure = true\n'
+        f'[superlink.{RUNTIME}]\naddress = "{LOOPBACK_HOST}:{port}"\ninsecure = true\n'
     )
     env = {
         **os.environ,
@@ -188,13 +188,15 @@ def deployment(directory: Path, python: str, nodes: Sequence[NodeConfig]) -> Ite
     }
     log = directory / "flower.log"
     link = [str(programs / "flower-superlink"), "--insecure", "--disable-runtime-dependency-installation"]
-    node = [str(programs / "flower-supernode"), "--insecure", "--superlink", f"{HOST}:{port}"]
+    node = [str(programs / "flower-supernode"), "--insecure", "--superlink", f"{LOOPBACK_HOST}:{port}"]
     with ExitStack() as stack:
-        stack.enter_context(running([*link, "--host", HOST, "--port", str(port)], log, env=env))
+        stack.enter_context(running([*link, "--host", LOOPBACK_HOST, "--port", str(port)], log, env=env))
         processes = [
             stack.enter_context(
                 running(
-                    [*node, "--host", HOST, "--port", str(free_port()), *_node_config(config)], log, env=env
+                    [*node, "--host", LOOPBACK_HOST, "--port", str(find_free_port()), *_node_config(config)],
+                    log,
+                    env=env,
                 )
             )
             for config in nodes

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from edgefl.system.host import rss_mb
+from edgefl.system.host import read_rss_mb
 
 SETTLE_S = 10.0
 END_S = 20.0
@@ -79,5 +79,5 @@ def measured(pid: int, seconds: float, note: Callable[[str], None]) -> dict[str,
     note(f"measuring for {seconds:g} s")
     time.sleep(seconds)
     share = 100 * (cpu_s(pid) - before) / (time.monotonic() - began)
-    now, most = rss_mb(pid)
+    now, most = read_rss_mb(pid)
     return {"core_percent": round(share, 2), "rss_mb": round(now, 1), "peak_rss_mb": round(most, 1)}

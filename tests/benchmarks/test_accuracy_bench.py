@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from edgefl.algorithms.names import GLOBAL, RECEIVED, with_prefix
+from edgefl.algorithms.names import GLOBAL, RECEIVED_PREFIX, with_prefix
 from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
 from edgefl.errors import ConfigError
 from edgefl.learner.litert import LiteRTLearner
-from edgefl.runs.pipeline import shared_out
+from edgefl.runs.pipeline import open_partitioned_dataset
 from edgefl.simulation.simulate import simulate
 from tests.benchmarks.__main__ import benchmarks
 from tests.benchmarks.accuracy import comparison, keras_trainer
@@ -129,7 +129,7 @@ def test_a_client_of_flower_trains_as_one_of_edgefl(tmp_path, algorithm, mu):
     y = rng.integers(0, 10, samples)
     expected, loss = LiteRTLearner(plan).fit(
         "train",
-        {**initial, **with_prefix(RECEIVED, initial)},
+        {**initial, **with_prefix(RECEIVED_PREFIX, initial)},
         {"x": x},
         y,
         epochs=3,
@@ -151,7 +151,7 @@ def test_a_client_of_flower_trains_as_one_of_edgefl(tmp_path, algorithm, mu):
 def test_both_are_measured_in_the_same_way():
     pytest.importorskip("tensorflow", reason="the aggregator extra is not installed")
     config = small_config("fedavg", 1)
-    with shared_out(config) as shared:
+    with open_partitioned_dataset(config) as shared:
         plan, initial = build(config)
         simulation = simulate(plan, initial, shared.shards, config)
         model = simulation.state.models[GLOBAL]

@@ -5,7 +5,7 @@ import pytest
 
 from edgefl.errors import ExportError
 from firmware_export.tflite.graph import read_graph
-from firmware_export.tflite.interpreter import load, outputs
+from firmware_export.tflite.interpreter import load_tflite, run_samples
 from tests.benchmarks.firmware.mixing import agreement, mix_logits, mixed_outside
 
 
@@ -17,10 +17,10 @@ def made(request, mixture_of):
 def test_outside_is_nearest_to_float(made) -> None:
     """In float the sum of products is the mixture itself; what is left are the int8 gate and logits."""
     x = made.shard.x_test[:60]
-    expected, _ = outputs(load(made.model_float), x)
+    expected, _ = run_samples(load_tflite(made.model_float), x)
     outside = mixed_outside(made.model, x)
     np.testing.assert_allclose(outside.sum(axis=1), 1, atol=0.02)
-    inside = (outputs(load(made.model, reference=True), x)[0].astype(np.float32) + 128) / 256
+    inside = (run_samples(load_tflite(made.model, reference=True), x)[0].astype(np.float32) + 128) / 256
     assert np.abs(outside - expected).mean() < 0.02
     assert outside.shape == inside.shape == expected.shape
 
@@ -30,7 +30,7 @@ def test_logits_leave_the_experts_softmax_out(made) -> None:
     experts = sum(name == "SOFTMAX" for name, _ in before.operators) - 1
     assert [name for name, _ in after.operators].count("SOFTMAX") == 1
     assert len(after.operators) == len(before.operators) - experts
-    values, _ = outputs(load(mix_logits(made.model_float)), made.shard.x_test[:10])
+    values, _ = run_samples(load_tflite(mix_logits(made.model_float)), made.shard.x_test[:10])
     assert values.min() < 0, "logits are no probabilities"
 
 

@@ -4,13 +4,13 @@ from collections import Counter
 
 from click.testing import CliRunner
 
-from edgefl.monitor.view import View, snapshot
+from edgefl.monitor.view import FederationView, snapshot
 from tests.benchmarks.__main__ import benchmarks
 from tests.benchmarks.watching.simulated_devices import Fleet, round_messages
 
 
 def test_two_rounds_of_a_fleet_are_of_the_protocol():
-    view = View("fleet")
+    view = FederationView("fleet")
     fleet = Fleet(devices=100, period_s=5.0, round_s=20.0)
     for number in (1, 2):
         opened = 1000.0 + 20.0 * (number - 1)

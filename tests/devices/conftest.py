@@ -13,7 +13,7 @@ import pytest
 
 from edgefl.plan.spec import encode_plan
 from edgefl.transport.link import Link, Message
-from edgefl.wire.chunks import CHUNK_BYTES, chunk, chunk_count
+from edgefl.wire.chunks import CHUNK_BYTES, count_chunks, slice_chunk
 from edgefl.wire.messages import Begin, Manifest, Receipt, State, Status, Task, Want
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.tensors import encode_weights
@@ -60,16 +60,16 @@ class Lead:
     def offer(self, content):
         sha256 = hashlib.sha256(content).hexdigest()
         self.blobs[sha256] = content
-        manifest = Manifest(sha256, len(content), chunk_count(len(content)), CHUNK_BYTES, time.time())
+        manifest = Manifest(sha256, len(content), count_chunks(len(content)), CHUNK_BYTES, time.time())
         self.link.publish(self.topics.manifest(sha256), encode_json(manifest), retain=True)
         return sha256
 
     def keep(self, content):
         """Leave a blob with the broker, its size last; a want of it is not answered."""
         sha256 = hashlib.sha256(content).hexdigest()
-        count = chunk_count(len(content))
+        count = count_chunks(len(content))
         for index in range(count):
-            self.link.publish(self.topics.blob(sha256, index), chunk(content, index), retain=True)
+            self.link.publish(self.topics.blob(sha256, index), slice_chunk(content, index), retain=True)
         manifest = Manifest(sha256, len(content), count, CHUNK_BYTES, time.time(), retained=True)
         self.link.publish(self.topics.manifest(sha256), encode_json(manifest), retain=True)
         return sha256
@@ -110,10 +110,10 @@ class Lead:
 
     def serve(self, want, lose=()):
         blob = self.blobs[want.sha256]
-        for low, high in want.missing or ((0, chunk_count(len(blob))),):
+        for low, high in want.missing or ((0, count_chunks(len(blob))),):
             for index in range(low, high):
                 if index not in lose:
-                    self.link.publish(self.topics.blob(want.sha256, index), chunk(blob, index))
+                    self.link.publish(self.topics.blob(want.sha256, index), slice_chunk(blob, index))
 
     def receipt(self, begin, outcome, missing=(), reason=""):
         receipt = Receipt(begin.round, begin.sha256, outcome, missing, reason, begin.nonce, time.time())

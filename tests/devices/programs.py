@@ -5,7 +5,7 @@ runtime.
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
-from edgefl.plan.tflite import pack
+from edgefl.plan.tflite import pack_model
 
 TYPES = {"float32": schema.TensorType.FLOAT32, "int32": schema.TensorType.INT32}
 IF = 118
@@ -42,7 +42,7 @@ def program(spec, *, crashes=False, huge=False):
         branch.inputs = [flag]
         branch.outputs = [out]
         branch.operators = [_if(flag, out, len(spec.signatures))]
-    return pack(model, 1024)
+    return pack_model(model, 1024)
 
 
 def _graph(model, name):

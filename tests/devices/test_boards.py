@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from devices.boards import BOARDS, GENERIC, board_named, board_of, detect
+from devices.boards import BOARDS, GENERIC_BOARD, detect_machine, find_board, match_board
 from devices.commands.boards import boards
 from edgefl.errors import ConfigError
-from edgefl.system.host import board_model, total_memory_mb
+from edgefl.system.host import read_board_model, read_total_memory_mb
 
 MODELS = [
     ("Raspberry Pi Zero 2 W Rev 1.0", "pi-zero-2-w"),
@@ -36,7 +36,7 @@ MODELS = [
 
 @pytest.mark.parametrize(("model", "name"), MODELS)
 def test_models_of_device_trees(model, name):
-    assert board_of(model).name == name
+    assert match_board(model).name == name
 
 
 def test_a_board_by_hand(tmp_path):
@@ -47,7 +47,7 @@ def test_a_board_by_hand(tmp_path):
     (tmp_path / "proc/cpuinfo").write_text(
         "".join(f"processor\t: {i}\nBogoMIPS\t: 108.00\n\n" for i in range(4))
     )
-    here = detect(tmp_path)
+    here = detect_machine(tmp_path)
     assert (here.board.name, here.model, here.cores) == ("pi-4", "Raspberry Pi 4 Model B Rev 1.4", 4)
     assert here.memory_mb == pytest.approx(3885396 * 1024 / 1e6)
     assert (here.board.threads, here.bits, here.runtime, here.can_quantize) == (2, 64, "ai-edge-litert", True)
@@ -60,11 +60,11 @@ def test_a_machine_that_says_nothing_is_generic(tmp_path, content):
     if content is not None:
         (tmp_path / "proc").mkdir()
         (tmp_path / "proc/meminfo").write_text(content)
-    here = detect(tmp_path)
-    assert (here.board, here.model) == (GENERIC, "")
+    here = detect_machine(tmp_path)
+    assert (here.board, here.model) == (GENERIC_BOARD, "")
     assert here.cores >= 1
-    assert math.isnan(total_memory_mb(tmp_path))
-    assert board_model(tmp_path) == ""
+    assert math.isnan(read_total_memory_mb(tmp_path))
+    assert read_board_model(tmp_path) == ""
 
 
 def test_profiles_are_plausible_and_have_a_source():
@@ -73,16 +73,16 @@ def test_profiles_are_plausible_and_have_a_source():
         assert board.ram_mb >= 512
         assert board.source.startswith("https://")
         assert set(board.runtimes) <= {32, 64}
-        assert board_named(board.name) == board
+        assert find_board(board.name) == board
     with pytest.raises(ConfigError, match="no board 'pi-6'; known are pi-zero-2-w"):
-        board_named("pi-6")
+        find_board("pi-6")
 
 
 def test_the_command_marks_where_it_runs(monkeypatch, tmp_path):
     (tmp_path / "proc/device-tree").mkdir(parents=True)
     (tmp_path / "proc/device-tree/model").write_bytes(b"Raspberry Pi 5 Model B Rev 1.0\0")
-    here = detect(tmp_path)
-    monkeypatch.setattr("devices.boards.detect", lambda: here)
+    here = detect_machine(tmp_path)
+    monkeypatch.setattr("devices.boards.detect_machine", lambda: here)
     told = json.loads(CliRunner().invoke(boards, ["--json"]).stdout)
     assert (told["here"]["board"], told["here"]["memory_mb"]) == ("pi-5", None)
     assert [board["name"] for board in told["boards"]] == [*(board.name for board in BOARDS), "generic"]

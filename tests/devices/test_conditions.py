@@ -6,15 +6,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devices.availability import DRAIN_S, LOOK_S, Availability, is_paused, pause, resume
-from devices.conditions import Conditions, Seen, Window, is_within, on_mains, own_load, parse_window, why_not
-from devices.host_sensors import Supply, load_average, supplies, temperature_c
+from devices.availability import (
+    CHECK_INTERVAL_S,
+    DRAIN_PERIOD_S,
+    Availability,
+    is_paused,
+    pause_device,
+    resume_device,
+)
+from devices.conditions import (
+    Conditions,
+    HostReadings,
+    TimeWindow,
+    estimate_process_load,
+    find_unmet_condition,
+    is_on_mains,
+    is_within,
+    parse_window,
+)
+from devices.host_sensors import PowerSupply, read_load_average, read_power_supplies, read_temperature_c
 from edgefl.errors import ConfigError, StateError
 
-NIGHT = Window(22 * 60, 6 * 60)
+NIGHT = TimeWindow(22 * 60, 6 * 60)
 NOON = 12 * 60
-MAINS = Supply("Mains", True)
-BATTERY = Supply("Battery", False, "Discharging")
+MAINS = PowerSupply("Mains", True)
+BATTERY = PowerSupply("Battery", False, "Discharging")
 MINUTES = st.integers(0, 24 * 60 - 1)
 
 
@@ -40,8 +56,8 @@ def test_windows_by_hand():
 @given(MINUTES, MINUTES, MINUTES)
 def test_a_window_and_the_rest_of_the_day_are_the_day(start, end, minute):
     if start != end:
-        assert is_within(Window(start, end), minute) != is_within(Window(end, start), minute)
-        assert parse_window(str(Window(start, end))) == Window(start, end)
+        assert is_within(TimeWindow(start, end), minute) != is_within(TimeWindow(end, start), minute)
+        assert parse_window(str(TimeWindow(start, end))) == TimeWindow(start, end)
 
 
 @pytest.mark.parametrize(
@@ -61,44 +77,44 @@ def test_a_window_that_cannot_be_read(text):
         ([], True),
         ([MAINS], True),
         ([BATTERY], False),
-        ([Supply("Battery", False, "Charging")], True),
-        ([Supply("Battery", False, "Full")], True),
-        ([Supply("Mains", False), BATTERY], False),
+        ([PowerSupply("Battery", False, "Charging")], True),
+        ([PowerSupply("Battery", False, "Full")], True),
+        ([PowerSupply("Mains", False), BATTERY], False),
         ([MAINS, BATTERY], True),
-        ([Supply("USB", True), BATTERY], True),
-        ([Supply("Mains", False)], True),  # the PoE hat of a board that USB feeds
-        ([Supply("Battery", False, "Discharging", "Device")], True),  # a mouse
-        ([Supply("USB", True, "", "Device"), BATTERY], False),
+        ([PowerSupply("USB", True), BATTERY], True),
+        ([PowerSupply("Mains", False)], True),  # the PoE hat of a board that USB feeds
+        ([PowerSupply("Battery", False, "Discharging", "Device")], True),  # a mouse
+        ([PowerSupply("USB", True, "", "Device"), BATTERY], False),
     ],
 )
 def test_mains(found, expected):
-    assert on_mains(found) is expected
+    assert is_on_mains(found) is expected
 
 
 def test_reasons_by_hand_and_their_order():
     everything = Conditions(idle=True, mains=True, between=NIGHT)
-    assert why_not(everything, Seen(0.0, True, 0)) == ""
-    assert why_not(everything, Seen(9.0, False, NOON)) == "outside 22:00-06:00"
-    assert why_not(everything, Seen(9.0, False, 0)) == "on battery"
-    assert why_not(everything, Seen(0.5, True, 0)) == "busy"
-    assert why_not(Conditions(), Seen(9.0, False, NOON)) == ""
+    assert find_unmet_condition(everything, HostReadings(0.0, True, 0)) == ""
+    assert find_unmet_condition(everything, HostReadings(9.0, False, NOON)) == "outside 22:00-06:00"
+    assert find_unmet_condition(everything, HostReadings(9.0, False, 0)) == "on battery"
+    assert find_unmet_condition(everything, HostReadings(0.5, True, 0)) == "busy"
+    assert find_unmet_condition(Conditions(), HostReadings(9.0, False, NOON)) == ""
 
 
 @given(st.floats(0, 100), st.booleans(), MINUTES, st.booleans(), st.booleans())
 def test_fewer_conditions_hold_more_often(load, mains, minute, idle, wants_mains):
-    seen = Seen(load, mains, minute)
-    if why_not(Conditions(True, True, NIGHT), seen) == "":
-        assert why_not(Conditions(idle, wants_mains), seen) == ""
+    seen = HostReadings(load, mains, minute)
+    if find_unmet_condition(Conditions(True, True, NIGHT), seen) == "":
+        assert find_unmet_condition(Conditions(idle, wants_mains), seen) == ""
 
 
 def test_own_work_is_no_load_of_others():
     """Four threads for ten minutes: the kernel's average and the device's own account of it agree, and decay
     alike.
     """
-    own = own_load(0.0, cpu_s=4 * 600.0, elapsed_s=600.0)
+    own = estimate_process_load(0.0, cpu_s=4 * 600.0, elapsed_s=600.0)
     assert own == pytest.approx(4.0, abs=1e-3)
-    assert own_load(own, 0.0, 60.0) == pytest.approx(4 / math.e, abs=1e-3)
-    assert own_load(1.5, 3.0, 0.0) == 1.5
+    assert estimate_process_load(own, 0.0, 60.0) == pytest.approx(4 / math.e, abs=1e-3)
+    assert estimate_process_load(1.5, 3.0, 0.0) == 1.5
 
 
 @given(st.floats(0, 64), st.lists(st.tuples(st.floats(0, 8), st.floats(0.1, 500)), max_size=6))
@@ -106,7 +122,7 @@ def test_own_load_lies_between_what_it_was_and_what_is_used(before, looks):
     own = before
     for rate, elapsed in looks:
         low, high = sorted((own, rate))
-        own = own_load(own, rate * elapsed, elapsed)
+        own = estimate_process_load(own, rate * elapsed, elapsed)
         assert low - 1e-9 <= own <= high + 1e-9
 
 
@@ -117,8 +133,8 @@ def fill(root, files):
 
 
 def test_what_the_kernel_says(tmp_path):
-    assert (load_average(tmp_path), supplies(tmp_path)) == (0.0, ())
-    assert math.isnan(temperature_c(tmp_path))
+    assert (read_load_average(tmp_path), read_power_supplies(tmp_path)) == (0.0, ())
+    assert math.isnan(read_temperature_c(tmp_path))
     thermal = "sys/class/thermal/thermal_zone"
     power = "sys/class/power_supply"
     fill(
@@ -139,9 +155,9 @@ def test_what_the_kernel_says(tmp_path):
             f"{power}/BAT0/status": "Discharging\n",
         },
     )
-    assert load_average(tmp_path) == 1.25
-    assert supplies(tmp_path) == (Supply("Mains", False), BATTERY)
-    assert temperature_c(tmp_path) == 48.312
+    assert read_load_average(tmp_path) == 1.25
+    assert read_power_supplies(tmp_path) == (PowerSupply("Mains", False), BATTERY)
+    assert read_temperature_c(tmp_path) == 48.312
 
 
 class Clock:
@@ -154,23 +170,23 @@ class Clock:
 def test_pause_resume_and_what_is_still_done(tmp_path):
     clock = Clock()
     available = Availability(Conditions(), tmp_path, 4, root=tmp_path, clock=clock)
-    assert (available.reason(), available.takes_up()) == ("", True)
-    pause(tmp_path)
+    assert (available.find_pause_reason(), available.accepts_tasks()) == ("", True)
+    pause_device(tmp_path)
     assert is_paused(tmp_path)
-    assert available.reason() == ""  # not looked yet
-    clock.now += LOOK_S
-    assert available.reason() == "operator"
-    assert available.takes_up()  # the aggregator may have sent a task before it heard
-    clock.now += DRAIN_S
-    assert not available.takes_up()
-    resume(tmp_path)
-    assert available.reason(anew=True) == ""
-    assert available.takes_up()
-    resume(tmp_path)
-    pause(tmp_path)
+    assert available.find_pause_reason() == ""  # not looked yet
+    clock.now += CHECK_INTERVAL_S
+    assert available.find_pause_reason() == "operator"
+    assert available.accepts_tasks()  # the aggregator may have sent a task before it heard
+    clock.now += DRAIN_PERIOD_S
+    assert not available.accepts_tasks()
+    resume_device(tmp_path)
+    assert available.find_pause_reason(refresh=True) == ""
+    assert available.accepts_tasks()
+    resume_device(tmp_path)
+    pause_device(tmp_path)
     again = Availability(Conditions(), tmp_path, 4, root=tmp_path, clock=clock)
     # After a restart nothing can be under way
-    assert (again.reason(), again.takes_up()) == ("operator", False)
+    assert (again.find_pause_reason(), again.accepts_tasks()) == ("operator", False)
 
 
 def test_conditions_are_seen_under_the_root(tmp_path):
@@ -181,18 +197,18 @@ def test_conditions_are_seen_under_the_root(tmp_path):
     )
     fill(tmp_path, {"proc/loadavg": "2.1 0 0 1/1 1"})
     clock.now += 1e6  # what this process itself uses counts nothing over so long a time
-    assert available.reason() == "busy"
+    assert available.find_pause_reason() == "busy"
     fill(tmp_path, {"proc/loadavg": "1.0 0 0 1/1 1"})
-    assert available.reason(anew=True) == ""
+    assert available.find_pause_reason(refresh=True) == ""
     fill(
         tmp_path,
         {"sys/class/power_supply/BAT0/type": "Battery", "sys/class/power_supply/BAT0/status": "Discharging"},
     )
-    clock.now += LOOK_S
-    assert available.reason() == "on battery"
+    clock.now += CHECK_INTERVAL_S
+    assert available.find_pause_reason() == "on battery"
 
 
 def test_a_directory_that_is_not_there(tmp_path):
-    for change in (pause, resume):
+    for change in (pause_device, resume_device):
         with pytest.raises(StateError, match="give the --state"):
             change(tmp_path / "none")

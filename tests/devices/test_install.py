@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devices.boards import detect
+from devices.boards import detect_machine
 from devices.commands.device import device, start
-from devices.install import quoted, unit_text
+from devices.install import quote_argument, render_device_unit
 from edgefl.errors import ConfigError
 
 HERE = ("--broker", "mqtt://broker.local:1883", "--id", "pi-7")
@@ -87,7 +87,7 @@ def test_a_unit_by_hand(tmp_path, monkeypatch):
         "RestrictAddressFamilies": "AF_INET AF_INET6 AF_UNIX AF_NETLINK",
     }
     assert hardened.items() <= dict(service).items()
-    assert service["MemoryMax"] == f"{int(detect().memory_mb * 1e6 / 2**20 * 3 / 4)}M"
+    assert service["MemoryMax"] == f"{int(detect_machine().memory_mb * 1e6 / 2**20 * 3 / 4)}M"
     # the trial of a plan that takes too much memory must not end the device
     assert service.get("OOMPolicy") == "continue"
     assert unit["Install"]["WantedBy"] == "multi-user.target"
@@ -102,7 +102,7 @@ def test_another_board_and_a_state_of_ones_own(tmp_path):
     assert (service["MemoryMax"], service["ReadWritePaths"]) == ("384M", f'"{tmp_path}/my state"')
     assert "StateDirectory" not in service
     assert told["commands"][0].startswith("mkdir -p ")
-    assert "MemoryMax" not in unit_text("pi-7", ["true"], Path("/var/lib/e"), "pi", "any", 0)
+    assert "MemoryMax" not in render_device_unit("pi-7", ["true"], Path("/var/lib/e"), "pi", "any", 0)
 
 
 def test_the_command_line_of_a_unit_is_one_that_start_takes(tmp_path):
@@ -174,7 +174,7 @@ def test_samples_of_a_function_are_looked_for_where_install_was_called(tmp_path,
 
 @given(st.text(st.characters(min_codepoint=32, exclude_characters="\x7f"), min_size=1))
 def test_a_word_of_a_command_line_is_the_same_word_to_a_reader_of_units(word):
-    assert shlex.split(quoted(word)) == [word.replace("%", "%%").replace("$", "$$")]
+    assert shlex.split(quote_argument(word)) == [word.replace("%", "%%").replace("$", "$$")]
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_what_cannot_be_installed_says_why(arguments, says):
         install(*arguments, "--data", "x.npz", "--state", "/var/lib/edgefl")
     assert "secret" not in str(caught.value)
     with pytest.raises(ConfigError, match="control character"):
-        quoted("a\nExecStartPre=/bin/sh")
+        quote_argument("a\nExecStartPre=/bin/sh")
 
 
 def test_nothing_is_written_unless_asked_and_then_where_asked(tmp_path, monkeypatch):

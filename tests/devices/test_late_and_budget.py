@@ -3,7 +3,7 @@ test plays.
 """
 
 from edgefl.algorithms import make_algorithm
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import Broadcast, ClientState
 from edgefl.wire.tensors import encode_models
 from tests.support.numpy_learner.softmax import SoftmaxLearner
@@ -15,7 +15,9 @@ def trained(federation, toys, shard, round, epochs):
     algorithm = make_algorithm("pfl-mfe", learner, {**federation.plan.spec.options, "epochs": epochs})
     broadcast = Broadcast(round, "federate", {"global": toys.weights()})
     return encode_models(
-        algorithm.local_update(broadcast, ClientState(), shard, "pi-1", rng_for(1, round, "pi-1"))[0].deltas
+        algorithm.local_update(broadcast, ClientState(), shard, "pi-1", derive_rng(1, round, "pi-1"))[
+            0
+        ].deltas
     )
 
 

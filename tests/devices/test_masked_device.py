@@ -5,23 +5,23 @@ import time
 
 import pytest
 
-from devices.training import work_item
+from devices.training import make_work_item
 from edgefl.security.secagg.participant import Participant
 from edgefl.security.trust import Trust
 from edgefl.transport.link import Message
 from edgefl.types import ClientState
 from edgefl.wire.masked import (
-    CODEC,
+    MASKED_CODEC,
     SEALED_BYTES,
     Advertised,
     Agreed,
     Introduced,
-    binding_of,
-    context_of,
     encode_agreed,
     encode_inbox,
     encode_keys,
     encode_lists,
+    hash_binding,
+    hash_context,
     split_blob,
 )
 from edgefl.wire.messages import Begin, Task
@@ -36,7 +36,7 @@ class Round:
     def __init__(self, federation, lead, attempt):
         self.lead = lead
         self.attempt = attempt
-        lead.task(1, codec=CODEC, nonce=f"{attempt}-advertise")
+        lead.task(1, codec=MASKED_CODEC, nonce=f"{attempt}-advertise")
         self.own = decode_json(Advertised, lead.take(lead.next("begin")))
         task = Task(
             lead.session,
@@ -47,13 +47,13 @@ class Round:
             {},
             1,
             30.0,
-            CODEC,
+            MASKED_CODEC,
             0,
             0.0,
             f"{attempt}-advertise",
             0.0,
         )
-        self.context = context_of(federation.name, task)
+        self.context = hash_context(federation.name, task)
         self.others = {
             client_id: Participant(client_id, self.context, Trust(federation.name)) for client_id in IDS[1:]
         }
@@ -62,7 +62,7 @@ class Round:
         """Ask for a step; returns what the device announces."""
         name = {"share": "keys", "mask": "inbox", "agree": "lists", "unmask": "agreed"}[phase]
         self.lead.task(
-            1, phase, f"{self.attempt}-{phase}", codec=CODEC, models={name: self.lead.offer(content)}
+            1, phase, f"{self.attempt}-{phase}", codec=MASKED_CODEC, models={name: self.lead.offer(content)}
         )
         return self.lead.next("begin")
 
@@ -76,7 +76,7 @@ class Round:
 
     def agreed(self, lists):
         """Return the blob of `unmask`: the two others, threshold enough, agreed to these lists."""
-        binding = binding_of(self.context, self.keys)
+        binding = hash_binding(self.context, self.keys)
         digest = hashlib.sha256(lists).hexdigest()
         return encode_agreed(lists, [Agreed(client_id, binding, digest) for client_id in IDS[:2]])
 
@@ -131,12 +131,12 @@ def test_a_device_has_no_keys_for_more_than_8_attempts_at_a_round(federate, mosq
     aggregator.next("status")
     for attempt in range(8):
         Round(federation, aggregator, f"{attempt}")
-    aggregator.task(1, codec=CODEC, nonce="8-advertise")
+    aggregator.task(1, codec=MASKED_CODEC, nonce="8-advertise")
     begin = aggregator.next("begin")
     assert begin.size == 0, "keys for a ninth attempt at one round"
     aggregator.receipt(begin, "rejected", reason="cannot")
     device.wait_for("asked for keys of more than 8 attempts")
-    aggregator.task(2, codec=CODEC, nonce="9-advertise")
+    aggregator.task(2, codec=MASKED_CODEC, nonce="9-advertise")
     assert aggregator.next("begin").size > 0
 
 
@@ -225,7 +225,7 @@ def test_a_device_that_requires_masks_sends_no_loss(federate, mosquitto_url, toy
     assert set(attempt.step("mask", attempt.inbox(*IDS)).metrics) == {"seconds", "peak_rss_mb"}
 
 
-@pytest.mark.parametrize("codec", [CODEC, "fp32"])
+@pytest.mark.parametrize("codec", [MASKED_CODEC, "fp32"])
 def test_a_device_that_masks_measures_no_accuracy_though_the_task_asks(
     codec, federate, mosquitto_url, toys, lead, progress
 ):
@@ -240,11 +240,11 @@ def test_a_device_that_masks_measures_no_accuracy_though_the_task_asks(
     assert ("accuracy" in progress(federation)["metrics"]) == (codec == "fp32")
 
 
-@pytest.mark.parametrize("codec", [CODEC, "fp32"])
+@pytest.mark.parametrize("codec", [MASKED_CODEC, "fp32"])
 def test_a_device_that_masks_compares_no_models_though_the_task_asks(codec):
     asked = {"compare": 1.0, "local_epochs": 3.0}
     task = Task("s", 1, "federate", "p", {}, asked, 1, 30.0, codec, 0, 0.0, "n", 0.0)
-    scalars = work_item(task, {}, ClientState(), "pi-1").broadcast.scalars
+    scalars = make_work_item(task, {}, ClientState(), "pi-1").broadcast.scalars
     assert scalars == (asked if codec == "fp32" else {"local_epochs": 3.0})
 
 
@@ -257,13 +257,13 @@ def test_malformed_masked_tasks_are_refused_and_the_device_stays(federate, mosqu
     aggregator.task(
         1,
         phase="personalize",
-        codec=CODEC,
+        codec=MASKED_CODEC,
         nonce="p",
         models={"global": aggregator.model, "initial": aggregator.model},
     )
     for number in (0, 2):
         models = {str(k): aggregator.model for k in range(number)}
-        aggregator.task(1, "share", "a-share", codec=CODEC, models=models)
+        aggregator.task(1, "share", "a-share", codec=MASKED_CODEC, models=models)
     attempt.share()
     assert "Traceback" not in device.said, device.said
     assert "to personalize has the codec fp32+masked" in device.said
@@ -277,7 +277,7 @@ def test_a_masked_round_of_a_plan_that_shares_no_model_is_refused_and_the_device
     aggregator = lead(federation)
     device = federation.device("pi-1", toys.shard(1))
     aggregator.next("status")
-    aggregator.task(1, codec=CODEC, nonce="a-advertise")
+    aggregator.task(1, codec=MASKED_CODEC, nonce="a-advertise")
     while not (status := aggregator.next("status")).paused or "yet to see" in status.paused:
         pass
     assert status.online, "it ended"
@@ -317,7 +317,7 @@ def test_a_device_without_cryptography_says_what_to_install(federate, mosquitto_
     device = federation.device("pi-1", toys.shard(1))
     while aggregator.next("status").paused:  # until it has seen the plan
         pass
-    aggregator.task(1, codec=CODEC, nonce="a-advertise")
+    aggregator.task(1, codec=MASKED_CODEC, nonce="a-advertise")
     while not (status := aggregator.next("status")).paused:
         pass
     assert status.online

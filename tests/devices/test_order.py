@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devices.order import MASKED_ONLY, Sharing, TaskOrder
+from devices.order import MASKED_ONLY_REASON, SharingRules, TaskOrder
 from edgefl.errors import StateError
-from edgefl.wire.masked import CODEC
+from edgefl.wire.masked import MASKED_CODEC
 from edgefl.wire.messages import State, Task
 
 
@@ -65,40 +65,40 @@ def test_a_refused_task_is_logged_once(caplog):
 def test_a_masked_session_stays_masked(tmp_path):
     order = TaskOrder("f", tmp_path)
     assert order.accepts(task(1, 1))
-    assert order.accepts(task(1, 1, codec=CODEC))
+    assert order.accepts(task(1, 1, codec=MASKED_CODEC))
     for each in (order, TaskOrder("f", tmp_path)):
         assert not each.accepts(task(1, 1))
         assert not each.accepts(task(2, 1, "s1")), "nor after a restart of the aggregator"
-        assert each.forbids(task(1, 1))
+        assert each.should_withhold(task(1, 1))
         assert each.accepts(task(2, 2, "s1", phase="personalize")), "its answer holds no tensor"
         assert each.accepts(task(2, 2, "s1", phase="unmask"))
-        assert each.pause == ""
+        assert each.pause_reason == ""
     assert order.accepts(task(3, 1)), "another session may be unmasked, unless the owner says otherwise"
 
 
 def test_masked_only_pauses_until_a_masked_task_or_another_run():
-    for cure in (task(1, 1, codec=CODEC), state(2)):
-        order = TaskOrder("f", sharing=Sharing(masked_only=True))
+    for cure in (task(1, 1, codec=MASKED_CODEC), state(2)):
+        order = TaskOrder("f", sharing=SharingRules(masked_only=True))
         assert not order.accepts(task(1, 1))
-        assert order.pause == MASKED_ONLY
+        assert order.pause_reason == MASKED_ONLY_REASON
         assert order.accepts(state(1))
-        assert order.pause == MASKED_ONLY
+        assert order.pause_reason == MASKED_ONLY_REASON
         assert order.accepts(cure)
-        assert order.pause == ""
+        assert order.pause_reason == ""
 
 
 def test_the_command_line_makes_an_enrolment_stricter_and_never_looser():
     for (a, b), (m, n) in product(product((False, True), repeat=2), product((0, 4, 9), repeat=2)):
-        assert Sharing(a, m).and_also(Sharing(b, n)) == Sharing(a or b, max(m, n))
+        assert SharingRules(a, m).combine(SharingRules(b, n)) == SharingRules(a or b, max(m, n))
 
 
 def test_a_least_number_of_clients_implies_masked_only(caplog):
-    order = TaskOrder("f", sharing=Sharing(least_clients=4))
+    order = TaskOrder("f", sharing=SharingRules(least_clients=4))
     assert not order.accepts(task(1, 1)), "a plain update is the sum of one client"
-    assert order.pause == MASKED_ONLY
-    assert order.forbids(task(1, 1))
+    assert order.pause_reason == MASKED_ONLY_REASON
+    assert order.should_withhold(task(1, 1))
     assert "--least-clients 4" in caplog.messages[0]
-    assert order.accepts(task(1, 1, codec=CODEC))
+    assert order.accepts(task(1, 1, codec=MASKED_CODEC))
 
 
 def test_a_refusal_names_both_clocks_that_may_be_wrong(tmp_path, caplog):

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from devices.plan_check import Allowed, PlanTrials, check_names, try_in_child
+from devices.plan_check import AllowedCode, PlanTrials, check_names, try_in_child
 from edgefl.errors import PlanError
 from edgefl.plan.spec import Plan, encode_plan
 
@@ -20,20 +20,20 @@ SHA256 = "ab" * 32
 @pytest.mark.parametrize(
     ("changes", "learner", "allowed", "says"),
     [
-        ({}, "litert", Allowed(), ""),
-        ({"algorithm": "mine:name"}, "litert", Allowed(), "algorithm 'mine:name'"),
-        ({"algorithm": "mine:name"}, "litert", Allowed(("other:name",)), "algorithm 'mine:name'"),
-        ({"algorithm": "mine:name"}, "litert", Allowed(("mine:name",)), ""),
-        ({"algorithm": 3}, "litert", Allowed(), "algorithm '3'"),
-        ({"model": "os:system"}, "litert", Allowed(), ""),  # a label only: no model is built
-        ({"model": "os:system"}, "keras", Allowed(), "model 'os:system'"),
-        ({"model": "os:system"}, "keras", Allowed(("os:system",)), "model 'os:system'"),
-        ({"model": "mine:net"}, "keras", Allowed((), ("mine:net",)), ""),
-        ({"model": "/etc/own.keras"}, "keras", Allowed(), "model '/etc/own.keras'"),
-        ({"options": {"gate": "os:system"}}, "keras", Allowed(), "model 'os:system'"),
-        ({"options": {"gate": "gate-cnn"}}, "keras", Allowed(), ""),
-        ({"num_classes": "3"}, "litert", Allowed(), "num_classes"),
-        ({"input_shape": (4, 0)}, "litert", Allowed(), "input_shape"),
+        ({}, "litert", AllowedCode(), ""),
+        ({"algorithm": "mine:name"}, "litert", AllowedCode(), "algorithm 'mine:name'"),
+        ({"algorithm": "mine:name"}, "litert", AllowedCode(("other:name",)), "algorithm 'mine:name'"),
+        ({"algorithm": "mine:name"}, "litert", AllowedCode(("mine:name",)), ""),
+        ({"algorithm": 3}, "litert", AllowedCode(), "algorithm '3'"),
+        ({"model": "os:system"}, "litert", AllowedCode(), ""),  # a label only: no model is built
+        ({"model": "os:system"}, "keras", AllowedCode(), "model 'os:system'"),
+        ({"model": "os:system"}, "keras", AllowedCode(("os:system",)), "model 'os:system'"),
+        ({"model": "mine:net"}, "keras", AllowedCode((), ("mine:net",)), ""),
+        ({"model": "/etc/own.keras"}, "keras", AllowedCode(), "model '/etc/own.keras'"),
+        ({"options": {"gate": "os:system"}}, "keras", AllowedCode(), "model 'os:system'"),
+        ({"options": {"gate": "gate-cnn"}}, "keras", AllowedCode(), ""),
+        ({"num_classes": "3"}, "litert", AllowedCode(), "num_classes"),
+        ({"input_shape": (4, 0)}, "litert", AllowedCode(), "input_shape"),
     ],
 )
 def test_which_names_a_plan_may_say(toys, changes, learner, allowed, says):
@@ -147,7 +147,7 @@ def test_verdicts_are_kept_by_runtime_and_bounded(blob, tmp_path, monkeypatch):
     trials.check(SHA256, blob())
     trials.check(SHA256, tmp_path / "not read")
     for i in range(40):
-        trials._keep(f"{i:064}", "")
+        trials._store_verdict(f"{i:064}", "")
     assert len(json.loads((tmp_path / "plans.json").read_text())["verdicts"]) == 32
     (tmp_path / "plans.json").write_text("{")  # cut short by a power cut: tried again
     trials.check(SHA256, blob())

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devices.readings import MAX_CHANNELS, MAX_SENSORS, Cutter, Topics, parse_label, parse_reading
+from devices.readings import (
+    MAX_SENSOR_CHANNELS,
+    MAX_SENSORS,
+    SensorTopics,
+    WindowCutter,
+    parse_label,
+    parse_reading,
+)
 from edgefl.errors import ConfigError, DataError
 
 
@@ -44,7 +51,7 @@ BAD = [
     (b"[]", (), "0 values, expected 1 to"),
     (b"{}", ("x",), "no channel 'x', expected it among none"),
     (b'{"x": {"y": 1}}', (), "x is"),
-    (json.dumps([0] * (MAX_CHANNELS + 1)).encode(), (), f"{MAX_CHANNELS + 1} values"),
+    (json.dumps([0] * (MAX_SENSOR_CHANNELS + 1)).encode(), (), f"{MAX_SENSOR_CHANNELS + 1} values"),
 ]
 
 
@@ -86,26 +93,26 @@ def test_labels():
 
 
 def test_which_sensor_a_topic_is_of():
-    topics = Topics("home/+/accel/#", "home/+/label/#")
-    assert topics.place("home/pi/accel/left/x") == ("readings", ("pi", "left/x"))
-    assert topics.place("home/pi/label/left/x") == ("labels", ("pi", "left/x"))
-    assert topics.place("home/pi/other") is None
-    assert Topics("#", "label").place("label") == ("labels", ())
-    assert Topics("a.c/+").place("abc/d") is None
+    topics = SensorTopics("home/+/accel/#", "home/+/label/#")
+    assert topics.match("home/pi/accel/left/x") == ("readings", ("pi", "left/x"))
+    assert topics.match("home/pi/label/left/x") == ("labels", ("pi", "left/x"))
+    assert topics.match("home/pi/other") is None
+    assert SensorTopics("#", "label").match("label") == ("labels", ())
+    assert SensorTopics("a.c/+").match("abc/d") is None
     for bad in ("a/#/b", "a+/b", "#a", "a/b#", "a\0"):
         with pytest.raises(ConfigError, match="no MQTT filter"):
-            Topics(bad)
+            SensorTopics(bad)
     with pytest.raises(ConfigError, match="has 1 wildcards, --topic 'a' 0"):
-        Topics("a", "label/+")
+        SensorTopics("a", "label/+")
 
 
-SENSORS = Topics("s/+", "label/+")
+SENSORS = SensorTopics("s/+", "label/+")
 
 
 class Heard:
     def __init__(self, topics=SENSORS, window=2, **options):
         self.windows = []
-        self.cutter = Cutter(topics, window, options.pop("step", window), self.keep, **options)
+        self.cutter = WindowCutter(topics, window, options.pop("step", window), self.keep, **options)
 
         self.places = []
 
@@ -128,13 +135,13 @@ def test_each_sensor_has_windows_and_a_label_of_its_own():
 def test_windows_know_their_place_in_a_recording_and_a_gap_begins_another():
     heard = Heard(window=2, step=1, label=1)
     heard.say(*(("s/a", str(value)) for value in range(4)))
-    heard.cutter.gap()
+    heard.cutter.restart_windows()
     heard.say(*(("s/a", str(value)) for value in range(3)))
     assert heard.places == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
 
 
 def test_a_label_without_wildcards_is_of_all_sensors():
-    heard = Heard(Topics("s/+", "label"))
+    heard = Heard(SensorTopics("s/+", "label"))
     heard.say(
         ("label", "1"),
         ("s/a", "10"),
@@ -151,7 +158,7 @@ def test_rows_of_a_window_follow_on_one_another():
     heard = Heard()
     heard.say(("s/a", "9"), ("label/a", "1"), ("s/a", "10"))
     assert (heard.cutter.unlabelled, heard.windows) == (1, [])
-    heard.cutter.gap()
+    heard.cutter.restart_windows()
     heard.say(("s/a", "11"))
     assert heard.windows == []
     heard.say(("s/a", "12"))
@@ -167,7 +174,7 @@ def test_a_retained_reading_is_of_an_earlier_time_but_a_retained_label_counts():
 
 
 def test_a_reading_of_another_form_is_refused_and_disturbs_nothing():
-    heard = Heard(Topics("s"), label=5)
+    heard = Heard(SensorTopics("s"), label=5)
     heard.say(("s", '{"x": 1, "y": 2}'))
     for payload in ("[1, 2]", '{"x": 1}', '{"x": 1, "y": 2, "z": 3}', "oops"):
         with pytest.raises(DataError):
@@ -178,7 +185,7 @@ def test_a_reading_of_another_form_is_refused_and_disturbs_nothing():
 
 
 def test_sensors_are_limited():
-    heard = Heard(Topics("s/+"), label=0)
+    heard = Heard(SensorTopics("s/+"), label=0)
     for index in range(MAX_SENSORS):
         heard.say((f"s/{index}", "1"))
     with pytest.raises(DataError, match="narrower --topic"):

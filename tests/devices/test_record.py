@@ -11,7 +11,7 @@ import pytest
 
 from edgefl.data.npz import load_shard
 from edgefl.transport.link import Link
-from mqtt_broker.broker.dev_broker import HOST, free_port
+from mqtt_broker.broker.dev_broker import LOOPBACK_HOST, find_free_port
 from tests.support.broker import mosquitto
 
 
@@ -183,8 +183,8 @@ def test_a_second_start_takes_readings_of_the_first_ones_form_only(record, senso
 
 
 def test_no_window_spans_a_time_without_a_broker(start, tmp_path):
-    port = free_port()
-    url = f"mqtt://{HOST}:{port}"
+    port = find_free_port()
+    url = f"mqtt://{LOOPBACK_HOST}:{port}"
 
     def say_numbers(*numbers):
         link = Link(url, "sensor")

@@ -8,11 +8,11 @@ import time
 from dataclasses import replace
 
 from edgefl.algorithms import make_algorithm
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import Broadcast, ClientState
 from edgefl.wire.messages import Status
 from edgefl.wire.strict_json import encode_json
-from edgefl.wire.tensors import decode_models, encode_models, encode_weights, specs_of
+from edgefl.wire.tensors import decode_models, encode_models, encode_weights, list_specs
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 
@@ -40,7 +40,7 @@ def test_a_round_by_hand_then_the_mixture_then_the_end(federate, mosquitto_url, 
         ClientState(),
         shard,
         "pi-1",
-        rng_for(1, 1, "pi-1"),
+        derive_rng(1, 1, "pi-1"),
     )
     assert blob == encode_models(expected.deltas)
     assert begin.metrics["loss"] == expected.metrics["loss"]
@@ -97,7 +97,7 @@ def test_a_repeated_task_is_answered_with_the_same_bytes_also_after_a_kill(
     # the seconds of training are in the metrics: had it trained again they would differ
     assert (second.sha256, second.metrics, second.nonce) == (first.sha256, first.metrics, "n2")
     assert progress(federation) == kept
-    assert decode_models(aggregator.take(second), {"global": specs_of(toys.weights())}, "pi-1").keys() == {
+    assert decode_models(aggregator.take(second), {"global": list_specs(toys.weights())}, "pi-1").keys() == {
         "global"
     }
     aggregator.task(1, nonce="n2")

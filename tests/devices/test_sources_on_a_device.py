@@ -10,7 +10,7 @@ import pytest
 from edgefl.config import DataConfig, PartitionConfig
 from edgefl.data import load_data, make_shards
 from edgefl.data.npz import save_shard
-from edgefl.data.sources import load_source, source_of_note
+from edgefl.data.sources import load_source, parse_source
 
 FUNCTION = """
 import numpy as np
@@ -68,7 +68,7 @@ def test_a_folder_and_a_function_train_to_the_bits_of_the_npz(trained, toys, tmp
     )
     assert len(set(shas)) == 1
     assert counts == (32, 32, 32)
-    shards = [load_source(source_of_note(note), seed=note["seed"]) for note in notes]
+    shards = [load_source(parse_source(note), seed=note["seed"]) for note in notes]
     for shard in shards[1:]:
         assert shard.x_test.tobytes() == shards[0].x_test.tobytes()
     assert notes[2]["source"] == {"folder": str(tmp_path)}

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from devices.export import export_in_child, export_metrics
-from devices.identity import yields_to
-from devices.store import Store
+from devices.export import export_in_child, extract_export_metrics
+from devices.identity import should_yield
+from devices.store import DeviceStore
 from edgefl.data.sources import DataSource
 from edgefl.errors import ExportError, StateError
 from edgefl.system.files import write_state
@@ -22,25 +22,25 @@ def finish(store, round=1, session="s", update=b"update", state=STATE):
 
 
 def test_a_finished_round_survives_a_restart(tmp_path):
-    store = Store(tmp_path / "a" / "b", "pi-1")
-    assert store.progress() is None
-    assert store.client_state("s") == ClientState()
+    store = DeviceStore(tmp_path / "a" / "b", "pi-1")
+    assert store.read_progress() is None
+    assert store.read_client_state("s") == ClientState()
     finish(store, 1)
     progress = finish(store, 2, update=b"second")
     store.close()
-    again = Store(tmp_path / "a" / "b", "pi-1")
-    assert again.progress() == progress
-    assert again.update(progress) == b"second"
-    state = again.client_state("s")
+    again = DeviceStore(tmp_path / "a" / "b", "pi-1")
+    assert again.read_progress() == progress
+    assert again.read_update(progress) == b"second"
+    state = again.read_client_state("s")
     assert state.arrays["gate/kernel"].tobytes() == STATE.arrays["gate/kernel"].tobytes()
     assert state.scalars == {"beta": 0.25}
-    assert again.client_state("another session") == ClientState()
+    assert again.read_client_state("another session") == ClientState()
     finish(again, 3, update=b"third")
     assert len(list((tmp_path / "a" / "b").glob("update-*"))) == 2  # the last and the one before
 
 
 def test_a_progress_of_an_older_version_is_read_and_masked_sessions_outlive_other_sessions(tmp_path):
-    store = Store(tmp_path, "pi-1")
+    store = DeviceStore(tmp_path, "pi-1")
     store.mark_masked(finish(store, 1, "masked"))
     old = json.loads((tmp_path / "progress.json").read_text())
     assert old.pop("masked_sessions") == ["masked"]
@@ -52,11 +52,11 @@ def test_a_progress_of_an_older_version_is_read_and_masked_sessions_outlive_othe
         progress = store.mark_masked(finish(store, 1, f"s{number}"))
     assert progress.masked_sessions == tuple(f"s{number}" for number in range(6, 70))
     (tmp_path / "progress.json").write_text(json.dumps(old))
-    assert store.progress().masked_sessions == ()
+    assert store.read_progress().masked_sessions == ()
 
 
 def test_a_power_cut_before_the_last_step_leaves_the_round_before(tmp_path, monkeypatch):
-    store = Store(tmp_path, "pi-1")
+    store = DeviceStore(tmp_path, "pi-1")
     before = finish(store, 1)
 
     def cut(path, content, mode):
@@ -68,27 +68,27 @@ def test_a_power_cut_before_the_last_step_leaves_the_round_before(tmp_path, monk
     with pytest.raises(StateError):
         finish(store, 2, update=b"half", state=ClientState())
     monkeypatch.undo()
-    assert store.progress() == before
-    assert store.update(before) == b"update"
-    assert store.client_state("s").scalars == {"beta": 0.25}
+    assert store.read_progress() == before
+    assert store.read_update(before) == b"update"
+    assert store.read_client_state("s").scalars == {"beta": 0.25}
 
 
 @pytest.mark.parametrize("name", ["progress.json", "update-", "client_state-"])
 def test_damage_is_named_with_a_remedy(tmp_path, name):
-    store = Store(tmp_path, "pi-1")
+    store = DeviceStore(tmp_path, "pi-1")
     progress = finish(store)
     path = next(tmp_path.glob(f"{name}*"))
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(StateError, match=f"{path.name[:12]}.*damaged.*start afresh"):
-        store.progress()
-        store.update(progress)
-        store.client_state("s")
+        store.read_progress()
+        store.read_update(progress)
+        store.read_client_state("s")
 
 
 @pytest.mark.parametrize("name", ["progress.json", "update-", "client_state-"])
 @pytest.mark.parametrize("left", [0, 3])
 def test_after_a_power_cut_that_took_the_last_files_it_goes_on_from_the_round_before(tmp_path, name, left):
-    store = Store(tmp_path, "pi-1")
+    store = DeviceStore(tmp_path, "pi-1")
     before = finish(store, 1)
     last = finish(store, 2, update=b"second", state=ClientState({}, {"beta": 0.5}))
     assert store.recovered == ""
@@ -97,59 +97,61 @@ def test_after_a_power_cut_that_took_the_last_files_it_goes_on_from_the_round_be
         tmp_path / {"progress.json": name, "update-": last.update, "client_state-": last.client_state}[name]
     )
     path.write_bytes(path.read_bytes()[:left])
-    again = Store(tmp_path, "pi-1")
+    again = DeviceStore(tmp_path, "pi-1")
     assert "from the round before" in again.recovered
-    assert again.progress() == before
-    assert again.update(before) == b"update"
-    assert again.client_state("s").scalars == {"beta": 0.25}
+    assert again.read_progress() == before
+    assert again.read_update(before) == b"update"
+    assert again.read_client_state("s").scalars == {"beta": 0.25}
     assert finish(again, 2, update=b"second").round == 2
 
 
 def test_after_a_power_cut_in_the_first_round_it_begins_again_and_keeps_what_is_damaged(tmp_path):
-    store = Store(tmp_path, "pi-1")
+    store = DeviceStore(tmp_path, "pi-1")
     store.save_note({"id": "pi-1"})
     finish(store)
     store.close()
     for path in (tmp_path / "progress.json", tmp_path / "device.json"):
         path.write_bytes(path.read_bytes()[:-9])
-    again = Store(tmp_path, "pi-1")
+    again = DeviceStore(tmp_path, "pi-1")
     assert "begins again" in again.recovered
-    assert again.progress() is None
+    assert again.read_progress() is None
     assert (tmp_path / "progress.json.damaged").exists()
 
 
 def test_when_both_rounds_are_damaged_that_is_an_error(tmp_path):
-    store = Store(tmp_path, "pi-1")
+    store = DeviceStore(tmp_path, "pi-1")
     finish(store, 1)
     finish(store, 2)
     store.close()
     for path in tmp_path.glob("progress*"):
         path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(StateError, match=r"progress.json.*damaged.*start afresh"):
-        Store(tmp_path, "pi-1")
+        DeviceStore(tmp_path, "pi-1")
 
 
 def test_a_directory_has_one_owner_at_a_time_and_one_id_for_ever(tmp_path):
-    store = Store(tmp_path, "pi-1")
+    store = DeviceStore(tmp_path, "pi-1")
     with pytest.raises(StateError, match="another device uses"):
-        Store(tmp_path, "pi-1")
+        DeviceStore(tmp_path, "pi-1")
     store.save_note({"id": "pi-1"})
     store.close()
     with pytest.raises(StateError, match="belongs to 'pi-1', this device is 'pi-2'"):
-        Store(tmp_path, "pi-2")
-    Store(tmp_path, "pi-1").close()
+        DeviceStore(tmp_path, "pi-2")
+    DeviceStore(tmp_path, "pi-1").close()
 
 
 def test_a_place_that_is_no_directory(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StateError, match="give a directory"):
-        Store(tmp_path / "file", "pi-1")
+        DeviceStore(tmp_path / "file", "pi-1")
 
 
 def test_the_export_runs_in_a_child_and_its_last_words_are_the_error(tmp_path):
     with pytest.raises(ExportError, match=r"the export failed: .*run `edgefl export --state"):
         export_in_child(tmp_path, DataSource(str(tmp_path)))
-    assert export_metrics({"accuracy_int8": 0.5, "tflite_bytes": 10, "peak_rss_mb": 1.0, "recipe": "x"}) == {
+    assert extract_export_metrics(
+        {"accuracy_int8": 0.5, "tflite_bytes": 10, "peak_rss_mb": 1.0, "recipe": "x"}
+    ) == {
         "accuracy_shipped_int8": 0.5,
         "tflite_bytes": 10.0,
         "export_rss_mb": 1.0,
@@ -165,12 +167,12 @@ def test_of_two_boots_of_one_id_the_earlier_stays_whoever_looks():
         (boot("b", 1.0), boot("a", 2.0)),
         (boot("a", 1.0), boot("b", 1.0)),
     ]:
-        assert not yields_to(one, two)
-        assert yields_to(two, one)
+        assert not should_yield(one, two)
+        assert should_yield(two, one)
 
 
 def test_note_is_json_that_a_person_reads(tmp_path):
-    store = Store(tmp_path, "pi-1")
+    store = DeviceStore(tmp_path, "pi-1")
     store.save_note({"id": "pi-1", "data": "x.npz", "seed": 1, "federation": "home"})
     assert json.loads((tmp_path / "device.json").read_text())["federation"] == "home"
     store.close()

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgefl.algorithms import PERSONALIZE, make_algorithm
-from edgefl.rng import rng_for
-from edgefl.simulation.communication_cost import Traffic
+from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
+from edgefl.rng import derive_rng
+from edgefl.simulation.communication_cost import CommunicationCost
 from edgefl.types import Update
 from edgefl.wire.tensors import encode_models, encode_weights
 from tests.support.numpy_learner.softmax import softmax_spec
@@ -21,9 +21,9 @@ def models_down(traffic, broadcast, client_id):
 
 def test_a_stopped_model_of_aem_costs_nothing_and_at_the_end_nothing_again():
     algorithm = make_algorithm("aem", None, {"num_experts": 2, "patience": 1})
-    traffic = Traffic()
+    traffic = CommunicationCost()
     weights = {"w": np.random.default_rng(7).normal(0, 0.5, (10, 10)).astype(np.float32)}
-    state = algorithm.init(weights, rng_for(1, 0, "init"))
+    state = algorithm.init(weights, derive_rng(1, 0, "init"))
     size = len(encode_weights(weights))
 
     def play(state, *updates):
@@ -55,7 +55,7 @@ def test_a_stopped_model_of_aem_costs_nothing_and_at_the_end_nothing_again():
     assert models_down(traffic, algorithm.broadcast(state, "b"), "b") == size, (
         "nor does it go to who comes later"
     )
-    end = replace(state, phase=PERSONALIZE)
+    end = replace(state, phase=PHASE_PERSONALIZE)
     assert sorted(algorithm.broadcast(end, "a").models) == ["expert0", "expert1", "local"]
     assert models_down(traffic, algorithm.broadcast(end, "a"), "a") == size, (
         "the last step of expert0: local begins as that did"
@@ -66,11 +66,11 @@ def test_a_stopped_model_of_aem_costs_nothing_and_at_the_end_nothing_again():
 def test_what_fedmix_prunes_costs_nothing_either_way():
     spec = softmax_spec("fedmix", inputs=4, features=3, classes=3, options={"num_experts": 3, "prune": 0.6})
     algorithm = make_algorithm("fedmix", None, {"num_experts": 3, "prune": 0.6})
-    traffic = Traffic()
+    traffic = CommunicationCost()
     initial = {
         s.name: np.random.default_rng(7).normal(0, 0.5, s.shape).astype(np.float32) for s in spec.weights
     }
-    state = algorithm.init(initial, rng_for(1, 0, "init"))
+    state = algorithm.init(initial, derive_rng(1, 0, "init"))
     sizes = {name: len(encode_weights(weights)) for name, weights in state.models.items()}
     assert models_down(traffic, algorithm.broadcast(state, "a"), "a") == sum(sizes.values())
 

@@ -9,18 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgefl.verdict import (
-    FIGURES,
-    KINDS,
+    DEVICE_FIGURES,
+    MODEL_KINDS,
     as_dict,
-    compare,
-    device_lines,
-    device_sentence,
+    compare_with_local,
+    describe_device_verdict,
     from_dict,
-    judge,
-    least_gained,
+    judge_federation,
+    make_table_rows,
+    render_device_lines,
+    render_verdict_table,
+    select_least_gained,
     sign_test,
-    table,
-    table_rows,
 )
 
 
@@ -76,7 +76,7 @@ def test_exact_values_by_hand(gained, lost, numerator, samples):
     ],
 )
 def test_comparisons_by_hand(gained, lost, comparison):
-    assert compare(gained, lost) == comparison
+    assert compare_with_local(gained, lost) == comparison
 
 
 @pytest.mark.parametrize("lost", [400, 450, 470, 480, 500, 520, 600])
@@ -87,13 +87,13 @@ def test_the_approximation_joins_the_exact_values(lost):
 
 
 def test_a_hostile_count_takes_no_time():
-    (found,) = judge([row("a", 0.5, 0.5, 0.6, 0.6, 3.0, 2.0**52, 0.0)]).rows
+    (found,) = judge_federation([row("a", 0.5, 0.5, 0.6, 0.6, 3.0, 2.0**52, 0.0)]).rows
     assert found.comparison == "better"
-    assert judge([row("a", 0.5, 0.5, 0.6, 0.6, 3.0, 1e300, 0.0)]).rows[0].comparison == ""
+    assert judge_federation([row("a", 0.5, 0.5, 0.6, 0.6, 3.0, 1e300, 0.0)]).rows[0].comparison == ""
 
 
 def test_a_federation_by_hand():
-    verdict = judge(FOUR)
+    verdict = judge_federation(FOUR)
     assert [each.id for each in verdict.rows] == ["pi-1", "pi-2", "pi-3", "pi-4"]
     assert [each.comparison for each in verdict.rows] == ["better", "as good", "as good", "worse"]
     assert (verdict.devices, verdict.better, verdict.as_good, verdict.worse) == (4, 1, 2, 1)
@@ -109,7 +109,7 @@ def test_a_federation_by_hand():
         "for 2, worse for 1). On average accuracy rises by 2.5 points. The federated model is 20.0 points "
         'below training alone: try more rounds, or the algorithm "clustered" or "pfl-mfe".'
     )
-    assert table(verdict).splitlines() == [
+    assert render_verdict_table(verdict).splitlines() == [
         "device  local  federated  shipped   int8  model       against local",
         "pi-1    75.0%      60.0%    87.5%  87.5%  fine-tuned  better",
         "pi-2    80.0%      70.0%    92.5%  90.0%  mixture     as good",
@@ -125,7 +125,7 @@ def test_rows_without_a_selection_show_the_mixture_as_the_shipped_model():
         {"id": "a", "accuracy_local": 0.5, "accuracy_mixture": 0.75, "accuracy_mixture_int8": 0.7},
         {"id": "b", "accuracy_local": None, "accuracy_mixture": math.nan, "accuracy_federated": 0.25},
     ]
-    verdict = judge(rows)
+    verdict = judge_federation(rows)
     a, b = verdict.rows
     assert (a.local, a.federated, a.shipped, a.int8, a.kind, a.comparison) == (
         0.5,
@@ -145,14 +145,16 @@ def test_rows_without_a_selection_show_the_mixture_as_the_shipped_model():
 
 
 def test_the_mixture_of_a_device_that_ships_another_model_is_not_its_int8_figure():
-    found = judge(
+    found = judge_federation(
         [{"id": "a", "accuracy_shipped": 0.9, "accuracy_mixture": 0.5, "accuracy_mixture_int8": 0.4}]
     )
     assert (found.rows[0].shipped, found.rows[0].int8) == (0.9, None)
 
 
 def test_another_measure():
-    (found,) = judge([{"id": "a", "auc_shipped": 0.9, "accuracy_shipped": 0.1}], measure="auc").rows
+    (found,) = judge_federation(
+        [{"id": "a", "auc_shipped": 0.9, "accuracy_shipped": 0.1}], measure="auc"
+    ).rows
     assert found.shipped == 0.9
 
 
@@ -217,13 +219,13 @@ ALIKE = [row(f"d-{i}", 0.9, 0.6, 0.9, 0.9, 0.0, 0.0, 0.0) for i in range(3)]
     ],
 )
 def test_sentences(rows, options, begins, ends):
-    sentence = judge(rows, **options).sentence
+    sentence = judge_federation(rows, **options).sentence
     assert sentence.startswith(begins)
     assert sentence.endswith(ends)
 
 
 def test_the_sentence_counts_devices_that_could_be_compared():
-    sentence = judge([FOUR[1], {**FOUR[0], "test_lost": None}]).sentence
+    sentence = judge_federation([FOUR[1], {**FOUR[0], "test_lost": None}]).sentence
     assert sentence.startswith(
         "The federation was worth it for 1 of the 1 device that could be compared: its"
     )
@@ -241,13 +243,13 @@ def test_the_sentence_counts_devices_that_could_be_compared():
     ],
 )
 def test_what_a_device_says_of_its_own_model(change, says):
-    (found,) = judge([{**FOUR[0], "id": "pi-1", **change}]).rows
-    assert says in device_sentence(found)
+    (found,) = judge_federation([{**FOUR[0], "id": "pi-1", **change}]).rows
+    assert says in describe_device_verdict(found)
 
 
 def test_the_lines_of_a_device():
-    (found,) = judge([FOUR[0]]).rows
-    assert device_lines(found) == [
+    (found,) = judge_federation([FOUR[0]]).rows
+    assert render_device_lines(found) == [
         "device  local  federated  shipped   int8  model    against local",
         "pi-2    80.0%      70.0%    92.5%  90.0%  mixture  as good",
         "pi-2 ships its mixture model with 92.5% accuracy: as good, within chance, as 80.0% if it had "
@@ -256,15 +258,15 @@ def test_the_lines_of_a_device():
 
 
 def test_a_verdict_survives_json():
-    verdict = judge(FOUR)
+    verdict = judge_federation(FOUR)
     assert from_dict(json.loads(json.dumps(as_dict(verdict)))) == verdict
 
 
 def test_a_long_table_shows_the_devices_that_gained_least():
     rows = [row(f"d-{i:02}", 0.5, 0.5, 0.5 + i / 100, 0.5) for i in range(10)]
-    verdict = judge([*rows, row("lost")])
-    assert [each.id for each in least_gained(verdict.rows, 3)] == ["d-00", "d-01", "d-02"]
-    cells = [each[0] for each in table_rows(verdict, 3)]
+    verdict = judge_federation([*rows, row("lost")])
+    assert [each.id for each in select_least_gained(verdict.rows, 3)] == ["d-00", "d-01", "d-02"]
+    cells = [each[0] for each in make_table_rows(verdict, 3)]
     assert cells == ["device", "d-00", "d-01", "d-02", "(8 more)", "mean", "worst"]
 
 
@@ -294,13 +296,13 @@ clients = st.lists(
 @settings(deadline=None)
 @given(clients, st.integers(0, 20))
 def test_any_rows_have_a_verdict(rows, num_classes):
-    verdict = judge(rows, num_classes=num_classes)
+    verdict = judge_federation(rows, num_classes=num_classes)
     assert verdict.devices == len(verdict.rows) == len(rows)
     assert verdict.better + verdict.as_good + verdict.worse == sum(
         bool(each.comparison) for each in verdict.rows
     )
     assert sum(verdict.kinds.values()) == sum(bool(each.kind) for each in verdict.rows)
-    for name in FIGURES:
+    for name in DEVICE_FIGURES:
         values = [value for each in verdict.rows if (value := getattr(each, name)) is not None]
         assert all(0 <= value <= 1 for value in values)
         mean, worst = verdict.means[name], verdict.worst[name]
@@ -308,16 +310,16 @@ def test_any_rows_have_a_verdict(rows, num_classes):
         if mean is not None and worst is not None:
             assert worst - 1e-9 <= mean <= max(values) + 1e-9
     assert verdict.sentence.endswith(".")
-    assert json.loads(json.dumps(as_dict(verdict), allow_nan=False))["kinds"].keys() == set(KINDS)
-    assert len({len(cells) for cells in table_rows(verdict)}) == 1
-    assert judge(reversed(rows), num_classes=num_classes) == verdict
+    assert json.loads(json.dumps(as_dict(verdict), allow_nan=False))["kinds"].keys() == set(MODEL_KINDS)
+    assert len({len(cells) for cells in make_table_rows(verdict)}) == 1
+    assert judge_federation(reversed(rows), num_classes=num_classes) == verdict
 
 
 @settings(deadline=None)
 @given(st.integers(0, 700), st.integers(0, 700))
 def test_the_laws_of_the_test(gained, lost):
     exchanged: dict[str, str] = {"better": "worse", "worse": "better", "as good": "as good"}
-    assert compare(lost, gained) == exchanged[compare(gained, lost)]
+    assert compare_with_local(lost, gained) == exchanged[compare_with_local(gained, lost)]
     assert sign_test(gained + 1, lost) <= sign_test(gained, lost)
     if gained + lost < 1000:
         # both tails count the middle, P(X = gained), twice
@@ -327,5 +329,7 @@ def test_the_laws_of_the_test(gained, lost):
 
 def test_at_most_five_of_a_hundred_equal_models_are_called_better():
     """Over all ways in which 12 samples that differ can fall, equally likely under the null hypothesis."""
-    called = sum(compare(sum(ways), 12 - sum(ways)) == "better" for ways in product((0, 1), repeat=12))
+    called = sum(
+        compare_with_local(sum(ways), 12 - sum(ways)) == "better" for ways in product((0, 1), repeat=12)
+    )
     assert 0 < called / 2**12 <= 0.05

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from firmware_export.codegen.c_source import CSource, generate
-from firmware_export.tflite.interpreter import load, quantize_input
+from firmware_export.codegen.c_source import CSource, generate_c
+from firmware_export.tflite.interpreter import load_tflite, quantize_input
 from firmware_export.tflite.portable import to_portable
 
 STRICT = (
@@ -80,6 +80,8 @@ def micro(model: bytes, samples: Any) -> Any:
 
 def check(model: bytes, x: Any, directory: Path) -> None:
     """Fail unless the C of a model gives tflite-micro's bytes for real inputs x."""
-    samples = quantize_input(load(model, reference=True), x)
+    samples = quantize_input(load_tflite(model, reference=True), x)
     wanted = micro(model, samples)
-    np.testing.assert_array_equal(run(build(generate(model), directory), samples, wanted.shape[1])[0], wanted)
+    np.testing.assert_array_equal(
+        run(build(generate_c(model), directory), samples, wanted.shape[1])[0], wanted
+    )

@@ -23,7 +23,7 @@ from edgefl.data.dataset import Dataset, subsample
 from edgefl.errors import DataError
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import Plan
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import Broadcast, ClientState, Mixture, Shard, Weights
 
 ROOT = Path(__file__).parents[2]
@@ -108,10 +108,12 @@ def train(plan: Plan, initial: Weights, dataset: Dataset) -> Trained:
     model = initial
     for number in (1, 2):
         received = Broadcast(number, "federate", {"global": model})
-        update, _ = algorithm.local_update(received, ClientState(), shard, "pi-1", rng_for(1, number, "pi-1"))
+        update, _ = algorithm.local_update(
+            received, ClientState(), shard, "pi-1", derive_rng(1, number, "pi-1")
+        )
         model = {name: model[name] + delta for name, delta in update.deltas["global"].items()}
     mixture, _ = algorithm.personalize(
-        Broadcast(3, "personalize", {"global": model}), ClientState(), shard, rng_for(1, 3, "pi-1")
+        Broadcast(3, "personalize", {"global": model}), ClientState(), shard, derive_rng(1, 3, "pi-1")
     )
     return Trained(plan, mixture, shard)
 
@@ -141,17 +143,21 @@ def bundle(digits, tmp_path_factory) -> Path:
     pytest.importorskip("tflite_micro")
     from firmware_export.certificate.budget import Budget
     from firmware_export.certificate.bundle import write_bundle
-    from firmware_export.certificate.certificate import Request
-    from firmware_export.certificate.golden import choose
-    from firmware_export.firmware.firmware import not_runnable
+    from firmware_export.certificate.certificate import ExportRequest
+    from firmware_export.certificate.golden import choose_golden_samples
+    from firmware_export.firmware.firmware import explain_not_runnable
     from firmware_export.firmware.targets import TARGETS
     from firmware_export.quantize.quantize import export_mixture
 
-    if reason := not_runnable(TARGETS["cortex-m4"]) or not_runnable(TARGETS["host"]):
+    if reason := explain_not_runnable(TARGETS["cortex-m4"]) or explain_not_runnable(TARGETS["host"]):
         pytest.skip(reason)
     out = tmp_path_factory.mktemp("bundle")
     export_mixture(digits.plan, digits.mixture, digits.shard, out, client_id="pi-1")
-    write_bundle(out, *choose(digits.shard, 30, 1), Request("cortex-m4", Budget(64 << 10, 256 << 10)))
+    write_bundle(
+        out,
+        *choose_golden_samples(digits.shard, 30, 1),
+        ExportRequest("cortex-m4", Budget(64 << 10, 256 << 10)),
+    )
     return out
 
 

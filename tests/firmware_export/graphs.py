@@ -42,7 +42,7 @@ def model_of(
     """Return the file; the last tensor is the output unless another is given."""
     from ai_edge_litert import schema_py_generated as schema
 
-    from edgefl.plan.tflite import pack
+    from edgefl.plan.tflite import pack_model
 
     model = schema.ModelT()
     graph = schema.SubGraphT()
@@ -94,4 +94,4 @@ def model_of(
             operator.builtinOptionsType = getattr(schema.BuiltinOptions, f"{each.options_class}Options")
         model.operatorCodes.append(code)
         graph.operators.append(operator)
-    return pack(model, 1024)
+    return pack_model(model, 1024)

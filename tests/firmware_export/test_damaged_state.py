@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from devices.store import Store
+from devices.store import DeviceStore
 from edgefl.data.npz import save_shard
 from edgefl.plan.spec import Binding, Plan, PlanSpec, load_plan
 from edgefl.storage.checkpoint import decode_stored_mixture
@@ -68,7 +68,7 @@ def state(graphs, tmp_path) -> Path:
     x = rng.normal(size=(300, INPUTS)).astype(np.float32)
     y = (np.maximum(x @ weights["first"].T, 0) @ weights["second"].T).argmax(axis=1).astype(np.int64)
     save_shard(tmp_path / "shard.npz", Shard(x[:200], y[:200], x[200:], y[200:], CLASSES))
-    store = Store(tmp_path / "state", "pi-1")
+    store = DeviceStore(tmp_path / "state", "pi-1")
     store.save_personal(plan, Mixture(weights))
     store.save_note({"data": str(tmp_path / "shard.npz"), "id": "pi-1", "federation": "f", "seed": 1})
     store.close()
@@ -178,7 +178,7 @@ def test_a_certificate_that_proves_little_says_so(kind, state, tmp_path) -> None
         weights = decode_stored_mixture((state / "mixture.safetensors").read_bytes()).mixture.weights
         only = np.full((CLASSES, UNITS), -0.5, np.float32)
         only[0] = 0.5
-        store = Store(state, "pi-1")
+        store = DeviceStore(state, "pi-1")
         store.save_personal(load_plan(state / "plan"), Mixture({**weights, "second": only}))
         store.close()
     samples = 4 if kind == "few" else 40

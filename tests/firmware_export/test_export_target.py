@@ -15,7 +15,7 @@ from edgefl.data.npz import save_shard
 from edgefl.plan.spec import save_plan
 from edgefl.storage.checkpoint import encode_mixture
 from firmware_export.certificate.verify_report import verify_report
-from firmware_export.firmware.firmware import not_runnable
+from firmware_export.firmware.firmware import explain_not_runnable
 from firmware_export.firmware.targets import TARGETS
 from firmware_export.quantize.quantize import export_mixture
 
@@ -50,7 +50,7 @@ def demo(digits, tmp_path_factory) -> Path:
 
 
 def test_export_verify_profile_one_after_the_other(demo, tmp_path) -> None:
-    if reason := not_runnable(TARGETS["cortex-m4"]):
+    if reason := explain_not_runnable(TARGETS["cortex-m4"]):
         pytest.skip(reason)
     asked = [
         "--state",
@@ -103,7 +103,7 @@ def test_what_is_asked_wrongly_is_said(demo, tmp_path) -> None:
 
 
 def test_a_demos_folder_is_checked_as_far_as_it_goes(demo, tmp_path) -> None:
-    if reason := not_runnable(TARGETS["host"]):
+    if reason := explain_not_runnable(TARGETS["host"]):
         pytest.skip(reason)
     found = verify_report(demo / "clients" / "pi-1")
     assert [line for line in found.checked if "every output byte the same: tflite-micro" in line]

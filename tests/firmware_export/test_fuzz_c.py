@@ -19,8 +19,15 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from edgefl.errors import ExportError
-from firmware_export.codegen.c_source import generate
-from firmware_export.ota.ota import ALL_DEVICES, ENTRY, HEAD, device_digest, read_update, self_test_inputs
+from firmware_export.codegen.c_source import generate_c
+from firmware_export.ota.update_package import (
+    ALL_DEVICES,
+    PART_ENTRY,
+    UPDATE_HEADER,
+    draw_self_test_inputs,
+    hash_device_id,
+    read_update,
+)
 from firmware_export.tflite.quantized_model import read_quantized_model
 
 SCALE = float(os.environ.get("EDGEFL_FUZZ_SCALE", "0.1"))
@@ -35,7 +42,7 @@ BOARD = Path(__file__).parent / "ota_board"
 OTA = Path(__file__).parents[2] / "firmware_export/templates/ota"
 LAYOUT = bytes.fromhex("00112233445566778899aabbccddeeff" * 2)
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
-DEVICE = device_digest("pi-1")
+DEVICE = hash_device_id("pi-1")
 SHARES = {1: 0.03, 2: 0.05, 4: 0.1, 8: 0.2}
 """Of the flags of `ota_board/fuzz.c`: factory reset, flash with flipped bits, a cut of power, the loss of
 both slots.
@@ -81,9 +88,9 @@ def test_generated_models(seed: int, graphs: Any, random_models: Any, compiled: 
         if seed == 0
         else random_models.random_model(graphs, seed)
     )
-    source = generate(model)
+    source = generate_c(model)
     network = read_quantized_model(model)
-    x = drawn_inputs(np.random.default_rng(seed), network.tensor(network.inputs[0]).shape[1:])
+    x = drawn_inputs(np.random.default_rng(seed), network.get_tensor(network.inputs[0]).shape[1:])
     files = compiled.write(source, tmp_path)
     (tmp_path / "main.c").write_text(compiled.MAIN)
     command = [
@@ -99,7 +106,7 @@ def test_generated_models(seed: int, graphs: Any, random_models: Any, compiled: 
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     began = time.monotonic()
-    out = network.tensor(network.outputs[0]).size
+    out = network.get_tensor(network.outputs[0]).size
     outputs = np.frombuffer(bounded_run([tmp_path / "program"], x.tobytes(), tmp_path), np.int8).reshape(
         INPUTS, out
     )
@@ -129,7 +136,7 @@ class Spec:
 
     def computed(self) -> bytes:
         """Return the digest of what the parts compute for the self-test's inputs."""
-        x = self_test_inputs(self.seed, min(self.runs, 64), 5).astype(int)
+        x = draw_self_test_inputs(self.seed, min(self.runs, 64), 5).astype(int)
         total = x.sum(axis=1) + int.from_bytes(self.parts[0], "little", signed=True)
         weight = int.from_bytes(self.parts[1][:1], "little", signed=True)
         outputs = np.stack([total & 127, weight * (total & 31)], axis=1).astype(np.int8)
@@ -148,10 +155,10 @@ class Spec:
             self.runs,
             self.answers,
         )
-        entries = b"".join(ENTRY.pack(*entry) for entry in self.entries)
-        head = HEAD.pack(*values) + entries
+        entries = b"".join(PART_ENTRY.pack(*entry) for entry in self.entries)
+        head = UPDATE_HEADER.pack(*values) + entries
         if self.count <= 70:
-            size = HEAD.size + self.count * ENTRY.size
+            size = UPDATE_HEADER.size + self.count * PART_ENTRY.size
             head = (head + self.rng.bytes(max(0, size - len(head))))[:size]
         return head + KEY.sign(head) + self.payload
 

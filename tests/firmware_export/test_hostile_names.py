@@ -17,9 +17,14 @@ from edgefl.data.npz import save_shard
 from edgefl.errors import ExportError
 from edgefl.plan.spec import save_plan
 from edgefl.storage.checkpoint import encode_mixture
-from firmware_export.certificate.tflm import ops_h
-from firmware_export.codegen.c_source import generate
-from firmware_export.firmware.firmware import build, build_and_run, not_runnable, run_built
+from firmware_export.certificate.tflm import render_model_ops_h
+from firmware_export.codegen.c_source import generate_c
+from firmware_export.firmware.firmware import (
+    build_and_run,
+    build_firmware,
+    explain_not_runnable,
+    run_firmware,
+)
 from firmware_export.firmware.targets import TARGETS
 from firmware_export.tflite.quantized_model import read_quantized_model
 
@@ -45,15 +50,15 @@ NAMES = (
 
 def renamed(model: bytes, rename) -> bytes:
     """Return the .tflite with `rename(index, old name)` as its tensors' names."""
-    from edgefl.plan.tflite import pack, unpack
+    from edgefl.plan.tflite import pack_model, unpack_model
 
-    root = unpack(model)
+    root = unpack_model(model)
     for index, tensor in enumerate(root.subgraphs[0].tensors):
         tensor.name = rename(index, tensor.name)
     for signature in root.signatureDefs or ():
         for each in (*signature.inputs, *signature.outputs):
             each.name = each.name or b"x"
-    return pack(root, len(model))
+    return pack_model(root, len(model))
 
 
 def edgefl(*words: object) -> subprocess.CompletedProcess[str]:
@@ -91,7 +96,7 @@ def hostile(digits, tmp_path) -> tuple[Path, Path]:
 
 def test_a_tensor_name_runs_no_code_at_export_and_verify(hostile, tmp_path) -> None:
     pytest.importorskip("tflite_micro")
-    if reason := not_runnable(TARGETS["host"]):
+    if reason := explain_not_runnable(TARGETS["host"]):
         pytest.skip(reason)
     state, owned = hostile
     ran = []
@@ -134,7 +139,7 @@ def test_any_name_gives_c_that_compiles_and_is_right(name, graphs, compiled, tmp
         graphs.Op("SOFTMAX", (3,), (4,), {"beta": 1.0}, "Softmax"),
     ]
     model = graphs.model_of(tensors, operators)
-    source = generate(model)
+    source = generate_c(model)
     for text in source.files.values():
         assert text.isascii() and max(map(len, text.splitlines())) < 600
         comments_removed = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
@@ -148,7 +153,9 @@ def test_any_name_gives_c_that_compiles_and_is_right(name, graphs, compiled, tmp
 def test_a_version_in_a_certificate_cannot_end_a_comment() -> None:
     from firmware_export.tflite.graph import OperatorGraph
 
-    text = ops_h(OperatorGraph((("ADD", (0,)),), (), ()), 10, 16, '1.0\nstatic int owned = system("id");\n//')
+    text = render_model_ops_h(
+        OperatorGraph((("ADD", (0,)),), (), ()), 10, 16, '1.0\nstatic int owned = system("id");\n//'
+    )
     assert "system(" not in text and not [
         line for line in text.splitlines() if line.startswith("static int owned")
     ]
@@ -173,7 +180,7 @@ void model_invoke("""
 
 def test_semihosting_starts_no_process_of_this_computer(hand, tmp_path) -> None:
     target = TARGETS["cortex-m3"]
-    if reason := not_runnable(target):
+    if reason := explain_not_runnable(target):
         pytest.skip(reason)
     owned = tmp_path / "OWNED"
     evil = (
@@ -200,7 +207,7 @@ GREEDY = {
 )
 def test_a_program_that_wants_too_much_is_stopped_by_name(kind, reason, hand, tmp_path) -> None:
     target = TARGETS["host"]
-    if missing := not_runnable(target):
+    if missing := explain_not_runnable(target):
         pytest.skip(missing)
     greedy = (
         "static void take(void)\n{\n    static char text[65536];\n    (void)text;\n    "
@@ -210,10 +217,10 @@ def test_a_program_that_wants_too_much_is_stopped_by_name(kind, reason, hand, tm
         "void model_invoke(", greedy, 1
     )
     model = model.replace("    for (int o", "    take();\n    for (int o", 1)
-    built = build({**hand.FILES, "model.c": model}, target, tmp_path)
+    built = build_firmware({**hand.FILES, "model.c": model}, target, tmp_path)
     message = ""
     try:
-        run_built(built, np.zeros((1, 3), np.int8), tmp_path, deadline_s=5)
+        run_firmware(built, np.zeros((1, 3), np.int8), tmp_path, deadline_s=5)
     except ExportError as error:
         message = str(error)
     assert reason in message

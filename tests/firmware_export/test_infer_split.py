@@ -116,14 +116,14 @@ def test_the_export_says_that_test_windows_overlap_training_windows(home, tmp_pa
 
 
 def test_a_note_covers_samples_of_the_same_rule_seed_and_size() -> None:
-    from edgefl.data.split import Split
+    from edgefl.data.split import SplitRecord
 
-    note = Split("time", 3, 160, 40)
-    assert note.covers(Split("time", 3, 160, 40))
+    note = SplitRecord("time", 3, 160, 40)
+    assert note.allows_test_on(SplitRecord("time", 3, 160, 40))
     for other in (("group", 3, 160, 40), ("time", 4, 160, 40), ("time", 3, 161, 39)):
-        assert not note.covers(Split(*other))
-    assert Split("window_number", 3, 80, 20).covers(Split("window_number", 3, 90, 21))
-    assert not Split("window_number", 3, 80, 20).covers(Split("window_number", 4, 80, 20))
+        assert not note.allows_test_on(SplitRecord(*other))
+    assert SplitRecord("window_number", 3, 80, 20).allows_test_on(SplitRecord("window_number", 3, 90, 21))
+    assert not SplitRecord("window_number", 3, 80, 20).allows_test_on(SplitRecord("window_number", 4, 80, 20))
 
 
 def test_a_model_without_the_note_is_measured_on_all_samples(home, tmp_path) -> None:
@@ -156,11 +156,11 @@ def test_test_samples_of_the_file_itself(home, tmp_path) -> None:
 
 
 def test_the_note_names_no_sample_and_no_device(home) -> None:
-    from edgefl.data.split import METADATA_NAME, decode_split
+    from edgefl.data.split import SPLIT_METADATA_NAME, decode_split
     from edgefl.plan.tflite import read_metadata
 
     for name in ("model.tflite", "model_float.tflite"):
-        note = read_metadata((home / "model" / name).read_bytes(), METADATA_NAME)
+        note = read_metadata((home / "model" / name).read_bytes(), SPLIT_METADATA_NAME)
         assert json.loads(note) == {"version": 2, "rule": "time", "seed": 3, "train": 160, "test": 40}
         assert decode_split(note) is not None
         assert b"pi-1" not in (home / "model" / name).read_bytes()
@@ -180,15 +180,15 @@ def test_standard_error_is_silent(home) -> None:
 
 
 def test_the_note_changes_no_weight_and_keeps_the_alignment(home) -> None:
-    from edgefl.plan.tflite import float_constants, unpack, with_metadata
+    from edgefl.plan.tflite import read_float_constants, unpack_model, with_metadata
     from firmware_export.tflite.graph import read_graph
 
     model = (home / "model/model.tflite").read_bytes()
     again = with_metadata(model, "more", b"\x00\x01")
     assert read_graph(again) == read_graph(model)
-    assert float_constants(again).keys() == float_constants(model).keys()
+    assert read_float_constants(again).keys() == read_float_constants(model).keys()
     first = np.frombuffer(again, np.uint8).__array_interface__["data"][0]
-    for buffer in unpack(again).buffers:
+    for buffer in unpack_model(again).buffers:
         if buffer.data is not None:
             assert (buffer.data.__array_interface__["data"][0] - first) % 16 == 0
 
@@ -198,24 +198,24 @@ def tiny() -> bytes:
     """A model of nothing but a note."""
     from ai_edge_litert import schema_py_generated as schema
 
-    from edgefl.data.split import METADATA_NAME
-    from edgefl.plan.tflite import pack, with_metadata
+    from edgefl.data.split import SPLIT_METADATA_NAME
+    from edgefl.plan.tflite import pack_model, with_metadata
 
     root = schema.ModelT()
     root.version = 3
     root.buffers = [schema.BufferT()]
-    return with_metadata(pack(root, 64), METADATA_NAME, b"note")
+    return with_metadata(pack_model(root, 64), SPLIT_METADATA_NAME, b"note")
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 400), st.integers(0, 64))
 def test_a_damaged_model_ends_nothing(tiny: bytes, word: int, place: int, cut: int) -> None:
-    from edgefl.data.split import METADATA_NAME
+    from edgefl.data.split import SPLIT_METADATA_NAME
     from edgefl.plan.tflite import read_metadata
 
-    assert read_metadata(tiny, METADATA_NAME) == b"note"
+    assert read_metadata(tiny, SPLIT_METADATA_NAME) == b"note"
     model = bytearray(tiny[: len(tiny) - cut])
     struct.pack_into("<I", model, place % (len(model) - 4), word)
-    note = read_metadata(bytes(model), METADATA_NAME)
+    note = read_metadata(bytes(model), SPLIT_METADATA_NAME)
     assert note is None or len(note) < len(model)
 
 

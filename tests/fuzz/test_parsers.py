@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from devices.readings import Cutter, Topics, parse_label, parse_reading
+from devices.readings import SensorTopics, WindowCutter, parse_label, parse_reading
 from edgefl.config import parse_config
 from edgefl.data.datasets.idx import read_idx
 from edgefl.data.npz import load_shard, save_shard
@@ -29,14 +29,14 @@ from edgefl.data.sources.classes import read_class_list
 from edgefl.data.sources.ring import Ring, load_ring
 from edgefl.data.sources.sample_files import read_sample
 from edgefl.errors import EdgeflError
-from edgefl.monitor.view import View, snapshot
-from edgefl.monitor.watch import decoded
-from edgefl.plan.spec import Plan, PlanSpec, TensorSpec, decode_plan, encode_plan, spec_to_json
-from edgefl.security.certificates import check_voucher, make_authority, vouch
-from edgefl.security.enrolment import FORMAT, Enrolment, load_enrolment
-from edgefl.security.register import devices as read_devices
+from edgefl.monitor.message_lines import decode_message
+from edgefl.monitor.view import FederationView, snapshot
+from edgefl.plan.spec import Plan, PlanSpec, TensorSpec, decode_plan, encode_plan, serialize_spec
+from edgefl.security.certificates import check_voucher, make_authority, sign_voucher
+from edgefl.security.enrolled_devices import load_enrolled_devices as read_devices
+from edgefl.security.enrolment import ENROLMENT_FORMAT, Enrolment, load_enrolment
 from edgefl.security.secagg.secure_sum import PublicKeys
-from edgefl.security.signing import check, encode_signed, public_of
+from edgefl.security.signing import check_signature, derive_public_key, encode_signed
 from edgefl.security.trust import Trust
 from edgefl.server.events import OpenedRound, StoreUpdate
 from edgefl.server.secagg.masked_sum import MaskedSum, decode_masked_sum, encode_masked_sum
@@ -49,10 +49,10 @@ from edgefl.storage.checkpoint import (
     encode_server_state,
 )
 from edgefl.types import ClientState, Mixture, ServerState, Shard
-from edgefl.verdict import judge
+from edgefl.verdict import judge_federation
 from edgefl.wire import messages
-from edgefl.wire.chunks import Assembler, indices_of
-from edgefl.wire.deflate import squeeze
+from edgefl.wire.chunks import Assembler, to_indices
+from edgefl.wire.deflate import deflate_blob
 from edgefl.wire.masked import (
     DIGESTS_BYTES,
     SEALED_BYTES,
@@ -70,18 +70,18 @@ from edgefl.wire.masked import (
     encode_lists,
 )
 from edgefl.wire.strict_json import decode_json, encode_json
-from edgefl.wire.tensors import decode_models, decode_part, encode_models, encode_weights
-from edgefl.wire.topics import PREFIX, parse_topic
+from edgefl.wire.tensors import decode_models, decode_subset, encode_models, encode_weights
+from edgefl.wire.topics import TOPIC_PREFIX, parse_topic
 from edgefl.wire.url import parse_urls
-from edgefl.wire.verdict_message import verdict_message
+from edgefl.wire.verdict_message import make_verdict_message
 from firmware_export.certificate.certificate import read_certificate
-from firmware_export.certificate.golden import Golden, decode_golden, encode_golden
-from firmware_export.codegen.c_source import generate
+from firmware_export.certificate.golden import GoldenVectors, decode_golden, encode_golden
+from firmware_export.codegen.c_source import generate_c
 from firmware_export.ota.drift import read_counters
-from firmware_export.ota.ota import Part, Parts, make_update, read_update
+from firmware_export.ota.update_package import FirmwarePart, FirmwareParts, make_update, read_update
 from firmware_export.tflite.graph import read_graph
 from firmware_export.tflite.quantized_model import read_quantized_model
-from mqtt_broker.aggregator.journal import Journal, Started
+from mqtt_broker.aggregator.journal import FederationStart, Journal
 from tests.firmware_export.graphs import Op, T, model_of
 from tests.fuzz.mutations import (
     BYTES,
@@ -153,15 +153,15 @@ SEEDS = [
     messages.Clusters(
         "s", 1, {"pi-1": 0}, "fc1", ("pi-1", "pi-2"), ((1.0, 0.5), (0.5, 1.0)), ((0, 1, 0.5, 2),), 0.6, 1.0
     ),
-    verdict_message(
-        judge([{"id": "pi-1", "accuracy_local": 0.5, "accuracy_shipped": 0.75, "shipped": 3.0}]),
+    make_verdict_message(
+        judge_federation([{"id": "pi-1", "accuracy_local": 0.5, "accuracy_shipped": 0.75, "shipped": 3.0}]),
         "s",
         1.0,
         with_rows=True,
     ),
 ]
 KEY = base64.b64encode(bytes(range(32))).decode()
-TRUST = Trust("f", KEY, lambda client_id: public_of(KEY))
+TRUST = Trust("f", KEY, lambda client_id: derive_public_key(KEY))
 TOPIC_OF = {
     "State": "state",
     "Status": "device/pi-1/status",
@@ -211,7 +211,7 @@ def message_parsers() -> list[Parser]:
 
 
 def read_signed(kind: type, blob: bytes) -> object:
-    return TRUST.checked(decode_json(kind, blob), blob, "pi-1")
+    return TRUST.check(decode_json(kind, blob), blob, "pi-1")
 
 
 def damage_signed(seed: object) -> Make:
@@ -231,10 +231,10 @@ def damage_signed(seed: object) -> Make:
 
 def show(blob: bytes) -> object:
     topic, _, payload = blob.partition(b"\n")
-    whole = f"{PREFIX}/f/{topic.decode(errors='replace')}"
-    view = View("f")
+    whole = f"{TOPIC_PREFIX}/f/{topic.decode(errors='replace')}"
+    view = FederationView("f")
     view.take(whole, payload, 1.0)
-    return json.dumps([decoded(whole, payload), snapshot(view, 2.0)], allow_nan=False)
+    return json.dumps([decode_message(whole, payload), snapshot(view, 2.0)], allow_nan=False)
 
 
 def tensor_parsers() -> list[Parser]:
@@ -257,15 +257,15 @@ def tensor_parsers() -> list[Parser]:
                 f"update {codec}+deflate",
                 lambda blob, codec=codec: decode_models(blob, MODELS, "pi-1", f"{codec}+deflate"),
                 lambda rng, damaged=damaged, size=itemsize: (
-                    damage_bytes(squeeze(damaged(rng), size), rng)
+                    damage_bytes(deflate_blob(damaged(rng), size), rng)
                     if rng.random() < 0.2
-                    else squeeze(damaged(rng), size)
+                    else deflate_blob(damaged(rng), size)
                 ),
                 15_000,
             )
         )
     model = damage_safetensors(encode_weights(WEIGHTS))
-    found.append(Parser("model", lambda blob: decode_part(blob, SPECS, "the aggregator"), model, 20_000))
+    found.append(Parser("model", lambda blob: decode_subset(blob, SPECS, "the aggregator"), model, 20_000))
     found.append(Parser("chunks", assemble, draw_chunks, 20_000, 8_000_000))
     return found
 
@@ -301,10 +301,10 @@ def assemble(blob: bytes) -> None:
     assembler = Assembler(sha256(content).hexdigest(), size, count, chunk, 1_000_000)
     for index, length in chunks:
         assembler.add(index, b"\0" * length)
-    indices_of(tuple(map(tuple, ranges)), count)
-    assembler.missing()
+    to_indices(tuple(map(tuple, ranges)), count)
+    assembler.list_missing()
     if assembler.is_complete():
-        assembler.blob()
+        assembler.assemble()
 
 
 def masked_parsers() -> list[Parser]:
@@ -314,11 +314,11 @@ def masked_parsers() -> list[Parser]:
     seed = Advertised("pi-1", "ab" * 32, key, key, key)
     others = [Introduced(Advertised(f"pi-{i}", "ab" * 32, key, key, key), KEY, "") for i in range(1, 5)]
     tree = json.loads(encode_json(seed))
-    voucher = vouch(authority, "pi-1", public_of(KEY), 4e9)
+    voucher = sign_voucher(authority, "pi-1", derive_public_key(KEY), 4e9)
 
     def read_keys(blob: bytes) -> None:
         for each in decode_keys(blob):
-            check(
+            check_signature(
                 each.advertised,
                 encode_json(each.advertised),
                 each.signing_key,
@@ -333,7 +333,9 @@ def masked_parsers() -> list[Parser]:
                 Advertised, json.dumps({**damage_tree(tree, rng), "signature": ""}).encode()
             )
             signed = decode_json(Advertised, encode_signed(damaged, KEY, "f", damaged.client_id))
-            return damage_lines(encode_keys([Introduced(signed, public_of(KEY), voucher)]), b"\t")(rng)
+            return damage_lines(encode_keys([Introduced(signed, derive_public_key(KEY), voucher)]), b"\t")(
+                rng
+            )
         return damage_lines(encode_keys(others))(rng)
 
     inbox = encode_inbox({f"pi-{i}": bytes(SEALED_BYTES) for i in range(1, 5)})
@@ -344,7 +346,7 @@ def masked_parsers() -> list[Parser]:
 
     def read_agreed(blob: bytes) -> None:
         for each in decode_agreed(blob)[1]:
-            check(each, encode_json(each), public_of(KEY), "f", each.client_id)
+            check_signature(each, encode_json(each), derive_public_key(KEY), "f", each.client_id)
 
     def make_agreed(rng: Rng) -> bytes:
         with contextlib.suppress(EdgeflError):
@@ -374,7 +376,7 @@ def damage_list(blob: bytes, separator: bytes) -> Make:
 
 def text_parsers() -> list[Parser]:
     """Topics, URLs, sensor messages and the configuration."""
-    topic = f"{PREFIX}/f/device/pi-1/up/{SHA}/0".encode()
+    topic = f"{TOPIC_PREFIX}/f/device/pi-1/up/{SHA}/0".encode()
     url = b"mqtts://user:word@host:8883,mqtts://b?protocol=5"
     config = b"""[federation]
 name = "f"
@@ -438,7 +440,7 @@ def damage_config(text: bytes) -> Make:
 
 
 def take_readings(blob: bytes) -> None:
-    cutter = Cutter(Topics("a/+", "l/+"), 2, 1, lambda window: None)
+    cutter = WindowCutter(SensorTopics("a/+", "l/+"), 2, 1, lambda window: None)
     for number, line in enumerate(blob.split(b"\n")):
         cutter.take("l/s" if number % 3 == 0 else "a/s", line)
 
@@ -448,7 +450,9 @@ def file_parsers(folder: Path) -> list[Parser]:
     state = encode_server_state(ServerState(1, "federate", {"global": WEIGHTS}, {"m": WEIGHTS}, {"a": 1.0}))
     lists: dict[str, list[object]] = {key: [] for key in ("data", "trained", "frozen", "slots", "noise")}
     signature = {"name": "train", "kind": "train", "batch_size": 2, **lists, "hyper": {}, "out": None}
-    spec = json.loads(spec_to_json(PlanSpec("softmax", "fedavg", {"epochs": 1}, (4,), 3, SPECS, (), (), {})))
+    spec = json.loads(
+        serialize_spec(PlanSpec("softmax", "fedavg", {"epochs": 1}, (4,), 3, SPECS, (), (), {}))
+    )
     plan = encode_plan(
         Plan(PlanSpec("softmax", "fedavg", {}, (4,), 3, SPECS, (), (), {}), b"p" * 64, b"t" * 64)
     )
@@ -505,7 +509,10 @@ def file_parsers(folder: Path) -> list[Parser]:
     )
     line, _, words = encode_masked_sum(masked_sum).partition(b"\n")
     damaged_line = damage_json(line)
-    enrolment = {"format": FORMAT, **dict.fromkeys((field.name for field in fields(Enrolment)), "x")}
+    enrolment = {
+        "format": ENROLMENT_FORMAT,
+        **dict.fromkeys((field.name for field in fields(Enrolment)), "x"),
+    }
     register = {"pi-1": {"serial": "1", "signing_key": KEY, "revoked": False, "voucher": "x"}}
     csv = b"a,b,label\n" + b"".join(b"%d,%d.5,%d\n" % (i, i, i % 2) for i in range(6))
     plain = {
@@ -590,7 +597,7 @@ def fill_journal(path: Path) -> None:
     blob = encode_models({"global": WEIGHTS})
     digest = sha256(blob).hexdigest()
     with Journal(path.parent) as journal:
-        journal.start(Started("s", "{}", 1.0))
+        journal.start(FederationStart("s", "{}", 1.0))
         journal.open_round(OPENED)
         begins = [
             messages.Begin(client, "s", 1, SHA, digest, len(blob), 1, 65536, 5, {}, "n", 1.0)
@@ -611,13 +618,13 @@ def read_journal(path: Path) -> None:
     for leftover in path.parent.glob(f"{path.name}-*"):
         leftover.unlink()
     with Journal(path.parent) as journal:
-        journal.started()
-        opened = journal.round(1, "federate")
-        for begin, codec in journal.intact(opened or OPENED):
-            decode_models(journal.tensors(OPENED, begin), MODELS, begin.client_id, codec)
-        list(journal.accepted(OPENED))
-        journal.dropped()
-        journal.losses("personalize")
+        journal.read_start()
+        opened = journal.read_round(1, "federate")
+        for begin, codec in journal.read_intact(opened or OPENED):
+            decode_models(journal.read_tensors(OPENED, begin), MODELS, begin.client_id, codec)
+        list(journal.read_accepted(OPENED))
+        journal.read_dropped()
+        journal.read_losses("personalize")
 
 
 def export_parsers() -> list[Parser]:
@@ -633,7 +640,7 @@ def export_parsers() -> list[Parser]:
         ],
         [Op("FULLY_CONNECTED", (0, 1, 2), (3,))],
     )
-    parts = Parts("ab" * 32, (Part("trunk", b"a" * 40), Part("gate", b"b" * 24)))
+    parts = FirmwareParts("ab" * 32, (FirmwarePart("trunk", b"a" * 40), FirmwarePart("gate", b"b" * 24)))
     update = make_update(
         None,
         parts,
@@ -644,7 +651,9 @@ def export_parsers() -> list[Parser]:
     )
     counters = b"EFLD" + np.array([2, 5, 1, 2, 3, 400, 300, 9, 0], "<u4").tobytes()
     golden = encode_golden(
-        Golden(np.ones((3, 4), np.float32), np.arange(3), np.ones((3, 4), np.int8), np.ones((3, 3), np.int8))
+        GoldenVectors(
+            np.ones((3, 4), np.float32), np.arange(3), np.ones((3, 4), np.int8), np.ones((3, 3), np.int8)
+        )
     )
     certificate = {
         "certificate": 1,
@@ -663,7 +672,7 @@ def export_parsers() -> list[Parser]:
             read_graph,
             lambda rng: flip_bytes(model, rng) if rng.random() < 0.8 else damage_bytes(model, rng),
         ),
-        ("tflite to C", generate, lambda rng: flip_bytes(model, rng)),
+        ("tflite to C", generate_c, lambda rng: flip_bytes(model, rng)),
         (
             "firmware update",
             read_update,

@@ -10,10 +10,10 @@ from collections import deque
 from dataclasses import replace
 
 from edgefl.transport.link import Link, Message
-from edgefl.wire.chunks import CHUNK_BYTES, chunk, chunk_count
+from edgefl.wire.chunks import CHUNK_BYTES, count_chunks, slice_chunk
 from edgefl.wire.messages import Begin, End, Receipt, Status, Task
 from edgefl.wire.strict_json import decode_json, encode_json
-from edgefl.wire.topics import PREFIX, parse_topic
+from edgefl.wire.topics import TOPIC_PREFIX, parse_topic
 
 DEADLINE_S = 40.0
 
@@ -54,7 +54,7 @@ class Puppet:
             task.plan,
             hashlib.sha256(blob).hexdigest(),
             len(blob),
-            chunk_count(len(blob)),
+            count_chunks(len(blob)),
             CHUNK_BYTES,
             10,
             {"loss": 1.0},
@@ -83,7 +83,7 @@ class Puppet:
         if receipt.outcome == "missing":
             for index in range(begin.count):
                 if index not in lose:
-                    self.publish(begin.sha256, index, chunk(blob, index))
+                    self.publish(begin.sha256, index, slice_chunk(blob, index))
             self.publish(begin.sha256, "end", encode_json(End(begin.sha256, begin.count, time.time())))
             receipt = self.next("receipt")
         return receipt
@@ -123,7 +123,7 @@ class Heard:
         """
 
         def says_phase(message):
-            is_state = message.topic.startswith(f"{PREFIX}/") and message.topic.endswith(topic)
+            is_state = message.topic.startswith(f"{TOPIC_PREFIX}/") and message.topic.endswith(topic)
             return is_state and json.loads(message.payload)["phase"] == phase
 
         return self._until(says_phase)

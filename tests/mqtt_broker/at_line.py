@@ -2,7 +2,8 @@
 `at_line.py PORT N ARGUMENTS`.
 
 A line counts at most thirty times, so that waiting loops do not drown what happens once. N may be a place
-too: `aggregator/service.py:183#2` is that line the second time, `aggregator/service.py:_close#4` the fourth
+too: `aggregator/service.py:183#2` is that line the second time, `aggregator/service.py:_close_round#4` the
+fourth
 call. N = 0: the test is told at the end how many lines there were. The test's answer is a number when the
 clock is to jump by so many seconds.
 """

@@ -9,14 +9,14 @@ import numpy as np
 from safetensors.numpy import load
 
 from edgefl.algorithms import make_algorithm
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
+from edgefl.security.secagg.masked_aggregation import average_masked, wrap_means
 from edgefl.security.secagg.participant import Participant
-from edgefl.security.secagg.summing import masked_means, of_means
-from edgefl.security.secagg.vectors import shapes_of, size_of, words_of
+from edgefl.security.secagg.vectors import encode_deltas, list_shapes, measure_vector
 from edgefl.security.trust import Trust
 from edgefl.storage.checkpoint import decode_server_state
 from edgefl.types import Update
-from edgefl.wire.masked import Advertised, context_of
+from edgefl.wire.masked import Advertised, hash_context
 from edgefl.wire.messages import Want
 from edgefl.wire.strict_json import decode_json, encode_json
 
@@ -30,7 +30,7 @@ class MaskedPuppet:
         self.federation = federation
         self.puppet = puppet
         self.ear = ear
-        self.size = size_of(shapes_of({"global": weights}))
+        self.size = measure_vector(list_shapes({"global": weights}))
         self.participant = None
 
     def words(self):
@@ -46,7 +46,7 @@ class MaskedPuppet:
         """Take a task, and answer it with fresh keys; returns the task."""
         task = self.next("federate")
         self.participant = Participant(
-            self.puppet.client_id, context_of(self.federation.name, task), Trust(self.federation.name)
+            self.puppet.client_id, hash_context(self.federation.name, task), Trust(self.federation.name)
         )
         assert self.puppet.send(task, self.participant.advertise(), metrics={}).outcome == "ok"
         return task
@@ -104,7 +104,7 @@ def showing(update):
     mask.
     """
     arrays = [array for weights in update.deltas.values() for array in weights.values()]
-    words = words_of(update.deltas, update.num_samples, shapes_of(update.deltas))
+    words = encode_deltas(update.deltas, update.num_samples, list_shapes(update.deltas))
     told = [array.ravel()[i : i + 4] for array in arrays for i in range(0, array.size, 4)]
     return [values.tobytes() for values in told if np.count_nonzero(values) == 4] + [
         words[i : i + 2].tobytes() for i in range(0, len(words) - 1, 2) if words[i : i + 2].all()
@@ -115,10 +115,10 @@ def after(federation, initial, updates):
     """Return the server state that a round of these updates makes of the first."""
     spec = federation.plan.spec
     algorithm = make_algorithm(spec.algorithm, None, spec.options)
-    state = algorithm.init(initial, rng_for(5, 0, "init"))
-    shapes = shapes_of(algorithm.broadcast(state, "").models)
-    means = masked_means(shapes, updates, sorted(update.client_id for update in updates), "test")
-    return algorithm.aggregate(state, of_means(means, 1))
+    state = algorithm.init(initial, derive_rng(5, 0, "init"))
+    shapes = list_shapes(algorithm.broadcast(state, "").models)
+    means = average_masked(shapes, updates, sorted(update.client_id for update in updates), "test")
+    return algorithm.aggregate(state, wrap_means(means, 1))
 
 
 def zero(client_id, weights):

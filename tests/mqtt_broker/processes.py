@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save
 
-from edgefl.algorithms import full_options
+from edgefl.algorithms import complete_algorithm_options
 from edgefl.data.npz import save_shard
 from edgefl.plan.spec import Plan, save_plan
 from edgefl.types import Shard
-from edgefl.wire.topics import Topics
+from edgefl.wire.topics import FederationTopics
 from tests.support.numpy_learner.softmax import softmax_spec
 
 DEADLINE_S = 90.0
@@ -142,7 +142,7 @@ def broker_of(kind):
 
 
 def toy_plan(features=4, algorithm="pfl-mfe", **options):
-    wanted = full_options(algorithm, {"epochs": 2, **options})
+    wanted = complete_algorithm_options(algorithm, {"epochs": 2, **options})
     return Plan(softmax_spec(algorithm, inputs=4, features=features, classes=3, options=wanted), b"", b"")
 
 
@@ -184,7 +184,7 @@ class Federation:
         self.settings = {"rounds": 3, "min_clients": 2, "grace_s": 0.3, "deadline_s": 30.0, **settings}
         features = int(self.settings.pop("wide", False)) * 10_000 or 4
         self.algorithm = self.settings.pop("algorithm", "pfl-mfe")
-        self.topics = Topics(self.name)
+        self.topics = FederationTopics(self.name)
         self._features = features
         self._save_plan()
         self.out = directory / f"out-{self.name}"

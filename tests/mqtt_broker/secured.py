@@ -4,10 +4,10 @@ import subprocess
 
 from click.testing import CliRunner
 
-from edgefl.security.authority import enrol
-from edgefl.security.enrolment import save_enrolment, tls_context
+from edgefl.security.authority import create_enrolment
+from edgefl.security.enrolment import make_tls_context, save_enrolment
 from edgefl.transport.link import Link
-from mqtt_broker.broker.dev_broker import find_mosquitto, free_port
+from mqtt_broker.broker.dev_broker import find_free_port, find_mosquitto
 from mqtt_broker.commands import broker as broker_commands
 
 
@@ -18,7 +18,7 @@ class Secured:
 
     def __init__(self, directory, protocol):
         self.directory = directory
-        self.port = free_port()
+        self.port = find_free_port()
         self.protocol = protocol
         self.url = f"mqtts://localhost:{self.port}{'?protocol=5' if protocol == 5 else ''}"
         made = CliRunner().invoke(
@@ -37,13 +37,13 @@ class Secured:
         raise AssertionError("mosquitto did not start")
 
     def enrol(self, client_id, path, days=30):
-        made = enrol(self.directory, client_id, days)
+        made = create_enrolment(self.directory, client_id, days)
         save_enrolment(made, path)
         return made
 
     def link(self, enrolment, name="", will=None):
         return Link(
-            self.url, name or f"test-{enrolment.client_id}", context=tls_context(enrolment), will=will
+            self.url, name or f"test-{enrolment.client_id}", context=make_tls_context(enrolment), will=will
         )
 
     def stop(self):

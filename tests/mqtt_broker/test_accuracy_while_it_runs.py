@@ -6,9 +6,9 @@ import time
 import numpy as np
 import pytest
 
-from edgefl.client.validation import split_validation
+from edgefl.client.validation import hold_out_validation
 from edgefl.config import FederationConfig
-from edgefl.monitor.view import View, snapshot
+from edgefl.monitor.view import FederationView, snapshot
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import decode_server_state
 from edgefl.wire.topics import parse_topic
@@ -57,7 +57,7 @@ def test_mqtt_and_simulator_report_the_same_accuracy(federate, any_url, toys, li
 
     # The first model answers 0, since all of its logits are equal
     for client_id, shard in shards.items():
-        held = split_validation(shard, 0.25, 5, client_id)
+        held = hold_out_validation(shard, 0.25, 5, client_id)
         assert len(held.y) > 0
         assert records[0].updates[client_id]["accuracy"] == (held.y == 0).mean()
     assert records[-1].accuracy_mean > records[0].accuracy_mean + 0.2, "it learns"
@@ -81,7 +81,7 @@ def test_mqtt_and_simulator_report_the_same_accuracy(federate, any_url, toys, li
     for name, array in end.models["global"].items():
         assert state.models["global"][name].tobytes() == array.tobytes()
 
-    view = View(federation.name)
+    view = FederationView(federation.name)
     for message in messages:
         view.take(message.topic, message.payload, time.time())
     tree = snapshot(view, time.time())

@@ -6,8 +6,8 @@ A listener hears every message: no private array of any client is among them.
 
 import pytest
 
-from devices.store import last_round
-from edgefl.algorithms import CLUSTER
+from devices.store import read_last_round
+from edgefl.algorithms import PHASE_CLUSTER
 from edgefl.config import FederationConfig
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import (
@@ -62,7 +62,7 @@ def test_the_bits_are_those_of_the_simulator_and_nothing_private_is_said(
     )
     state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
     assert encode_server_state(state) == encode_server_state(end.state)
-    assert (CLUSTER in phases) == (name in ("fedap", "clustered"))
+    assert (PHASE_CLUSTER in phases) == (name in ("fedap", "clustered"))
     private = {}
     for client_id in IDS:
         directory = federation.directory / f"state-{client_id}"
@@ -70,7 +70,7 @@ def test_the_bits_are_those_of_the_simulator_and_nothing_private_is_said(
         assert {n: a.tobytes() for n, a in mixture.weights.items()} == {
             n: a.tobytes() for n, a in end.mixtures[client_id].weights.items()
         }
-        own = last_round(directory).client_state
+        own = read_last_round(directory).client_state
         found = decode_client_state((directory / own).read_bytes())
         assert {n: a.tobytes() for n, a in found.arrays.items()} == {
             n: a.tobytes() for n, a in kept[client_id].arrays.items()

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from edgefl.algorithms import PERSONALIZE, make_algorithm
+from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
 from edgefl.algorithms.cohort import choose_cohort
 from edgefl.client.runner import ClientRunner, WorkItem
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
 from edgefl.types import ClientState
 from mqtt_broker.aggregator.journal import Journal
@@ -46,7 +46,7 @@ class Hazard:
 
 def draw(seed):
     """Return the run of a seed: algorithm, codec and what happens; every second run has a second fault."""
-    rng = rng_for(seed, 0, "faults")
+    rng = derive_rng(seed, 0, "faults")
     algorithm, codec = RULES[rng.integers(len(RULES))]
     drawn = {}
     for victim, kind in (KINDS[seed % len(KINDS)], KINDS[rng.integers(len(KINDS))])[
@@ -69,11 +69,11 @@ def replay(fleet, toys, config):
     algorithm = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
     own = {}
     cohorts = []
-    state = algorithm.init(toys.weights(more=plan.spec.weights), rng_for(config["seed"], 0, "init"))
+    state = algorithm.init(toys.weights(more=plan.spec.weights), derive_rng(config["seed"], 0, "init"))
     with Journal(fleet.federation.out) as journal:
         while state.round <= config["rounds"]:
-            opened = journal.round(state.round, state.phase)
-            assert [begin.client_id for begin in journal.accepted(opened)] == list(opened.cohort)
+            opened = journal.read_round(state.round, state.phase)
+            assert [begin.client_id for begin in journal.read_accepted(opened)] == list(opened.cohort)
             updates = []
             for client_id in opened.cohort:
                 broadcast = algorithm.broadcast(state, client_id)
@@ -84,9 +84,10 @@ def replay(fleet, toys, config):
                 (opened.cohort, choose_cohort(config["seed"], state, CLIENTS, config["clients_per_round"]))
             )
             state = algorithm.aggregate(state, iter(updates))
-        last = algorithm.broadcast(state.__class__(**{**vars(state), "phase": PERSONALIZE}), CLIENTS[0])
+        last = algorithm.broadcast(state.__class__(**{**vars(state), "phase": PHASE_PERSONALIZE}), CLIENTS[0])
         assert sorted(
-            begin.client_id for begin in journal.accepted(journal.round(state.round, PERSONALIZE))
+            begin.client_id
+            for begin in journal.read_accepted(journal.read_round(state.round, PHASE_PERSONALIZE))
         ) == list(CLIENTS)
     mixtures = {
         c: runner.personalize(WorkItem(last, own.get(c, ClientState()), c, config["codec"]))[0]
@@ -115,7 +116,13 @@ def test_the_lines_that_a_seed_draws_from_are_those_that_run(fleet):
 
 
 def test_an_aggregator_killed_at_the_end_of_the_last_round_goes_on_to_personalize(fleet, toys):
-    check(fleet, toys, "pfl-mfe", "fp32", [Hazard("aggregator", "killed", "aggregator/service.py:_close#4")])
+    check(
+        fleet,
+        toys,
+        "pfl-mfe",
+        "fp32",
+        [Hazard("aggregator", "killed", "aggregator/service.py:_close_round#4")],
+    )
 
 
 def test_an_aggregator_killed_when_all_was_done_but_said_only_says_so(fleet, toys):
@@ -129,7 +136,7 @@ def test_an_aggregator_killed_when_all_was_done_but_said_only_says_so(fleet, toy
 
 
 @pytest.mark.parametrize(
-    "place", ["aggregator/journal.py:remove_tensors#1", "aggregator/results.py:client_rows#1"]
+    "place", ["aggregator/journal.py:remove_tensors#1", "aggregator/results.py:make_client_rows#1"]
 )
 def test_an_aggregator_killed_as_its_updates_are_let_go_still_makes_the_result(place, fleet, toys):
     check(fleet, toys, "pfl-mfe", "fp32", [Hazard("aggregator", "killed", place)])

@@ -14,7 +14,7 @@ from edgefl.cli import main as cli
 from edgefl.transport.link import Link
 from edgefl.wire.messages import Summary
 from mqtt_broker.aggregator.results import describe_round
-from mqtt_broker.broker.dev_broker import free_port
+from mqtt_broker.broker.dev_broker import find_free_port
 
 CONFIG = (
     '[federation]\nname = "hall"\nrounds = 2\nmin_clients = 1\n[model]\nname = "softmax"\ninput_shape = '
@@ -36,7 +36,7 @@ def test_the_aggregator_asks_for_the_broker_before_it_builds_the_plan(tmp_path: 
         "--config",
         str(tmp_path / "f.toml"),
         "--broker",
-        f"mqtt://127.0.0.1:{free_port()}",
+        f"mqtt://127.0.0.1:{find_free_port()}",
         "--out",
         str(tmp_path / "out"),
     )
@@ -50,7 +50,7 @@ def test_a_port_where_a_broker_answers_already(
     mosquitto_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     port = mosquitto_url.rpartition(":")[2]
-    assert cli.run(["broker", "start", "--port", port]) == 1
+    assert cli.run_command(["broker", "start", "--port", port]) == 1
     errors = capsys.readouterr().err
     assert (
         "a broker answers there already" in errors
@@ -102,7 +102,10 @@ def test_a_simulation_says_which_data_it_takes(tmp_path: Path, capsys: pytest.Ca
     for more, expected in (("", True), (f'[data]\nname = "npz:{tmp_path}/own.npz"\n', False)):
         (tmp_path / "f.toml").write_text(f'{CONFIG}[partition]\nname = "group"\n{more}')
         assert (
-            cli.run(["simulate", str(tmp_path / "f.toml"), "--out", str(tmp_path / f"run-{expected}")]) == 1
+            cli.run_command(
+                ["simulate", str(tmp_path / "f.toml"), "--out", str(tmp_path / f"run-{expected}")]
+            )
+            == 1
         )
         errors = capsys.readouterr().err
         assert "does not know its groups" in errors

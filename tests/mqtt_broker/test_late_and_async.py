@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from edgefl.algorithms import make_algorithm
-from edgefl.algorithms.cohort import selected
-from edgefl.client.update import client_rng
+from edgefl.algorithms.cohort import choose_task_clients
+from edgefl.client.local_training import derive_client_rng
 from edgefl.config import FederationConfig
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.server.events import OpenedRound
-from edgefl.server.staleness import as_of
+from edgefl.server.staleness import scale_late_update
 from edgefl.storage.checkpoint import decode_server_state
 from edgefl.transport.link import Message
 from edgefl.types import ClientState, ServerState
-from edgefl.wire.chunks import chunk
+from edgefl.wire.chunks import slice_chunk
 from edgefl.wire.messages import Task
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.tensors import encode_models
@@ -67,7 +67,7 @@ def test_of_three_that_have_a_task_two_are_enough_and_the_third_is_told(
     aggregator.wait_for("waiting for devices: 3 of 4")
     aggregator.wait_for("pi-3 is online")
     config = FederationConfig(clients_per_round=2, over_selection=1.5)
-    cohort = selected(config, ServerState(1, "federate", {}), ids)
+    cohort = choose_task_clients(config, ServerState(1, "federate", {}), ids)
     assert len(cohort) == 3
     tasks = {client_id: ids[client_id].next("task") for client_id in cohort}
     for client_id, value in zip(cohort[:2], (1.0, 2.0), strict=True):
@@ -127,7 +127,7 @@ def test_an_update_that_is_whole_between_rounds_comes_again(federate, mosquitto_
         each.say(paused="busy")
     slow.say(paused="busy", draining=True)
     aggregator.wait_for("waiting for devices: 0 of 1 online, 3 paused")
-    slow.publish(begun.sha256, 0, chunk(late, 0))
+    slow.publish(begun.sha256, 0, slice_chunk(late, 0))
     told = slow.next("receipt")
     assert (told.outcome, told.reason) == ("wait", "no round is open")
     slow.say()
@@ -175,11 +175,11 @@ def replayed(federation, toys, shards, staleness):
     """
     learner = SoftmaxLearner(federation.plan.spec)
     algorithm = make_algorithm(federation.algorithm, learner, federation.plan.spec.options)
-    states = [algorithm.init(toys.weights(), rng_for(1, 0, "init"))]
+    states = [algorithm.init(toys.weights(), derive_rng(1, 0, "init"))]
     seen = set()
     with Journal(federation.out) as journal:
         for number in range(1, federation.settings["rounds"] + 1):
-            begins = journal.accepted(OpenedRound(number, "federate", "", ()))
+            begins = journal.read_accepted(OpenedRound(number, "federate", "", ()))
             assert begins
             updates = []
             for begin in begins:
@@ -187,12 +187,12 @@ def replayed(federation, toys, shards, staleness):
                 assert 0 <= number - begin.round <= staleness
                 seen.add((begin.client_id, begin.round))
                 broadcast = algorithm.broadcast(states[begin.round - 1], begin.client_id)
-                rng = client_rng(1, broadcast, begin.client_id)
+                rng = derive_client_rng(1, broadcast, begin.client_id)
                 made, _ = algorithm.local_update(
                     broadcast, ClientState(), shards[begin.client_id], begin.client_id, rng
                 )
                 assert made.metrics["loss"] == begin.metrics["loss"]
-                updates.append(as_of(made, number))
+                updates.append(scale_late_update(made, number))
             states.append(algorithm.aggregate(states[-1], updates))
     return states[-1].models["global"]
 
@@ -215,7 +215,7 @@ def test_killed_at_any_line_it_accepts_nothing_twice_and_what_was_accepted_gives
     )
     shards = {f"pi-{i}": toys.shard(i, 4000 if i == 2 else 30) for i in range(3)}
     devices = {client_id: federation.device(client_id, shard) for client_id, shard in shards.items()}
-    federation.aggregator_killed_at_lines(rng_for(seed, 0, "kills"), 4, 22)
+    federation.aggregator_killed_at_lines(derive_rng(seed, 0, "kills"), 4, 22)
     assert [device.end() for device in devices.values()] == [0, 0, 0], [
         device.said for device in devices.values()
     ]

@@ -11,16 +11,16 @@ import pytest
 
 from edgefl.config import load_config
 from edgefl.data.npz import load_shard
-from edgefl.plan.spec import MIXTURE, decode_plan, load_plan
-from edgefl.server.comparison import order_of
+from edgefl.plan.spec import PREDICT_MIXTURE, decode_plan, load_plan
+from edgefl.server.comparison import rank_models
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
 from edgefl.wire import messages, version1
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.tensors import decode_models, decode_weights, read_header
-from edgefl.wire.topics import PREFIX, parse_topic
-from edgefl.wire.version1 import is_version1, state_topic
-from mqtt_broker.aggregator.plan_source import build_in_child, open_plan
+from edgefl.wire.topics import TOPIC_PREFIX, parse_topic
+from edgefl.wire.version1 import format_state_topic, is_version1
+from mqtt_broker.aggregator.plan_source import build_plan_in_child, open_built_plan
 
 IDS = ("pi-1", "pi-2")
 PUBLIC = {
@@ -49,11 +49,11 @@ def select(request):
 def plan(tmp_path_factory, select):
     directory = tmp_path_factory.mktemp("lenet")
     (directory / "federation.toml").write_text(TOML.format(url="mqtt://unused", select=select))
-    build_in_child(directory / "federation.toml", directory / "plan")
+    build_plan_in_child(directory / "federation.toml", directory / "plan")
     return directory / "plan"
 
 
-OWN = (f"{PREFIX}/lenet/", state_topic("lenet"))
+OWN = (f"{TOPIC_PREFIX}/lenet/", format_state_topic("lenet"))
 TOML = """[federation]
 name = "lenet"
 rounds = 2
@@ -149,7 +149,7 @@ def digits(part):
 def test_mqtt_and_simulator_give_the_same_bits(ran, plan):
     directory, *_ = ran
     config = load_config(directory / "federation.toml")
-    made, initial = open_plan(plan, config)
+    made, initial = open_built_plan(plan, config)
     shards = {client_id: load_shard(directory / f"{client_id}.npz", num_classes=10) for client_id in IDS}
     end = simulate(made, initial, shards, config)
     state = decode_server_state((directory / "out" / "server_state.safetensors").read_bytes())
@@ -209,7 +209,7 @@ def test_every_topic_and_every_tensor_name_is_public(ran, plan):
     kinds = set()
     for message in said:
         if is_version1(message.topic):  # the answer to devices of version 1, and its removal
-            assert message.topic == state_topic("lenet")
+            assert message.topic == format_state_topic("lenet")
             assert not message.payload or decode_json(version1.State, message.payload).phase.startswith(
                 "refused"
             )
@@ -260,7 +260,7 @@ def test_four_scores_of_each_device_travel_in_the_last_round_and_their_order_in_
         assert ("compare" in task["scalars"]) == (task["round"] == asked)
         ranks = {name: value for name, value in task["scalars"].items() if name.startswith("rank_")}
         is_last = task["phase"] == "personalize" and select == "true"
-        order = order_of(
+        order = rank_models(
             [{k.removeprefix("score_"): v for k, v in each.items()} for each in reported.values()]
         )
         assert ranks == ({f"rank_{name}": place for place, name in enumerate(order)} if is_last else {})
@@ -312,7 +312,7 @@ def test_no_private_value_is_in_any_payload(ran, plan):
     for client_id in IDS:
         stored = decode_stored_mixture((directory / client_id / "mixture.safetensors").read_bytes())
         mixture = stored.mixture.weights
-        private_parts = ("local/", "gate/") if stored.mixture.signature == MIXTURE else ""
+        private_parts = ("local/", "gate/") if stored.mixture.signature == PREDICT_MIXTURE else ""
         shard = load_shard(directory / f"{client_id}.npz", num_classes=10)
         private = {name: array for name, array in mixture.items() if name.startswith(private_parts)}
         assert private

@@ -15,26 +15,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from devices.store import Store, last_round
+from devices.store import DeviceStore, read_last_round
 from edgefl.config import FederationConfig
 from edgefl.data.npz import load_shard
 from edgefl.errors import PlanError
 from edgefl.report.folder import read_folder
 from edgefl.runs.directory import RunDirectory
-from edgefl.runs.pipeline import open_plan
+from edgefl.runs.pipeline import load_or_build_plan
 from edgefl.server.events import OpenedRound, StoreUpdate
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.aggregator_directory import AggregatorFiles
-from edgefl.storage.device_directory import DeviceFiles, load_personal
+from edgefl.storage.device_directory import DeviceFiles, load_personal_model
 from edgefl.storage.run_directory import RunFiles
-from edgefl.system.files import SECRET
+from edgefl.system.files import SECRET_MODE
 from edgefl.wire.messages import Begin
 from edgefl.wire.strict_json import encode_json
-from edgefl.wire.topics import Topics
+from edgefl.wire.topics import FederationTopics
 from firmware_export.quantize.device_state import read_state
 from mqtt_broker.aggregator.journal import Journal
-from mqtt_broker.aggregator.noise_key import noise_key
-from mqtt_broker.aggregator.pauses import paused_clients
+from mqtt_broker.aggregator.noise_key import load_noise_key
+from mqtt_broker.aggregator.pauses import read_paused_clients
 from mqtt_broker.aggregator.results import load_result, load_state
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
@@ -71,7 +71,7 @@ def test_a_killed_federation_is_refused_with_the_remedy(federate, mosquitto_url,
         mosquitto_url, rounds=4, min_clients=2, seed=5, quorum=1.0, grace_s=0.3, max_staleness=0
     )
     federation.name = "old"
-    federation.topics = Topics("old")
+    federation.topics = FederationTopics("old")
     federation.out = old / "aggregator"
     aggregator = federation.aggregator()
     assert aggregator.end() == 1
@@ -100,29 +100,31 @@ def test_a_federation_with_the_plan_of_an_older_version_is_refused_with_the_reme
 def test_a_killed_run_is_refused_with_the_remedy(old):
     config = FederationConfig(name="old", rounds=4, seed=5, algorithm="ditto")
     run = RunDirectory(old / "run", config, "edgefl simulate", resume=True)
-    assert (run.state.round, list(run.states), len(run.records())) == (3, list(IDS), 2)
-    plan, _ = run.plan()
+    assert (run.state.round, list(run.states), len(run.read_records())) == (3, list(IDS), 2)
+    plan, _ = run.read_plan()
     assert plan.spec.format == 1
     with pytest.raises(PlanError, match="'baseline_epochs', which this version of edgefl does not know"):
-        open_plan(run, config)
+        load_or_build_plan(run, config)
     with pytest.raises(PlanError, match="go on with the version that began this run, or begin anew with an"):
-        open_plan(run, config)
+        load_or_build_plan(run, config)
 
 
 def test_a_journal_without_tensors_waits_for_the_updates_of_its_open_round_again(old):
     """It was written when the updates were in a file beside it."""
     begin = Begin("pi-0", "s", 3, "p", "ab" * 32, 3, 1, 65536, 5, {}, "n", 0.0)
     with Journal(old / "aggregator") as journal:
-        assert [begin.client_id for begin in journal.accepted(journal.round(2, "federate"))] == list(IDS)
+        assert [
+            begin.client_id for begin in journal.read_accepted(journal.read_round(2, "federate"))
+        ] == list(IDS)
         opened = journal.open_round(OpenedRound(3, "federate", "n3", IDS))
     with closing(sqlite3.connect(AggregatorFiles(old / "aggregator").journal)) as database, database:
         row = (3, "federate", "pi-0", 3, encode_json(begin))
         database.execute("insert into accepted values (?, ?, ?, ?, ?)", row)
     with Journal(old / "aggregator") as journal:
-        assert list(journal.intact(opened)) == []
+        assert list(journal.read_intact(opened)) == []
         begin = replace(begin, sha256=sha256(b"abc").hexdigest())
         journal.accept(opened, [StoreUpdate(begin, b"abc", {}, "fp32", {})])
-        assert list(journal.intact(opened)) == [(begin, "fp32")]
+        assert list(journal.read_intact(opened)) == [(begin, "fp32")]
         journal.remove_tensors()
 
 
@@ -133,20 +135,20 @@ def test_a_finished_federation_is_read(old):
     folder = read_folder(old / "finished")
     assert (folder.kind, len(folder.records), len(folder.clients)) == ("aggregator", 4, 2)
     state = old / "finished-pi-1"
-    assert last_round(state).phase == "personalize"
-    plan, mixture, has_digests = load_personal(DeviceFiles(state))
+    assert read_last_round(state).phase == "personalize"
+    plan, mixture, has_digests = load_personal_model(DeviceFiles(state))
     assert (plan.spec.algorithm, has_digests) == ("pfl-mfe", True)
     assert len(mixture.weights) > 0
-    store = Store(state, "pi-1")
-    assert store.recovered == "" and store.update(store.progress())
+    store = DeviceStore(state, "pi-1")
+    assert store.recovered == "" and store.read_update(store.read_progress())
     store.close()
     simulated = RunFiles(old / "run").mixture(client="pi-0")
-    assert (read_state(simulated).client_id, len(read_state(simulated).shard().y_train)) == ("pi-0", 20)
+    assert (read_state(simulated).client_id, len(read_state(simulated).read_shard().y_train)) == ("pi-0", 20)
 
 
 def test_a_pause_and_a_noise_key_are_read(old):
-    assert paused_clients(old / "aggregator") == {"pi-7"}
-    assert noise_key(old / "aggregator", "s").hex() == KEY
+    assert read_paused_clients(old / "aggregator") == {"pi-7"}
+    assert load_noise_key(old / "aggregator", "s").hex() == KEY
 
 
 def test_every_old_file_is_declared_with_its_mode(old):
@@ -157,7 +159,7 @@ def test_every_old_file_is_declared_with_its_mode(old):
             rows = [row for row in table if re.match(pattern(row.name), name)]
             assert rows, f"{root.name}/{name} is not declared"
             if any(row.is_secret for row in rows):
-                assert path.stat().st_mode & 0o777 == SECRET, f"{root.name}/{name} is not secret"
+                assert path.stat().st_mode & 0o777 == SECRET_MODE, f"{root.name}/{name} is not secret"
 
 
 def pattern(name):

@@ -10,13 +10,13 @@ import pytest
 
 from edgefl.config import FederationConfig, PrivacyConfig
 from edgefl.errors import ConfigError, StateError
-from edgefl.privacy.accountant import epsilon
+from edgefl.privacy.accountant import compute_epsilon
 from edgefl.server.events import OpenedRound
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
-from mqtt_broker.aggregator.journal import Journal, Started
-from mqtt_broker.aggregator.noise_key import noise_key
-from mqtt_broker.aggregator.resume import enter, settings_of
+from mqtt_broker.aggregator.journal import FederationStart, Journal
+from mqtt_broker.aggregator.noise_key import load_noise_key
+from mqtt_broker.aggregator.resume import resume_or_start, select_fixed_settings
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 IDS = ("pi-0", "pi-1", "pi-2")
@@ -51,7 +51,7 @@ def test_the_bits_are_those_of_the_simulator_with_the_aggregators_key(
     assert not (federation.out / "rounds.jsonl").exists(), "losses have no noise"
     result = federation.result()
     file = federation.out / "noise.key"
-    key = noise_key(federation.out, result["session"])
+    key = load_noise_key(federation.out, result["session"])
     end, own = (
         simulate(
             federation.plan,
@@ -69,7 +69,7 @@ def test_the_bits_are_those_of_the_simulator_with_the_aggregators_key(
     assert encode_server_state(state) != encode_server_state(own.state)
 
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    spent = epsilon(1 / 3, 0.8, ROUNDS, 1e-5)
+    spent = compute_epsilon(1 / 3, 0.8, ROUNDS, 1e-5)
     assert result["privacy"]["epsilon"] == spent
     assert len(result["losses"]) == ROUNDS
     assert f"privacy: epsilon {spent:.3f} at delta 1e-05 after {ROUNDS} rounds" in aggregator.said
@@ -100,28 +100,31 @@ def test_other_noise_is_another_federation(federate, mosquitto_url):
 
 
 def test_a_key_is_kept_for_a_session_and_no_two_sessions_share_one(tmp_path):
-    key = noise_key(tmp_path, "a")
-    assert (noise_key(tmp_path, "a"), len(key)) == (key, 32)
-    assert noise_key(tmp_path, "b") != key
-    assert noise_key(tmp_path / "other", "a") != key
+    key = load_noise_key(tmp_path, "a")
+    assert (load_noise_key(tmp_path, "a"), len(key)) == (key, 32)
+    assert load_noise_key(tmp_path, "b") != key
+    assert load_noise_key(tmp_path / "other", "a") != key
     assert stat.S_IMODE((tmp_path / "noise.key").stat().st_mode) == 0o600
     (tmp_path / "noise.key").write_bytes(b"short")
     with pytest.raises(StateError, match="has 5 bytes, expected 32"):
-        noise_key(tmp_path, "a")
+        load_noise_key(tmp_path, "a")
 
 
 def test_a_round_without_a_cohort_is_closed_in_the_journal(tmp_path):
     with Journal(tmp_path) as journal:
-        journal.start(Started("s", "{}", 1.0))
+        journal.start(FederationStart("s", "{}", 1.0))
         opened = journal.open_round(OpenedRound(1, "federate", "n", ()))
-        assert journal.round(1, "federate") == opened
+        assert journal.read_round(1, "federate") == opened
         journal.close_round(opened, None, [])
-        assert (journal.losses("personalize"), journal.round(1, "federate").is_closed) == ([None], True)
+        assert (journal.read_losses("personalize"), journal.read_round(1, "federate").is_closed) == (
+            [None],
+            True,
+        )
 
 
 def test_a_federation_ends_before_it_spends_more_than_it_may(federate, mosquitto_url, toys):
     pytest.importorskip("dp_accounting", reason="the extra dp is not installed")
-    most = epsilon(1.0, 2.0, 2, 1e-5) + 0.01
+    most = compute_epsilon(1.0, 2.0, 2, 1e-5) + 0.01
     table = f"[privacy]\nclip = 0.5\nnoise_multiplier = 2.0\npopulation = 1\nmax_epsilon = {most}\n"
     federation = federate(mosquitto_url, rounds=50, min_clients=1, tables=table)
     aggregator = federation.aggregator()
@@ -135,13 +138,13 @@ def test_a_federation_ends_before_it_spends_more_than_it_may(federate, mosquitto
 
 
 def test_a_federation_of_a_version_that_did_not_know_a_key_of_the_table_is_gone_on_with(tmp_path):
-    settings = settings_of(CONFIG, "p")
+    settings = select_fixed_settings(CONFIG, "p")
     del settings["privacy"]["max_epsilon"]
     with Journal(tmp_path) as journal:
-        journal.start(Started("s", json.dumps(settings), 1.0))
-        assert enter(journal, CONFIG, "p", tmp_path, False) == (journal.started(), True)
+        journal.start(FederationStart("s", json.dumps(settings), 1.0))
+        assert resume_or_start(journal, CONFIG, "p", tmp_path, False) == (journal.read_start(), True)
         with pytest.raises(ConfigError, match="with privacy"):
-            enter(
+            resume_or_start(
                 journal,
                 replace(CONFIG, privacy=PrivacyConfig(0.5, 0.8, 3, 1e-5, max_epsilon=3.0)),
                 "p",

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from devices.commands import device as device_commands
 from edgefl.errors import LinkError
-from edgefl.security.authority import create, enrol, revoke
+from edgefl.security.authority import create_enrolment, create_key_directory, revoke_enrolment
 from edgefl.security.enrolment import load_enrolment
 from edgefl.transport.link import Link, Message
 from edgefl.wire.messages import State
@@ -151,9 +151,9 @@ def test_no_device_can_throw_another_one_out(secured, federate, toys, links, tmp
 
 def test_who_is_refused_a_connection(secured, tmp_path):
     fine = secured.enrol("fine", tmp_path / "fine")
-    create(tmp_path / "foreign", ["localhost"], secured.port, 30)
-    foreign = enrol(tmp_path / "foreign", "fine", 30)
-    expired = enrol(secured.directory, "expired", 0)
+    create_key_directory(tmp_path / "foreign", ["localhost"], secured.port, 30)
+    foreign = create_enrolment(tmp_path / "foreign", "fine", 30)
+    expired = create_enrolment(secured.directory, "expired", 0)
     secured.link(fine).close()
     with pytest.raises(LinkError, match=r"cannot prove who it is.*enrol again"):
         secured.link(foreign)
@@ -167,7 +167,7 @@ def test_who_is_refused_a_connection(secured, tmp_path):
 def test_a_revoked_device_is_out_and_may_be_replaced(secured, tmp_path):
     before = secured.enrol("lost", tmp_path / "lost")
     secured.link(before).close()
-    revoke(secured.directory, "lost")
+    revoke_enrolment(secured.directory, "lost")
     secured.popen.send_signal(1)
     for line in secured.popen.stderr:
         if "Reloading" in line or "reload" in line.lower():

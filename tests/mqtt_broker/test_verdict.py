@@ -5,7 +5,7 @@ import json
 import pytest
 
 from edgefl.transport.link import Link, Message
-from edgefl.verdict import device_lines, from_dict, judge, table
+from edgefl.verdict import from_dict, judge_federation, render_device_lines, render_verdict_table
 from edgefl.wire import messages
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.tensors import encode_models
@@ -44,18 +44,18 @@ def test_a_monitor_that_starts_after_the_end_shows_the_verdict(
     aggregator, devices = run(federation, shards)
 
     result = federation.result()
-    verdict = judge(result["clients"], algorithm="pfl-mfe", num_classes=3)
+    verdict = judge_federation(result["clients"], algorithm="pfl-mfe", num_classes=3)
     assert from_dict(result["verdict"]) == verdict
     assert (verdict.devices, len(verdict.rows)) == (2, 2)
     assert all(row.shipped is not None for row in verdict.rows)
     lines = aggregator.said.splitlines()
     assert lines[-1] == verdict.sentence
-    assert lines[-6:-1] == table(verdict).splitlines()
+    assert lines[-6:-1] == render_verdict_table(verdict).splitlines()
     assert "done in" in lines[-7]
 
     for device, row in zip(devices, verdict.rows, strict=True):
         printed = [line for line in device.said.splitlines() if line.startswith(f"{row.id} ")]
-        assert printed[-2:] == device_lines(row)[-2:]
+        assert printed[-2:] == render_device_lines(row)[-2:]
 
     message = decode_json(messages.Verdict, retained(mosquitto_url, federation.topics.verdict))
     assert (message.session, message.sentence) == (result["session"], verdict.sentence)

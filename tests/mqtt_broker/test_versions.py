@@ -19,8 +19,8 @@ from edgefl.wire import version1
 from edgefl.wire.messages import Status
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.tensors import encode_models
-from edgefl.wire.topics import PREFIX
-from mqtt_broker.aggregator.journal import Journal, Started
+from edgefl.wire.topics import TOPIC_PREFIX
+from mqtt_broker.aggregator.journal import FederationStart, Journal
 
 ROOT = Path(__file__).parents[2]
 V1_STATE_FIELDS = [
@@ -55,7 +55,10 @@ def test_every_file_of_the_project_speaks_the_same_version():
     for path in [*files, ROOT / "README.md", ROOT / "CHANGELOG.md"]:
         name = path.relative_to(ROOT).as_posix()
         if path.is_file() and path.suffix in suffixes and name not in SPEAKS_OF_VERSION_1:
-            found = set(re.findall(r"edgefl[./]v\d+", path.read_text())) - {PREFIX, PREFIX.replace("/", ".")}
+            found = set(re.findall(r"edgefl[./]v\d+", path.read_text())) - {
+                TOPIC_PREFIX,
+                TOPIC_PREFIX.replace("/", "."),
+            }
             if found and "edgefl/v3/home" not in path.read_text():
                 others[name] = found
     assert not others
@@ -210,7 +213,7 @@ def test_each_run_of_an_aggregator_begins_later_than_the_one_before(tmp_path):
     """Also when its clock stands still or goes back, and when the federation is begun anew."""
     with Journal(tmp_path) as journal:
         assert [journal.begin_run(now) for now in (1000, 2000, 2000, 1500)] == [1000, 2000, 2001, 2002]
-        journal.start(Started("s", "{}", 0.0))
+        journal.start(FederationStart("s", "{}", 0.0))
     with Journal(tmp_path) as journal:
         assert journal.begin_run(0) == 2003
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from firmware_export.firmware.firmware import not_runnable
+from firmware_export.firmware.firmware import explain_not_runnable
 from firmware_export.firmware.targets import TARGETS
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 def _programs() -> None:
     for module in ("tflite_micro",):
         pytest.importorskip(module)
-    if reason := not_runnable(TARGETS["cortex-m4"]):
+    if reason := explain_not_runnable(TARGETS["cortex-m4"]):
         pytest.skip(reason)
     if shutil.which("cmake") is None or shutil.which("cc") is None:
         pytest.skip("cmake or cc is not on PATH")

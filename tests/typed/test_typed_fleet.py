@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from edgefl.transport.link import Link
-from mqtt_broker.broker.dev_broker import find_mosquitto, free_port
+from mqtt_broker.broker.dev_broker import find_free_port, find_mosquitto
 
 JQ = shutil.which("jq")
 FEDERATION = """
@@ -131,7 +131,7 @@ def an_open_fleet(desk: Any, readme: Any, watch: Any, look: Any) -> None:
 
 def one_with_keys(desk: Any, enrol: Any, board: Any, watch: Any, look: Any) -> None:
     (desk / "federation.toml").write_text(FEDERATION)
-    port = free_port()
+    port = find_free_port()
     desk.run(
         enrol.take("edgefl broker init"), {"aggregator.local": f"localhost --bind 127.0.0.1 --port {port}"}
     )

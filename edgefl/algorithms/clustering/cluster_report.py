@@ -7,44 +7,55 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.algorithms.base import assignments
-from edgefl.algorithms.clustering.clusters import LINKAGE, MATRIX, compared_clients, compared_in
-from edgefl.algorithms.clustering.similarity import compared
-from edgefl.algorithms.names import INITIAL, layer_of
+from edgefl.algorithms.base import read_assignments
+from edgefl.algorithms.clustering.cluster_models import (
+    LINKAGE,
+    MATRIX,
+    list_compared_clients,
+    read_comparison,
+)
+from edgefl.algorithms.clustering.similarity import select_compared_weights
+from edgefl.algorithms.names import INITIAL, extract_layer
 from edgefl.types import ServerState
 
 
-def likeness(algorithm: str, options: Mapping[str, Any], after: ServerState) -> dict[str, Any] | None:
+def make_cluster_report(
+    algorithm: str, options: Mapping[str, Any], after: ServerState
+) -> dict[str, Any] | None:
     """Return what clusters.json holds: round, what was compared, clients, their clusters, cosine
     similarities, merges and cut.
 
     options: all of the algorithm's, with their defaults. None but for the state that a clustering round has
     given.
     """
-    found = compared_in(after)
-    placed = assignments(after)
-    if found is None or found[0] != after.round - 1 or len(found[1][MATRIX]) != len(compared_clients(after)):
+    comparison = read_comparison(after)
+    clusters = read_assignments(after)
+    if (
+        comparison is None
+        or comparison[0] != after.round - 1
+        or len(comparison[1][MATRIX]) != len(list_compared_clients(after))
+    ):
         return None
-    round, kept, cut = found
+    round, similarity, cut_height = comparison
     return {
         "round": round,
-        "layer": _words(algorithm, options, after),
-        "clients": sorted(placed),
-        "assignment": dict(sorted(placed.items())),
-        "matrix": np.round(kept[MATRIX].astype(np.float64), 3).tolist(),
+        "layer": _describe_comparison(algorithm, options, after),
+        "clients": sorted(clusters),
+        "assignment": dict(sorted(clusters.items())),
+        "matrix": np.round(similarity[MATRIX].astype(np.float64), 3).tolist(),
         "linkage": [
             [int(a), int(b), float(f"{height:.6g}"), int(size)]
-            for a, b, height, size in kept[LINKAGE].tolist()
+            for a, b, height, size in similarity[LINKAGE].tolist()
         ],
-        "cut": cut,
+        "cut": cut_height,
     }
 
 
-def _words(algorithm: str, options: Mapping[str, Any], after: ServerState) -> str:
+def _describe_comparison(algorithm: str, options: Mapping[str, Any], after: ServerState) -> str:
     if algorithm == "fedap":
         return "what training changed in the whole model"
-    names = compared(after.models[INITIAL], options.get("layers", ""))
-    layers = ", ".join(sorted({layer_of(name) for name in names}))
+    names = select_compared_weights(after.models[INITIAL], options.get("layers", ""))
+    layers = ", ".join(sorted({extract_layer(name) for name in names}))
     return (
         f"what training changed in {layers}"
         if options.get("compare") == "deltas"

@@ -9,50 +9,54 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from edgefl.algorithms.clustering.clustering import Matrix, cosine_similarity
-from edgefl.algorithms.names import layer_of
+from edgefl.algorithms.clustering.hierarchical import Matrix, cosine_similarity
+from edgefl.algorithms.names import extract_layer
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import Array, Shard, Weights
 
 
-def compared(weights: Weights, layers: str = "") -> tuple[str, ...]:
+def select_compared_weights(weights: Weights, layers: str = "") -> tuple[str, ...]:
     """Return the names of the weights that clients are compared by, sorted.
 
     layers: names of layers, with commas between; empty means the dense layers, which are those with a kernel
     of rank 2, with their biases. Raises ConfigError when there is no such layer.
     """
-    wanted = {each.strip().rstrip("/") for each in layers.split(",") if each.strip()}
-    dense = {layer_of(name) for name, array in weights.items() if array.ndim == 2}
-    if not wanted and not dense:
+    requested = {layer.strip().rstrip("/") for layer in layers.split(",") if layer.strip()}
+    dense = {extract_layer(name) for name, array in weights.items() if array.ndim == 2}
+    if not requested and not dense:
         raise ConfigError(
             "the model has no dense layer (a kernel of rank 2) to compare clients by; name layers in "
             "[algorithm] layers"
         )
-    found = {
-        each: tuple(name for name in weights if f"{name}/".startswith(f"{each}/")) for each in wanted or dense
+    names_by_layer = {
+        layer: tuple(name for name in weights if f"{name}/".startswith(f"{layer}/"))
+        for layer in requested or dense
     }
-    for each, names in found.items():
+    for layer, names in names_by_layer.items():
         if not names:
-            have = ", ".join(sorted({layer_of(name) for name in weights}))
-            raise ConfigError(f"[algorithm] layers names {each!r}, which the model has not; it has {have}")
-    return tuple(sorted({name for names in found.values() for name in names}))
+            have = ", ".join(sorted({extract_layer(name) for name in weights}))
+            raise ConfigError(f"[algorithm] layers names {layer!r}, which the model has not; it has {have}")
+    return tuple(sorted({name for names in names_by_layer.values() for name in names}))
 
 
-def vector(weights: Weights, names: Sequence[str]) -> Array:
+def flatten_weights(weights: Weights, names: Sequence[str]) -> Array:
     """Return the named weights as one vector, float32[d]."""
     return np.concatenate([weights[name].ravel() for name in names])
 
 
-def layer_similarities(models: Sequence[Weights]) -> dict[str, Matrix]:
+def compare_layers(models: Sequence[Weights]) -> dict[str, Matrix]:
     """Return the heat map of each layer: the cosine similarity of each two models, float64[n, n] (figure 3).
 
     models: one a client, trained from the same weights. Layers are in the order of the first model's weights.
     """
-    layers = dict.fromkeys(layer_of(name) for name in models[0])
-    names = {layer: sorted(name for name in models[0] if layer_of(name) == layer) for layer in layers}
-    return {layer: cosine_similarity([vector(model, names[layer]) for model in models]) for layer in layers}
+    layers = dict.fromkeys(extract_layer(name) for name in models[0])
+    names = {layer: sorted(name for name in models[0] if extract_layer(name) == layer) for layer in layers}
+    return {
+        layer: cosine_similarity([flatten_weights(model, names[layer]) for model in models])
+        for layer in layers
+    }
 
 
 def pretrain(
@@ -74,7 +78,7 @@ def pretrain(
         trained: list[Weights] = []
         for weights, client_id in zip(before, sorted(shards), strict=True):
             shard = shards[client_id]
-            rng = rng_for(seed, epoch, client_id)
+            rng = derive_rng(seed, epoch, client_id)
             after, _ = learner.fit(
                 "train", weights, {"x": shard.x_train}, shard.y_train, epochs=1, rng=rng, hyper=hyper
             )

@@ -9,13 +9,13 @@ from edgefl.data.holdout import hold_out
 from edgefl.learner.base import Learner
 from edgefl.types import Array, Labels, Weights
 
-KERNEL = "gate/kernel"
-BIAS = "gate/bias"
+GATE_KERNEL = "gate/kernel"
+GATE_BIAS = "gate/bias"
 HIDDEN_LOGITS = "hidden_logits"
 TRAIN_GATE = "train_gate"
 
 
-def split_gate(
+def split_gate_samples(
     labels: Labels, share: float, rng: np.random.Generator, groups: Labels | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Split a client's training samples into D_per and D_gate; each holds at least one sample.
@@ -44,15 +44,19 @@ def split_gate(
     return np.sort(order[gate:]), np.sort(order[:gate])
 
 
-def hidden_of(learner: Learner, models: Mapping[int, Weights], responsibility: rs.Real, x: Array) -> Array:
+def mix_hidden_features(
+    learner: Learner, models: Mapping[int, Weights], responsibility: rs.Real, x: Array
+) -> Array:
     """Return h_s = sum_k q(k|s) h_k over these experts: float32[n, hidden_width]."""
-    width = next(spec.shape[0] for spec in learner.spec.signature(TRAIN_GATE).trained if spec.name == KERNEL)
+    width = next(
+        spec.shape[0] for spec in learner.spec.find_signature(TRAIN_GATE).trained if spec.name == GATE_KERNEL
+    )
     terms = (
         responsibility[k] * learner.predict(HIDDEN_LOGITS, models[k], {"x": x})[:, :width] for k in models
     )
     return np.asarray(sum(terms), np.float32)
 
 
-def gate_probabilities(hidden: Array, gate: Weights) -> rs.Real:
+def apply_gate(hidden: Array, gate: Weights) -> rs.Real:
     """Return p(z|x,s) of each sample: float64[n, experts]."""
-    return rs.by_condition(hidden.astype(np.float64) @ gate[KERNEL] + gate[BIAS])
+    return rs.normalize_logits(hidden.astype(np.float64) @ gate[GATE_KERNEL] + gate[GATE_BIAS])

@@ -14,21 +14,21 @@ from edgefl.types import Labels
 Real = NDArray[np.float64]
 
 
-def by_condition(phi: ArrayLike) -> Real:
+def normalize_logits(phi: ArrayLike) -> Real:
     """Return q(z|c) = softmax(phi_c): float64[conditions, experts] from logits of that shape."""
     logits = np.asarray(phi, np.float64)
     powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
 
-def shares_of(conditions: Labels, count: int) -> Real:
+def measure_shares(conditions: Labels, count: int) -> Real:
     """Return p(c|s), the share of each of `count` conditions in a client's samples int64[n]:
     float64[count].
     """
     return np.asarray(np.bincount(conditions, minlength=count) / len(conditions), np.float64)
 
 
-def specialization(responsibilities: ArrayLike) -> float:
+def measure_specialization(responsibilities: ArrayLike) -> float:
     """Return 1 - mean H(q(z|y)) / log K of q float[conditions, experts]: 0 when all experts share each alike,
     1 when each has one.
     """
@@ -38,7 +38,7 @@ def specialization(responsibilities: ArrayLike) -> float:
     return float(1 + (q * _log(q)).sum(axis=1).mean() / np.log(q.shape[1]))
 
 
-def by_client(responsibilities: ArrayLike, shares: ArrayLike) -> Real:
+def average_responsibilities(responsibilities: ArrayLike, shares: ArrayLike) -> Real:
     """Return q(z|s) = sum_c p(c|s) q(z|c): float64[experts].
 
     Of several clients' shares, float64[clients, experts].
@@ -46,17 +46,17 @@ def by_client(responsibilities: ArrayLike, shares: ArrayLike) -> Real:
     return np.asarray(np.asarray(shares, np.float64) @ np.asarray(responsibilities, np.float64))
 
 
-def kept(responsibility: ArrayLike, threshold: float) -> tuple[int, ...]:
+def filter_experts(responsibility: ArrayLike, threshold: float) -> tuple[int, ...]:
     """Return the experts whose q(k|s) is at least the threshold, in order.
 
     The likeliest where there is none.
     """
     values = np.asarray(responsibility, np.float64)
-    found = tuple(int(k) for k in np.flatnonzero(values >= threshold))
-    return found or (int(values.argmax()),)
+    experts = tuple(int(k) for k in np.flatnonzero(values >= threshold))
+    return experts or (int(values.argmax()),)
 
 
-def pruned(responsibility: ArrayLike, experts: tuple[int, ...]) -> Real:
+def prune_experts(responsibility: ArrayLike, experts: tuple[int, ...]) -> Real:
     """Return q(k|s) with all but these experts at zero, summing to one: float64[experts]."""
     values = np.asarray(responsibility, np.float64)
     left = np.zeros_like(values)
@@ -68,13 +68,13 @@ def pruned(responsibility: ArrayLike, experts: tuple[int, ...]) -> Real:
     return left
 
 
-def marginal_entropy_gradient(phi: ArrayLike, shares: ArrayLike) -> Real:
+def differentiate_marginal_entropy(phi: ArrayLike, shares: ArrayLike) -> Real:
     """Return the derivative of H(sum_c p(c) q(.|c)), in nats, by phi: float64[conditions, experts].
 
     The entropy says how evenly the experts are used over all conditions.
     """
-    responsibilities = by_condition(phi)
-    log_marginal = _log(by_client(responsibilities, shares))
+    responsibilities = normalize_logits(phi)
+    log_marginal = _log(average_responsibilities(responsibilities, shares))
     expected = (responsibilities * log_marginal).sum(axis=1, keepdims=True)
     return np.asarray(-np.asarray(shares, np.float64)[:, None] * responsibilities * (log_marginal - expected))
 
@@ -83,10 +83,10 @@ def from_joints(log_joints: ArrayLike, beta: float = 1.0) -> Real:
     """Return q(k|s) proportional to exp(mean_i log p(y_i, k | x_i) / beta) (equation 11): float64[experts]
     from float64[n, experts].
     """
-    return by_condition(np.asarray(log_joints, np.float64).mean(axis=0) / beta)
+    return normalize_logits(np.asarray(log_joints, np.float64).mean(axis=0) / beta)
 
 
-def damped(before: ArrayLike, now: ArrayLike, damping: float) -> Real:
+def damp_responsibility(before: ArrayLike, now: ArrayLike, damping: float) -> Real:
     """Return damping * before + (1 - damping) * now."""
     return np.asarray(damping * np.asarray(before, np.float64) + (1 - damping) * np.asarray(now, np.float64))
 

@@ -24,31 +24,31 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgefl.algorithms.base import FEDERATE, PERSONALIZE, Algorithm
-from edgefl.algorithms.draws import without_draws
+from edgefl.algorithms.base import PHASE_FEDERATE, PHASE_PERSONALIZE, Algorithm
+from edgefl.algorithms.draws import drop_draws
 from edgefl.algorithms.entry import Entry
-from edgefl.algorithms.mixtures.gate import split_gate
+from edgefl.algorithms.mixtures.gate import split_gate_samples
 from edgefl.algorithms.names import (
-    EXPERT,
-    FEDERATED,
-    expert_name,
-    experts,
-    specs_with_prefix,
+    EXPERT_PREFIX,
+    FEDERATED_MODEL,
+    name_expert,
+    prefix_specs,
+    select_experts,
+    strip_prefix,
     with_prefix,
-    without_prefix,
 )
 from edgefl.algorithms.options import check_range
-from edgefl.algorithms.papers.fedavg import fedavg_objectives
+from edgefl.algorithms.papers.fedavg import build_fedavg_objectives
 from edgefl.algorithms.papers.ifca import (
-    MAX_SHARE,
+    MAX_HELD_OUT_SHARE,
     IfcaOptions,
-    fitted_experts,
+    find_lowest_loss,
     ifca,
-    lowest,
-    split_validation,
+    resolve_ifca_options,
+    split_validation_rows,
 )
 from edgefl.errors import ConfigError
-from edgefl.learner.base import Learner, evaluate, label_log_p
+from edgefl.learner.base import Learner, evaluate, predict_label_log_p
 from edgefl.plan.spec import TensorSpec
 from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
 
@@ -59,19 +59,21 @@ if TYPE_CHECKING:
 Tensor = Any
 Tensors = Mapping[str, Tensor]
 
-LOCAL = "local"
+LOCAL_PART = "local"
 """The local expert, and the start of it in a state."""
 LOCAL_EXPERT = "local_expert"
 """The peer of a mixture that is the local expert, trained on all of the client's samples."""
-GATE = "gate"
-TINY = 1e-7
-_MODELS = {"cnn": "gate-cnn"}
-VALIDATION = "validation_loss"
-BEST = "best/"
-WAITED = "waited/"
+GATE_PART = "gate"
+LOG_EPSILON = 1e-7
+_GATE_MODELS = {"cnn": "gate-cnn"}
+VALIDATION_LOSS = "validation_loss"
+BEST_LOSS_PREFIX = "best/"
+WAITED_ROUNDS_PREFIX = "waited/"
 
 
-def explore(received: Mapping[int, Weights], epsilon: float, rng: np.random.Generator) -> dict[int, Weights]:
+def explore_models(
+    received: Mapping[int, Weights], epsilon: float, rng: np.random.Generator
+) -> dict[int, Weights]:
     """Return one of the models with probability epsilon, each alike; else all, to choose from.
 
     At epsilon 0 nothing is drawn.
@@ -82,26 +84,33 @@ def explore(received: Mapping[int, Weights], epsilon: float, rng: np.random.Gene
     return dict(received)
 
 
-def waits(scalars: Mapping[str, float], means: Mapping[int, float]) -> dict[str, float]:
+def track_best_losses(scalars: Mapping[str, float], means: Mapping[int, float]) -> dict[str, float]:
     """Return scalars with each model's lowest mean validation loss and the rounds that it has waited for a
     lower one.
 
     A round in which no client validated a model does not count for that model.
     """
-    found = dict(scalars)
+    tracked = dict(scalars)
     for index, mean in sorted(means.items()):
-        better = mean < found.get(f"{BEST}{index}", np.inf)
-        found[f"{WAITED}{index}"] = 0.0 if better else found.get(f"{WAITED}{index}", 0.0) + 1.0
-        found[f"{BEST}{index}"] = mean if better else found.get(f"{BEST}{index}", mean)
-    return found
+        better = mean < tracked.get(f"{BEST_LOSS_PREFIX}{index}", np.inf)
+        tracked[f"{WAITED_ROUNDS_PREFIX}{index}"] = (
+            0.0 if better else tracked.get(f"{WAITED_ROUNDS_PREFIX}{index}", 0.0) + 1.0
+        )
+        tracked[f"{BEST_LOSS_PREFIX}{index}"] = (
+            mean if better else tracked.get(f"{BEST_LOSS_PREFIX}{index}", mean)
+        )
+    return tracked
 
 
-def selectable(state: ServerState, patience: int) -> dict[int, Weights]:
+def list_active_models(state: ServerState, patience: int) -> dict[int, Weights]:
     """Return the cluster models that are still trained, by index; patience 0: all."""
-    waited = {index: state.scalars.get(f"{WAITED}{index}", 0.0) for index in experts(state.models)}
+    waited = {
+        index: state.scalars.get(f"{WAITED_ROUNDS_PREFIX}{index}", 0.0)
+        for index in select_experts(state.models)
+    }
     return {
         index: model
-        for index, model in experts(state.models).items()
+        for index, model in select_experts(state.models).items()
         if not patience or waited[index] < patience
     }
 
@@ -157,7 +166,7 @@ class AemOptions(IfcaOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range("epsilon", self.epsilon)
-        check_range("gate_share", self.gate_share, MAX_SHARE)
+        check_range("gate_share", self.gate_share, MAX_HELD_OUT_SHARE)
         for name, is_on in (("patience", bool(self.patience)), ("gate_unseen", self.gate_unseen)):
             if is_on and not self.validation_share:
                 raise ConfigError(
@@ -173,79 +182,92 @@ def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
     gate_hyper = {"learning_rate": options.gate_learning_rate, "weight_decay": options.gate_weight_decay}
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
-        own = {
-            name: array for name, array in weights.items() if not name.startswith((f"{LOCAL}/", f"{GATE}/"))
+        cluster_weights = {
+            name: array
+            for name, array in weights.items()
+            if not name.startswith((f"{LOCAL_PART}/", f"{GATE_PART}/"))
         }
-        state = base.init(own, rng)
+        state = base.init(cluster_weights, rng)
         starts = {
-            part: {n: a for n, a in weights.items() if n.startswith(f"{part}/")} for part in (LOCAL, GATE)
+            part: {n: a for n, a in weights.items() if n.startswith(f"{part}/")}
+            for part in (LOCAL_PART, GATE_PART)
         }
-        given = {part: start for part, start in starts.items() if start}
-        return replace(state, models={**state.models, LOCAL: without_draws(own), **given})
+        present = {part: start for part, start in starts.items() if start}
+        return replace(state, models={**state.models, LOCAL_PART: drop_draws(cluster_weights), **present})
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
-        if state.phase == PERSONALIZE:
+        if state.phase == PHASE_PERSONALIZE:
             return Broadcast(state.round, state.phase, state.models)
-        models = {expert_name(index): model for index, model in selectable(state, options.patience).items()}
+        models = {
+            name_expert(index): model for index, model in list_active_models(state, options.patience).items()
+        }
         return Broadcast(state.round, state.phase, models)
 
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
         assert learner is not None
-        received = experts(broadcast.models)
-        offered = explore(received, options.epsilon, rng)
-        sent = replace(broadcast, models={expert_name(index): model for index, model in offered.items()})
+        received = select_experts(broadcast.models)
+        offered = explore_models(received, options.epsilon, rng)
+        sent = replace(broadcast, models={name_expert(index): model for index, model in offered.items()})
         update, state = base.local_update(sent, state, shard, client_id, rng)
-        _, held_out = split_validation(shard.y_train, options.validation_share, shard.group_train)
+        _, held_out = split_validation_rows(shard.y_train, options.validation_share, shard.group_train)
         explored = len(offered) < len(received)
         if not options.patience or explored or not len(held_out):
             return update, state
-        chosen = received[int(update.metrics[EXPERT])]
+        chosen = received[int(update.metrics[EXPERT_PREFIX])]
         loss = evaluate(learner, "predict", chosen, shard.x_train[held_out], shard.y_train[held_out]).loss
-        return replace(update, metrics={**update.metrics, VALIDATION: loss}), state
+        return replace(update, metrics={**update.metrics, VALIDATION_LOSS: loss}), state
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
-        if state.phase != FEDERATE:  # all models have stopped: a round changes nothing
+        if state.phase != PHASE_FEDERATE:  # all models have stopped: a round changes nothing
             return replace(state, round=state.round + 1)
         sums: dict[int, tuple[float, float]] = {}
 
-        def noted() -> Iterator[Update]:
+        def record_losses() -> Iterator[Update]:
             for update in updates:
-                loss = update.metrics.get(VALIDATION, np.nan)
-                for index in experts(update.deltas) if options.patience and np.isfinite(loss) else ():
+                loss = update.metrics.get(VALIDATION_LOSS, np.nan)
+                for index in select_experts(update.deltas) if options.patience and np.isfinite(loss) else ():
                     total, count = sums.get(index, (0.0, 0.0))
                     sums[index] = (total + loss * update.num_samples, count + update.num_samples)
                 yield update
 
-        after = base.aggregate(state, noted())
+        after = base.aggregate(state, record_losses())
         after = replace(
             after,
-            scalars=waits(after.scalars, {index: total / count for index, (total, count) in sums.items()}),
+            scalars=track_best_losses(
+                after.scalars, {index: total / count for index, (total, count) in sums.items()}
+            ),
         )
-        return after if selectable(after, options.patience) else replace(after, phase=PERSONALIZE)
+        return (
+            after if list_active_models(after, options.patience) else replace(after, phase=PHASE_PERSONALIZE)
+        )
 
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
     ) -> tuple[Mixture, ClientState]:
         assert learner is not None
-        received = experts(broadcast.models)
+        received = select_experts(broadcast.models)
         x = shard.x_train
         y = shard.y_train
-        every = np.arange(len(y))
-        train, held_out = split_validation(y, options.validation_share, shard.group_train)
+        all_rows = np.arange(len(y))
+        train, held_out = split_validation_rows(y, options.validation_share, shard.group_train)
         if options.gate_unseen and len(held_out):
-            own = train
-            gated = held_out
+            local_rows = train
+            gate_rows = held_out
         else:
-            own, gated = (
-                split_gate(y, options.gate_share, rng, shard.group_train)
+            local_rows, gate_rows = (
+                split_gate_samples(y, options.gate_share, rng, shard.group_train)
                 if options.gate_share
-                else (every, every)
+                else (all_rows, all_rows)
             )
-        selecting = held_out if len(held_out) else every
-        log_p = {index: label_log_p(learner, "predict", model, x, y) for index, model in received.items()}
-        best = lowest({index: -float(each[selecting].mean()) for index, each in log_p.items()})
+        selection_rows = held_out if len(held_out) else all_rows
+        log_p = {
+            index: predict_label_log_p(learner, "predict", model, x, y) for index, model in received.items()
+        }
+        best = find_lowest_loss(
+            {index: -float(values[selection_rows].mean()) for index, values in log_p.items()}
+        )
 
         def fit(signature: str, weights: Weights, rows: np.ndarray) -> Weights:
             trained = learner.fit(
@@ -259,48 +281,51 @@ def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
             )[0]
             return {**weights, **trained}
 
-        first = {name.removeprefix(f"{LOCAL}/"): array for name, array in broadcast.models[LOCAL].items()}
-        local = fit("train_local", first, own)
+        first = {
+            name.removeprefix(f"{LOCAL_PART}/"): array for name, array in broadcast.models[LOCAL_PART].items()
+        }
+        local = fit("train_local", first, local_rows)
         predict_local = "predict_local" if options.local_model else "predict"
-        of_local = label_log_p(learner, predict_local, local, x[gated], y[gated])
-        likelihood = np.exp(np.stack([*(each[gated] for each in log_p.values()), of_local], axis=1)).astype(
-            np.float32
-        )
+        of_local = predict_label_log_p(learner, predict_local, local, x[gate_rows], y[gate_rows])
+        likelihood = np.exp(
+            np.stack([*(values[gate_rows] for values in log_p.values()), of_local], axis=1)
+        ).astype(np.float32)
         features = options.gate == "features"
-        seen = {"features": _mean_features(learner, received, x)} if features else {"x": x}
+        gate_inputs = {"features": _average_features(learner, received, x)} if features else {"x": x}
         start = {
             spec.name: np.zeros(spec.shape, np.float32)
-            for spec in learner.spec.signature("predict_gate").frozen
+            for spec in learner.spec.find_signature("predict_gate").frozen
         }
-        data = {**{name: array[gated] for name, array in seen.items()}, "likelihood": likelihood}
-        begin = {**start, **broadcast.models.get(GATE, {})}
+        data = {**{name: array[gate_rows] for name, array in gate_inputs.items()}, "likelihood": likelihood}
+        begin = {**start, **broadcast.models.get(GATE_PART, {})}
         trained = {
             **begin,
             **learner.fit(
-                "train_gate", begin, data, y[gated], epochs=options.gate_epochs, rng=rng, hyper=gate_hyper
+                "train_gate", begin, data, y[gate_rows], epochs=options.gate_epochs, rng=rng, hyper=gate_hyper
             )[0],
         }
-        weights = learner.predict("predict_gate", trained, seen)
+        weights = learner.predict("predict_gate", trained, gate_inputs)
 
-        parts = {expert_name(index): model for index, model in received.items()} | {LOCAL: local}
+        parts = {name_expert(index): model for index, model in received.items()} | {LOCAL_PART: local}
         frozen = {
             name: array for part, model in parts.items() for name, array in with_prefix(part, model).items()
         }
-        whole = fit("train_local", first, every) if len(own) < len(every) else local
+        whole = fit("train_local", first, all_rows) if len(local_rows) < len(all_rows) else local
         peers = {
-            FEDERATED: Peer("predict", received[best]),
+            FEDERATED_MODEL: Peer("predict", received[best]),
             LOCAL_EXPERT: Peer(predict_local, whole),
             "ensemble": Peer("predict_mixture", {**frozen, **start}),  # a gate of zeros weighs all alike
         }
         if options.baselines:
             peers["tuned"] = Peer(
-                "predict", fit("train_tuned" if options.local_model else "train_local", received[best], every)
+                "predict",
+                fit("train_tuned" if options.local_model else "train_local", received[best], all_rows),
             )
         usage = {
-            f"{GATE}/{part}": float(mean) for part, mean in zip(parts, weights.mean(axis=0), strict=True)
+            f"{GATE_PART}/{part}": float(mean) for part, mean in zip(parts, weights.mean(axis=0), strict=True)
         }
         used = len(np.unique(weights.argmax(axis=1)))
-        mixed = {**frozen, **(for_sum(trained, len(received)) if features else trained)}
+        mixed = {**frozen, **(scale_gate_for_sum(trained, len(received)) if features else trained)}
         return Mixture(mixed, peers, {"best": float(best), "experts_used": float(used), **usage}), state
 
     return replace(  # with patience, validation losses decide which models are sent
@@ -315,7 +340,7 @@ def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
     )
 
 
-def _mean_features(learner: Learner, received: Mapping[int, Weights], x: np.ndarray) -> np.ndarray:
+def _average_features(learner: Learner, received: Mapping[int, Weights], x: np.ndarray) -> np.ndarray:
     total = sum(learner.predict("features", model, {"x": x}) for model in received.values())
     return np.asarray(total / np.float32(len(received)), np.float32)
 
@@ -328,16 +353,16 @@ class Gate:
     also what a training pass assigns.
     """
 
-    sees: str
+    input_name: str
     shape: tuple[int, ...]
     specs: tuple[TensorSpec, ...]
-    logits: Callable[[Tensors, Tensor, bool, Tensors | None], tuple[Tensor, dict[str, Tensor]]]
+    apply: Callable[[Tensors, Tensor, bool, Tensors | None], tuple[Tensor, dict[str, Tensor]]]
     noise: Callable[[int], tuple[TensorSpec, ...]] = lambda batch_size: ()
     statistics: tuple[str, ...] = ()
     initial: Mapping[str, Any] = field(default_factory=dict)
 
 
-def aem_objectives(network: "Network", options: AemOptions) -> tuple["Objective", ...]:
+def build_aem_objectives(network: "Network", options: AemOptions) -> tuple["Objective", ...]:
     """Return IFCA's; the local model's; the gate's training and its weights; the mixture.
 
     Raises ConfigError for a gate or a local model that does not exist, or when the network has a layer of
@@ -346,35 +371,38 @@ def aem_objectives(network: "Network", options: AemOptions) -> tuple["Objective"
     from edgefl.compiler import objective as of
     from edgefl.compiler.optimizer import adamw
 
-    taken = sorted({spec.name.split("/")[0] for spec in network.specs} & {LOCAL, GATE})
-    if taken:
+    clashes = sorted({spec.name.split("/")[0] for spec in network.specs} & {LOCAL_PART, GATE_PART})
+    if clashes:
         raise ConfigError(
-            f"a layer of the model is named {taken[0]!r}, which is the name of a part of the mixture; give "
+            f"a layer of the model is named {clashes[0]!r}, which is the name of a part of the mixture; give "
             "it another"
         )
-    train, predict, _ = fedavg_objectives(network, options)
+    train, predict, _ = build_fedavg_objectives(network, options)
     batch = options.batch_size
     optimizer = adamw(options.local_learning_rate, weight_decay=options.local_weight_decay)
     other = (
-        _network(network, options.local_model, network.num_classes, options.local_options)
+        _build_network(network, options.local_model, network.num_classes, options.local_options)
         if options.local_model
         else None
     )
     local = other or network
     gate = make_gate(network, options)
-    found = [train, predict, of.classify(local, batch, optimizer, "train_local")]
+    objectives = [train, predict, of.classify(local, batch, optimizer, "train_local")]
     if other is not None:
-        start = {f"{LOCAL}/{name}": array for name, array in other.initial_weights().items()}
-        found[-1:] = [replace(found[-1], initial=start), of.predict(other, of.PREDICT_BATCH, "predict_local")]
+        start = {f"{LOCAL_PART}/{name}": array for name, array in other.read_weights().items()}
+        objectives[-1:] = [
+            replace(objectives[-1], initial=start),
+            of.predict_logits(other, of.PREDICT_BATCH, "predict_local"),
+        ]
         if options.baselines:
-            found.append(of.classify(network, batch, optimizer, "train_tuned"))
-    if gate.sees == "features":
-        found.append(of.features(network, of.PREDICT_BATCH))
+            objectives.append(of.classify(network, batch, optimizer, "train_tuned"))
+    if gate.input_name == "features":
+        objectives.append(of.extract_features(network, of.PREDICT_BATCH))
     return (
-        *found,
-        _train_gate(gate, batch, options),
-        _predict_gate(gate),
-        _mixture(network, local, gate, options.num_experts),
+        *objectives,
+        _build_gate_training(gate, batch, options),
+        _build_gate_prediction(gate),
+        _build_mixture_prediction(network, local, gate, options.num_experts),
     )
 
 
@@ -383,17 +411,19 @@ def make_gate(network: "Network", options: AemOptions) -> Gate:
     kind = options.gate
     count = options.num_experts + 1
     if kind not in ("pixels", "features"):
-        return _network_gate(_network(network, _MODELS.get(kind, kind), count, options.gate_options))
+        return _make_network_gate(
+            _build_network(network, _GATE_MODELS.get(kind, kind), count, options.gate_options)
+        )
     if options.gate_options:
         raise ConfigError(
             f"[algorithm] the gate {kind!r} has no options, received {', '.join(options.gate_options)}; "
             "remove them"
         )
     shape = network.input_shape if kind == "pixels" else network.features_shape
-    kernel = TensorSpec(f"{GATE}/kernel", (math.prod(shape), count))
-    bias = TensorSpec(f"{GATE}/bias", (count,))
+    kernel = TensorSpec(f"{GATE_PART}/kernel", (math.prod(shape), count))
+    bias = TensorSpec(f"{GATE_PART}/bias", (count,))
 
-    def logits(
+    def apply_linear(
         weights: Tensors, seen: Tensor, training: bool, noise: Tensors | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         import tensorflow as tf
@@ -401,20 +431,20 @@ def make_gate(network: "Network", options: AemOptions) -> Gate:
         flat = tf.reshape(seen, (seen.shape[0], math.prod(shape)))
         return tf.matmul(flat, weights[kernel.name]) + weights[bias.name], {}
 
-    return Gate("x" if kind == "pixels" else "features", shape, (kernel, bias), logits)
+    return Gate("x" if kind == "pixels" else "features", shape, (kernel, bias), apply_linear)
 
 
-def for_sum(gate: Weights, num_experts: int) -> dict[str, Array]:
+def scale_gate_for_sum(gate: Weights, num_experts: int) -> dict[str, Array]:
     """Return a gate on the sum of the experts' features that does what this one does on their mean.
 
     The mixture only adds up: the converter would fold a division into the kernel, where a device cannot fill
     it in.
     """
-    kernel = f"{GATE}/kernel"
+    kernel = f"{GATE_PART}/kernel"
     return {**gate, kernel: np.asarray(gate[kernel] / np.float32(num_experts), np.float32)}
 
 
-def _network(network: "Network", name: str, num_classes: int, options: Mapping[str, Any]) -> "Network":
+def _build_network(network: "Network", name: str, num_classes: int, options: Mapping[str, Any]) -> "Network":
     from edgefl.compiler.network import Network
     from edgefl.config import ModelConfig
     from edgefl.models import build_model
@@ -422,34 +452,42 @@ def _network(network: "Network", name: str, num_classes: int, options: Mapping[s
     return Network(build_model(ModelConfig(name, network.input_shape, num_classes, options)))
 
 
-def _network_gate(own: "Network") -> Gate:
+def _make_network_gate(network: "Network") -> Gate:
 
-    def logits(
+    def apply_network(
         weights: Tensors, seen: Tensor, training: bool, noise: Tensors | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        found, updates = own.apply(without_prefix(GATE, weights), seen, training=training, noise=noise)
-        return found, {f"{GATE}/{name}": value for name, value in updates.items()}
+        outputs, updates = network.apply(
+            strip_prefix(GATE_PART, weights), seen, training=training, noise=noise
+        )
+        return outputs, {f"{GATE_PART}/{name}": value for name, value in updates.items()}
 
-    initial = {f"{GATE}/{name}": array for name, array in own.initial_weights().items()}
-    statistics = tuple(f"{GATE}/{name}" for name in own.statistics)
+    initial = {f"{GATE_PART}/{name}": array for name, array in network.read_weights().items()}
+    statistics = tuple(f"{GATE_PART}/{name}" for name in network.statistics)
     return Gate(
-        "x", own.input_shape, specs_with_prefix(GATE, own.specs), logits, own.noise, statistics, initial
+        "x",
+        network.input_shape,
+        prefix_specs(GATE_PART, network.specs),
+        apply_network,
+        network.list_noise,
+        statistics,
+        initial,
     )
 
 
-def _train_gate(gate: Gate, batch: int, options: AemOptions) -> "Objective":
+def _build_gate_training(gate: Gate, batch: int, options: AemOptions) -> "Objective":
     from edgefl.compiler import objective as of
     from edgefl.compiler.optimizer import adamw
 
-    def loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
+    def compute_loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
         import tensorflow as tf
 
-        logits, updates = gate.logits(weights, data[gate.sees], True, noise)
+        logits, updates = gate.apply(weights, data[gate.input_name], True, noise)
         mixed = tf.reduce_sum(tf.nn.softmax(logits) * data["likelihood"], axis=-1)
-        return -tf.math.log(mixed + TINY), updates
+        return -tf.math.log(mixed + LOG_EPSILON), updates
 
     data = (
-        TensorSpec(gate.sees, (batch, *gate.shape)),
+        TensorSpec(gate.input_name, (batch, *gate.shape)),
         TensorSpec("likelihood", (batch, options.num_experts + 1)),
     )
     optimizer = adamw(options.gate_learning_rate, weight_decay=options.gate_weight_decay)
@@ -463,23 +501,27 @@ def _train_gate(gate: Gate, batch: int, options: AemOptions) -> "Objective":
         assigned=gate.statistics,
         initial=gate.initial,
         optimizer=optimizer,
-        loss_per_sample=loss,
+        loss_per_sample=compute_loss,
     )
 
 
-def _predict_gate(gate: Gate) -> "Objective":
+def _build_gate_prediction(gate: Gate) -> "Objective":
     from edgefl.compiler import objective as of
 
-    def out(weights: Tensors, data: Tensors) -> Tensor:
+    def predict_shares(weights: Tensors, data: Tensors) -> Tensor:
         import tensorflow as tf
 
-        return tf.nn.softmax(gate.logits(weights, data[gate.sees], False, None)[0])
+        return tf.nn.softmax(gate.apply(weights, data[gate.input_name], False, None)[0])
 
-    data = (TensorSpec(gate.sees, (of.PREDICT_BATCH, *gate.shape)),)
-    return of.Objective("predict_gate", "predict", of.PREDICT_BATCH, data, frozen=gate.specs, out=out)
+    data = (TensorSpec(gate.input_name, (of.PREDICT_BATCH, *gate.shape)),)
+    return of.Objective(
+        "predict_gate", "predict", of.PREDICT_BATCH, data, frozen=gate.specs, out=predict_shares
+    )
 
 
-def _mixture(network: "Network", local: "Network", gate: Gate, num_experts: int) -> "Objective":
+def _build_mixture_prediction(
+    network: "Network", local: "Network", gate: Gate, num_experts: int
+) -> "Objective":
     """Return predict_mixture: the log of the mixed probability.
 
     Exported is the probability itself, for a LOG has no int8 form.
@@ -488,35 +530,37 @@ def _mixture(network: "Network", local: "Network", gate: Gate, num_experts: int)
 
     from edgefl.compiler import objective as of
 
-    names = [expert_name(index) for index in range(num_experts)]
+    names = [name_expert(index) for index in range(num_experts)]
 
-    def mixed(weights: Tensors, data: Tensors) -> Tensor:
+    def mix_experts(weights: Tensors, data: Tensors) -> Tensor:
         x = data["x"]
-        trunks = [network.trunk(without_prefix(name, weights), x) for name in names]
+        trunks = [network.apply_trunk(strip_prefix(name, weights), x) for name in names]
         logits = [
-            network.head(without_prefix(name, weights), h) for name, h in zip(names, trunks, strict=True)
+            network.apply_head(strip_prefix(name, weights), h) for name, h in zip(names, trunks, strict=True)
         ]
-        logits.append(local.apply(without_prefix(LOCAL, weights), x)[0])
+        logits.append(local.apply(strip_prefix(LOCAL_PART, weights), x)[0])
         # The gate's kernel holds the mean's division: see `for_sum`
-        seen = x if gate.sees == "x" else sum(trunks[1:], trunks[0])
-        g = tf.nn.softmax(gate.logits(weights, seen, False, None)[0])
-        parts = [g[:, i : i + 1] * tf.nn.softmax(each) for i, each in enumerate(logits)]
+        seen = x if gate.input_name == "x" else sum(trunks[1:], trunks[0])
+        g = tf.nn.softmax(gate.apply(weights, seen, False, None)[0])
+        parts = [g[:, i : i + 1] * tf.nn.softmax(expert_logits) for i, expert_logits in enumerate(logits)]
         return sum(parts[1:], parts[0])
 
-    experts = tuple(spec for name in names for spec in specs_with_prefix(name, network.specs))
-    frozen = (*experts, *specs_with_prefix(LOCAL, local.specs), *gate.specs)
+    experts = tuple(spec for name in names for spec in prefix_specs(name, network.specs))
+    frozen = (*experts, *prefix_specs(LOCAL_PART, local.specs), *gate.specs)
     return of.Objective(
         "predict_mixture",
         "predict",
         of.PREDICT_BATCH,
-        (of.samples(network, of.PREDICT_BATCH),),
+        (of.make_input_spec(network, of.PREDICT_BATCH),),
         frozen=frozen,
-        out=lambda weights, data: tf.math.log(mixed(weights, data) + TINY),
-        exported=mixed,
+        out=lambda weights, data: tf.math.log(mix_experts(weights, data) + LOG_EPSILON),
+        export_out=mix_experts,
     )
 
 
 _SOURCE = "Isaksson et al., Adaptive Expert Models for Personalization in Federated Learning, 2022"
 ENTRIES = {
-    "aem": Entry(AemOptions, aem, aem_objectives, _SOURCE, models="num_experts", resolve=fitted_experts)
+    "aem": Entry(
+        AemOptions, aem, build_aem_objectives, _SOURCE, models="num_experts", resolve=resolve_ifca_options
+    )
 }

@@ -20,9 +20,9 @@ import numpy as np
 from edgefl.algorithms.arithmetic import subtract
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import Entry
-from edgefl.algorithms.names import FEDERATED, GLOBAL, specs_with_prefix, with_prefix, without_prefix
-from edgefl.algorithms.options import check_range, sgd_hyper
-from edgefl.algorithms.papers.fedavg import FedAvgOptions, fedavg, fedavg_objectives
+from edgefl.algorithms.names import FEDERATED_MODEL, GLOBAL, prefix_specs, strip_prefix, with_prefix
+from edgefl.algorithms.options import as_sgd_hyper, check_range
+from edgefl.algorithms.papers.fedavg import FedAvgOptions, build_fedavg_objectives, fedavg
 from edgefl.algorithms.server_optimizer import STATISTICS
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import TensorSpec
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 Tensor = Any
 Tensors = Mapping[str, Tensor]
 
-ALPHA = "alpha"
-OWN = "own"
+ALPHA_NAME = "alpha"
+PERSONAL_MODEL_PREFIX = "own"
 
 
 @dataclass(frozen=True)
@@ -65,25 +65,29 @@ def apfl(learner: Learner | None, options: ApflOptions) -> Algorithm:
     personalizes, a client trains once more, from the last global model and its v.
     """
     base = fedavg(learner, options)
-    defence = options.defence
-    hyper = sgd_hyper(options)
+    sanitizer = options.sanitizer
+    hyper = as_sgd_hyper(options)
 
-    def trained(
+    def train_both(
         received: Weights, state: ClientState, shard: Shard, rng: np.random.Generator
     ) -> tuple[dict[str, Array], ClientState, float]:
         """Return the client's copy of the global model, what it keeps, and the mean of the two models'
         losses.
         """
         assert learner is not None
-        signature = learner.spec.signature("train_both")
-        own = {name: array for name, array in state.arrays.items() if name in received}
-        share = np.asarray(state.scalars.get(ALPHA, options.alpha), np.float32)
-        weights = {**received, **with_prefix(OWN, {**received, **own}), ALPHA: share}
-        if options.adaptive and own:
+        signature = learner.spec.find_signature("train_both")
+        personal = {name: array for name, array in state.arrays.items() if name in received}
+        share = np.asarray(state.scalars.get(ALPHA_NAME, options.alpha), np.float32)
+        weights = {
+            **received,
+            **with_prefix(PERSONAL_MODEL_PREFIX, {**received, **personal}),
+            ALPHA_NAME: share,
+        }
+        if options.adaptive and personal:
             index = rng.permutation(len(shard.y_train))[: signature.batch_size]
             batch = {"x": shard.x_train[index]}
             labels = shard.y_train[index]
-            moved, _ = learner.fit(
+            alpha_weights, _ = learner.fit(
                 "train_alpha",
                 weights,
                 batch,
@@ -92,7 +96,7 @@ def apfl(learner: Learner | None, options: ApflOptions) -> Algorithm:
                 rng=rng,
                 hyper={"learning_rate": options.alpha_learning_rate},
             )
-            weights[ALPHA] = np.clip(moved[ALPHA], 0, 1, dtype=np.float32)
+            weights[ALPHA_NAME] = np.clip(alpha_weights[ALPHA_NAME], 0, 1, dtype=np.float32)
         both, loss = learner.fit(
             "train_both",
             weights,
@@ -102,10 +106,14 @@ def apfl(learner: Learner | None, options: ApflOptions) -> Algorithm:
             rng=rng,
             hyper=hyper,
         )
-        kept = {name: both[f"{OWN}/{name}"] for name in received if f"{OWN}/{name}" in both}
+        personal_trained = {
+            name: both[f"{PERSONAL_MODEL_PREFIX}/{name}"]
+            for name in received
+            if f"{PERSONAL_MODEL_PREFIX}/{name}" in both
+        }
         return (
-            {**received, **{name: both[name] for name in kept}},
-            ClientState(kept, {ALPHA: float(weights[ALPHA])}),
+            {**received, **{name: both[name] for name in personal_trained}},
+            ClientState(personal_trained, {ALPHA_NAME: float(weights[ALPHA_NAME])}),
             loss / 2,
         )
 
@@ -113,87 +121,103 @@ def apfl(learner: Learner | None, options: ApflOptions) -> Algorithm:
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
         received = broadcast.models[GLOBAL]
-        model, kept, loss = trained(received, state, shard, rng)
-        delta = defence.apply(subtract(model, received), kept.arrays.keys(), rng)
-        return Update(client_id, broadcast.round, len(shard.y_train), {GLOBAL: delta}, {"loss": loss}), kept
+        model, new_state, loss = train_both(received, state, shard, rng)
+        delta = sanitizer.apply(subtract(model, received), new_state.arrays.keys(), rng)
+        return Update(
+            client_id, broadcast.round, len(shard.y_train), {GLOBAL: delta}, {"loss": loss}
+        ), new_state
 
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
     ) -> tuple[Mixture, ClientState]:
         received = broadcast.models[GLOBAL]
-        model, kept, _ = trained(received, state, shard, rng)
-        share = kept.scalars[ALPHA]
+        model, new_state, _ = train_both(received, state, shard, rng)
+        share = new_state.scalars[ALPHA_NAME]
         return Mixture(
-            mixed(model, kept.arrays, share), {FEDERATED: Peer("predict", received)}, {ALPHA: share}
-        ), kept
+            interpolate_models(model, new_state.arrays, share),
+            {FEDERATED_MODEL: Peer("predict", received)},
+            {ALPHA_NAME: share},
+        ), new_state
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
         received = broadcast.models[GLOBAL]
-        own = {name: array for name, array in state.arrays.items() if name in received}
-        return Peer("predict", mixed(received, own, state.scalars.get(ALPHA, options.alpha)))
+        personal = {name: array for name, array in state.arrays.items() if name in received}
+        return Peer(
+            "predict", interpolate_models(received, personal, state.scalars.get(ALPHA_NAME, options.alpha))
+        )
 
     return replace(base, name="apfl", local_update=local_update, personalize=personalize, current=current)
 
 
-def mixed(model: Weights, own: Weights, alpha: float) -> dict[str, Array]:
+def interpolate_models(model: Weights, personal: Weights, alpha: float) -> dict[str, Array]:
     """Return alpha own + (1 - alpha) model.
 
     Weights that are not among the own ones, and own statistics, are taken as they are.
     """
-    share = {name: 1.0 if name.endswith(STATISTICS) else alpha for name in own}
+    share = {name: 1.0 if name.endswith(STATISTICS) else alpha for name in personal}
     return {
         **model,
         **{
-            name: np.asarray(own[name] * share[name] + model[name] * (1 - share[name]), np.float32)
-            for name in own
+            name: np.asarray(personal[name] * share[name] + model[name] * (1 - share[name]), np.float32)
+            for name in personal
         },
     }
 
 
-def apfl_objectives(network: "Network", options: ApflOptions) -> tuple["Objective", ...]:
+def build_apfl_objectives(network: "Network", options: ApflOptions) -> tuple["Objective", ...]:
     """Return FedAvg's, `train_both` over the two models, and `train_alpha`."""
     from edgefl.compiler.optimizer import sgd
 
-    train, *others = fedavg_objectives(network, options)
-    share = TensorSpec(ALPHA, ())
+    train, *others = build_fedavg_objectives(network, options)
+    share = TensorSpec(ALPHA_NAME, ())
 
-    def on_mixture(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
+    def compute_mixture_loss(
+        weights: Tensors, data: Tensors, noise: Tensors
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         import tensorflow as tf
 
-        own = without_prefix(OWN, weights)
+        personal = strip_prefix(PERSONAL_MODEL_PREFIX, weights)
         part = {
-            name: own[name] * weights[ALPHA] + tf.stop_gradient(weights[name]) * (1.0 - weights[ALPHA])
+            name: personal[name] * weights[ALPHA_NAME]
+            + tf.stop_gradient(weights[name]) * (1.0 - weights[ALPHA_NAME])
             for name in network.trainable
         }
-        return train.loss_per_sample({**weights, **own, **part}, data, noise)
+        return train.loss_per_sample({**weights, **personal, **part}, data, noise)
 
-    def on_both(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
+    def compute_both_losses(
+        weights: Tensors, data: Tensors, noise: Tensors
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         losses, assigned = train.loss_per_sample(weights, data, noise)
-        personal, own = on_mixture(weights, data, noise)
-        return losses + personal, {**assigned, **{f"{OWN}/{name}": value for name, value in own.items()}}
+        personal, personal_assigned = compute_mixture_loss(weights, data, noise)
+        return losses + personal, {
+            **assigned,
+            **{f"{PERSONAL_MODEL_PREFIX}/{name}": value for name, value in personal_assigned.items()},
+        }
 
-    def on_alpha(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
-        return on_mixture(weights, data, noise)[0], {}
+    def compute_alpha_loss(
+        weights: Tensors, data: Tensors, noise: Tensors
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        return compute_mixture_loss(weights, data, noise)[0], {}
 
-    own = specs_with_prefix(OWN, train.trained)
+    personal_specs = prefix_specs(PERSONAL_MODEL_PREFIX, train.trained)
     both = replace(
         train,
         name="train_both",
-        trained=(*train.trained, *own),
+        trained=(*train.trained, *personal_specs),
         frozen=(*train.frozen, share),
-        loss_per_sample=on_both,
-        assigned=(*train.assigned, *(f"{OWN}/{name}" for name in train.assigned)),
+        loss_per_sample=compute_both_losses,
+        assigned=(*train.assigned, *(f"{PERSONAL_MODEL_PREFIX}/{name}" for name in train.assigned)),
     )
     alpha = replace(
         train,
         name="train_alpha",
         trained=(share,),
-        frozen=(*train.frozen, *train.trained, *own),
+        frozen=(*train.frozen, *train.trained, *personal_specs),
         assigned=(),
         optimizer=sgd(options.alpha_learning_rate),
-        loss_per_sample=on_alpha,
+        loss_per_sample=compute_alpha_loss,
     )
     return (train, *others, both, alpha)
 
 
-ENTRIES = {"apfl": Entry(ApflOptions, apfl, apfl_objectives, "Deng et al., arXiv:2003.13461")}
+ENTRIES = {"apfl": Entry(ApflOptions, apfl, build_apfl_objectives, "Deng et al., arXiv:2003.13461")}

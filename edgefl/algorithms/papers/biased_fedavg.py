@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import Entry
-from edgefl.algorithms.names import output_layer
-from edgefl.algorithms.papers.fedavg import FedAvgOptions, fedavg_objectives
-from edgefl.algorithms.papers.partial import partial_sharing
-from edgefl.config import nearest
+from edgefl.algorithms.names import find_output_layer
+from edgefl.algorithms.papers.fedavg import FedAvgOptions, build_fedavg_objectives
+from edgefl.algorithms.papers.partial import make_partial_sharing
+from edgefl.config import suggest_nearest
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
 from edgefl.types import Weights
@@ -44,27 +44,30 @@ def biased_fedavg(learner: Learner | None, options: BiasedFedAvgOptions) -> Algo
     """
 
     def choose(weights: Weights) -> list[str]:
-        name = options.output_bias or output_layer(weights)[1]
+        name = options.output_bias or find_output_layer(weights)[1]
         if name not in weights:
             raise ConfigError(
-                f"output_bias is {name!r}, which is no weight of the model; {nearest(name, list(weights))}"
+                f"output_bias is {name!r}, which is no weight of the model; "
+                f"{suggest_nearest(name, list(weights))}"
             )
         return [name]
 
-    return partial_sharing(learner, "biased-fedavg", choose, options)
+    return make_partial_sharing(learner, "biased-fedavg", choose, options)
 
 
-def biased_fedavg_objectives(network: "Network", options: BiasedFedAvgOptions) -> tuple["Objective", ...]:
+def build_biased_fedavg_objectives(
+    network: "Network", options: BiasedFedAvgOptions
+) -> tuple["Objective", ...]:
     """Return FedAvg's; ConfigError when the bias that would be personal is not of the model's last layer."""
-    weights = network.initial_weights()
-    name = options.output_bias or output_layer(weights)[1]
+    weights = network.read_weights()
+    name = options.output_bias or find_output_layer(weights)[1]
     if name not in network.head_names or weights[name].shape != (network.num_classes,):
         raise ConfigError(f"{name!r} is not the output layer's bias; name it by the option output_bias")
-    return fedavg_objectives(network, options)
+    return build_fedavg_objectives(network, options)
 
 
 ENTRIES = {
     "biased-fedavg": Entry(
-        BiasedFedAvgOptions, biased_fedavg, biased_fedavg_objectives, "Reisser et al., arXiv:2107.06724"
+        BiasedFedAvgOptions, biased_fedavg, build_biased_fedavg_objectives, "Reisser et al., arXiv:2107.06724"
     )
 }

@@ -21,35 +21,40 @@ from functools import partial
 import numpy as np
 
 from edgefl.algorithms.arithmetic import subtract
-from edgefl.algorithms.base import CLUSTER, FEDERATE, PERSONALIZE, Algorithm
-from edgefl.algorithms.clustering.clustering import (
+from edgefl.algorithms.base import PHASE_CLUSTER, PHASE_FEDERATE, PHASE_PERSONALIZE, Algorithm
+from edgefl.algorithms.clustering.cluster_models import (
+    CLUSTERING_START,
+    aggregate_clusters,
+    choose_phase_and_model,
+    start_clusters,
+)
+from edgefl.algorithms.clustering.hierarchical import (
     Cut,
     Matrix,
+    average_unit_vectors,
+    build_linkage,
     cosine_distance,
     cut_at,
     cut_widest,
-    linkage,
-    mean_units,
-    most_similar,
+    find_most_similar_cluster,
 )
-from edgefl.algorithms.clustering.clusters import START, divided, moved, sent_to
-from edgefl.algorithms.clustering.similarity import compared, vector
+from edgefl.algorithms.clustering.similarity import flatten_weights, select_compared_weights
 from edgefl.algorithms.entry import Entry
-from edgefl.algorithms.names import FEDERATED, GLOBAL, INITIAL
-from edgefl.algorithms.options import TrainingOptions, check_choice, check_range, sgd_hyper
-from edgefl.algorithms.papers.fedavg import fedavg_objectives
+from edgefl.algorithms.names import FEDERATED_MODEL, GLOBAL, INITIAL
+from edgefl.algorithms.options import TrainingOptions, as_sgd_hyper, check_choice, check_range
+from edgefl.algorithms.papers.fedavg import build_fedavg_objectives
 from edgefl.learner.base import Learner
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
 
 
-def mixed(own: Weights, cluster: Weights, mixing: float) -> dict[str, np.ndarray]:
+def mix_with_cluster(local: Weights, cluster: Weights, mixing: float) -> dict[str, np.ndarray]:
     """Return mixing * own + (1 - mixing) * cluster; where the two are equal, exactly that.
 
     What `own` lacks is the cluster's.
     """
     rate = np.float32(mixing)
     return {
-        name: np.asarray(w + rate * (own[name] - w), np.float32) if name in own else w
+        name: np.asarray(w + rate * (local[name] - w), np.float32) if name in local else w
         for name, w in cluster.items()
     }
 
@@ -62,13 +67,13 @@ def cut_by_similarity(
 
     The automatic cut never merges clients whose mean similarity is below zero.
     """
-    names = compared(start, layers)
-    base = vector(start, names) * np.float32(compare == "weights")
-    vectors = [base + vector(update.deltas[GLOBAL], names) for update in updates]
+    names = select_compared_weights(start, layers)
+    base = flatten_weights(start, names) * np.float32(compare == "weights")
+    vectors = [base + flatten_weights(update.deltas[GLOBAL], names) for update in updates]
     distances = cosine_distance(vectors)
-    merges = linkage(distances, "average")
+    merges = build_linkage(distances, "average")
     made = cut_at(merges, 1.0 - threshold) if cut == "threshold" else cut_widest(merges, limit=1.0)
-    return replace(made, similarity=1.0 - distances, centers=mean_units(vectors, made.labels))
+    return replace(made, similarity=1.0 - distances, centers=average_unit_vectors(vectors, made.labels))
 
 
 @dataclass(frozen=True)
@@ -107,19 +112,19 @@ class ClusteredOptions(TrainingOptions):
 
 def clustered(learner: Learner | None, options: ClusteredOptions) -> Algorithm:
     """Return clustered federated learning; a client's mixture is its own h_k, mixed once more at the end."""
-    hyper = sgd_hyper(options)
+    hyper = as_sgd_hyper(options)
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
         if options.clustering:
-            compared(weights, options.layers)
+            select_compared_weights(weights, options.layers)
         return ServerState(
-            1, CLUSTER if options.clustering else FEDERATE, {GLOBAL: weights, INITIAL: weights}
+            1, PHASE_CLUSTER if options.clustering else PHASE_FEDERATE, {GLOBAL: weights, INITIAL: weights}
         )
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
-        phase, received = sent_to(state, client_id)
+        phase, received = choose_phase_and_model(state, client_id)
         return Broadcast(
-            state.round, state.phase if state.phase == PERSONALIZE else phase, {GLOBAL: received}
+            state.round, state.phase if state.phase == PHASE_PERSONALIZE else phase, {GLOBAL: received}
         )
 
     def local_update(
@@ -127,34 +132,45 @@ def clustered(learner: Learner | None, options: ClusteredOptions) -> Algorithm:
     ) -> tuple[Update, ClientState]:
         assert learner is not None
         received = broadcast.models[GLOBAL]
-        begin = received if broadcast.phase == CLUSTER else mixed(state.arrays, received, options.mixing)
+        begin = (
+            received
+            if broadcast.phase == PHASE_CLUSTER
+            else mix_with_cluster(state.arrays, received, options.mixing)
+        )
         trained, loss = learner.fit(
             "train", begin, {"x": shard.x_train}, shard.y_train, epochs=options.epochs, rng=rng, hyper=hyper
         )
-        own = {**begin, **trained}
+        local_model = {**begin, **trained}
         update = Update(
-            client_id, broadcast.round, len(shard.y_train), {GLOBAL: subtract(own, received)}, {"loss": loss}
+            client_id,
+            broadcast.round,
+            len(shard.y_train),
+            {GLOBAL: subtract(local_model, received)},
+            {"loss": loss},
         )
-        return update, ClientState() if broadcast.phase == CLUSTER else ClientState(own)
+        return update, ClientState() if broadcast.phase == PHASE_CLUSTER else ClientState(local_model)
 
-    def place(start: Weights, update: Update, centers: Matrix) -> int:
-        names = compared(start, options.layers)
-        base = vector(start, names) * np.float32(options.compare == "weights")
-        return most_similar(base + vector(update.deltas[GLOBAL], names), centers)
+    def assign_cluster(start: Weights, update: Update, centers: Matrix) -> int:
+        names = select_compared_weights(start, options.layers)
+        base = flatten_weights(start, names) * np.float32(options.compare == "weights")
+        return find_most_similar_cluster(base + flatten_weights(update.deltas[GLOBAL], names), centers)
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
-        if state.phase != CLUSTER:
+        if state.phase != PHASE_CLUSTER:
             return replace(
-                moved(state, updates, partial(place, state.slots.get(START, {}))), round=state.round + 1
+                aggregate_clusters(
+                    state, updates, partial(assign_cluster, state.slots.get(CLUSTERING_START, {}))
+                ),
+                round=state.round + 1,
             )
-        held = list(updates)
-        if not held:  # nobody to place: the next round tries again
+        round_updates = list(updates)
+        if not round_updates:  # nobody to place: the next round tries again
             return replace(state, round=state.round + 1)
-        return divided(
+        return start_clusters(
             state,
-            held,
+            round_updates,
             cut_by_similarity(
-                held,
+                round_updates,
                 state.models[GLOBAL],
                 options.threshold,
                 options.cut,
@@ -167,10 +183,12 @@ def clustered(learner: Learner | None, options: ClusteredOptions) -> Algorithm:
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
     ) -> tuple[Mixture, ClientState]:
         model = broadcast.models[GLOBAL]
-        return Mixture(mixed(state.arrays, model, options.mixing), {FEDERATED: Peer("predict", model)}), state
+        return Mixture(
+            mix_with_cluster(state.arrays, model, options.mixing), {FEDERATED_MODEL: Peer("predict", model)}
+        ), state
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
-        return Peer("predict", mixed(state.arrays, broadcast.models[GLOBAL], options.mixing))
+        return Peer("predict", mix_with_cluster(state.arrays, broadcast.models[GLOBAL], options.mixing))
 
     return Algorithm(
         "clustered",
@@ -188,7 +206,7 @@ ENTRIES = {
     "clustered": Entry(
         ClusteredOptions,
         clustered,
-        fedavg_objectives,
+        build_fedavg_objectives,
         "Filippakopoulos et al., Irida Labs: adaptive clustered federated learning",
     )
 }

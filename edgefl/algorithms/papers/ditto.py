@@ -14,9 +14,9 @@ import numpy as np
 
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import Entry
-from edgefl.algorithms.names import FEDERATED, GLOBAL, RECEIVED, with_prefix
-from edgefl.algorithms.papers.fedavg import FedAvgOptions, fedavg, fedavg_objectives
-from edgefl.algorithms.papers.fedprox import proximal
+from edgefl.algorithms.names import FEDERATED_MODEL, GLOBAL, RECEIVED_PREFIX, with_prefix
+from edgefl.algorithms.papers.fedavg import FedAvgOptions, build_fedavg_objectives, fedavg
+from edgefl.algorithms.papers.fedprox import add_proximal_term
 from edgefl.learner.base import Learner
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, Shard, Update, Weights
 
@@ -51,13 +51,15 @@ def ditto(learner: Learner | None, options: DittoOptions) -> Algorithm:
     hyper = {"learning_rate": options.personal_learning_rate, "momentum": options.personal_momentum}
     base = fedavg(learner, options)
 
-    def own_model(received: Weights, state: ClientState) -> Weights:
+    def assemble_personal(received: Weights, state: ClientState) -> Weights:
         return {**received, **{name: array for name, array in state.arrays.items() if name in received}}
 
-    def trained(received: Weights, state: ClientState, shard: Shard, rng: np.random.Generator) -> ClientState:
+    def train_personal(
+        received: Weights, state: ClientState, shard: Shard, rng: np.random.Generator
+    ) -> ClientState:
         assert learner is not None
-        weights = {**own_model(received, state), **with_prefix(RECEIVED, received)}
-        moved, _ = learner.fit(
+        weights = {**assemble_personal(received, state), **with_prefix(RECEIVED_PREFIX, received)}
+        personal, _ = learner.fit(
             "train_personal",
             weights,
             {"x": shard.x_train},
@@ -66,35 +68,35 @@ def ditto(learner: Learner | None, options: DittoOptions) -> Algorithm:
             rng=rng,
             hyper=hyper,
         )
-        return replace(state, arrays=moved)
+        return replace(state, arrays=personal)
 
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
         update, _ = base.local_update(broadcast, state, shard, client_id, rng)
-        return update, trained(broadcast.models[GLOBAL], state, shard, rng)
+        return update, train_personal(broadcast.models[GLOBAL], state, shard, rng)
 
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
     ) -> tuple[Mixture, ClientState]:
         model = broadcast.models[GLOBAL]
-        state = trained(model, state, shard, rng)
-        return Mixture({**model, **state.arrays}, {FEDERATED: Peer("predict", model)}), state
+        state = train_personal(model, state, shard, rng)
+        return Mixture({**model, **state.arrays}, {FEDERATED_MODEL: Peer("predict", model)}), state
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
-        return Peer("predict", own_model(broadcast.models[GLOBAL], state))
+        return Peer("predict", assemble_personal(broadcast.models[GLOBAL], state))
 
     return replace(base, name="ditto", local_update=local_update, personalize=personalize, current=current)
 
 
-def ditto_objectives(network: "Network", options: DittoOptions) -> tuple["Objective", ...]:
+def build_ditto_objectives(network: "Network", options: DittoOptions) -> tuple["Objective", ...]:
     """Return FedAvg's, and `train_personal` with the penalty."""
     from edgefl.compiler import objective as of
     from edgefl.compiler.optimizer import sgd
 
     optimizer = sgd(options.personal_learning_rate, momentum=options.personal_momentum)
     personal = of.classify(network, options.batch_size, optimizer, "train_personal")
-    return (*fedavg_objectives(network, options), proximal(personal, options.penalty))
+    return (*build_fedavg_objectives(network, options), add_proximal_term(personal, options.penalty))
 
 
-ENTRIES = {"ditto": Entry(DittoOptions, ditto, ditto_objectives, "Li et al., arXiv:2012.04221")}
+ENTRIES = {"ditto": Entry(DittoOptions, ditto, build_ditto_objectives, "Li et al., arXiv:2012.04221")}

@@ -16,25 +16,29 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edgefl.algorithms.arithmetic import subtract
-from edgefl.algorithms.base import CLUSTER, FEDERATE, PERSONALIZE, PRETRAIN, Algorithm
-from edgefl.algorithms.clustering.clustering import (
+from edgefl.algorithms.base import PHASE_CLUSTER, PHASE_FEDERATE, PHASE_PERSONALIZE, PHASE_PRETRAIN, Algorithm
+from edgefl.algorithms.clustering.cluster_models import (
+    aggregate_clusters,
+    choose_phase_and_model,
+    start_clusters,
+)
+from edgefl.algorithms.clustering.hierarchical import (
     Cut,
     Matrix,
+    average_vectors,
+    build_linkage,
     cosine_similarity,
     cut_at,
     cut_into,
     cut_widest,
     euclidean_distance,
-    linkage,
-    means,
-    nearest,
+    find_nearest_cluster,
 )
-from edgefl.algorithms.clustering.clusters import divided, moved, sent_to
-from edgefl.algorithms.clustering.similarity import vector
+from edgefl.algorithms.clustering.similarity import flatten_weights
 from edgefl.algorithms.entry import Entry
-from edgefl.algorithms.names import FEDERATED, GLOBAL, INITIAL
-from edgefl.algorithms.options import TrainingOptions, epochs_with_steps, sgd_hyper
-from edgefl.algorithms.papers.fedavg import fedavg_objectives
+from edgefl.algorithms.names import FEDERATED_MODEL, GLOBAL, INITIAL
+from edgefl.algorithms.options import TrainingOptions, as_sgd_hyper, extend_epochs
+from edgefl.algorithms.papers.fedavg import build_fedavg_objectives
 from edgefl.algorithms.server_optimizer import STATISTICS
 from edgefl.config import FederationConfig
 from edgefl.learner.base import Learner
@@ -43,14 +47,14 @@ from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, ServerSta
 FEDERATED_ROUNDS = "federated_rounds"
 
 
-def beta(t: int, start: float, end: float, decay_rounds: int) -> float:
+def schedule_beta(t: int, start: float, end: float, decay_rounds: int) -> float:
     """Return the step of round t = 0, 1, ...: from `start` linearly to `end` at `decay_rounds`, `end` from
     then on.
     """
     return start + (end - start) * min(t / decay_rounds, 1.0) if decay_rounds else end
 
 
-def statistics(weights: Weights) -> dict[str, Array]:
+def select_statistics(weights: Weights) -> dict[str, Array]:
     """Return the moving statistics among the weights.
 
     Both sides know them by their names, those of Keras's batch norm.
@@ -62,17 +66,17 @@ def cut_by_distance(updates: Iterable[Update], cut_distance: float, num_clusters
     """Cluster clients that trained from one model by their deltas: Ward's method on the distance of all but
     statistics.
     """
-    vectors = [distance_vector(update) for update in updates]
-    merges = linkage(euclidean_distance(vectors), "ward")
+    vectors = [flatten_delta(update) for update in updates]
+    merges = build_linkage(euclidean_distance(vectors), "ward")
     by_distance = cut_at(merges, cut_distance) if cut_distance else cut_widest(merges)
     made = cut_into(merges, num_clusters) if num_clusters else by_distance
-    return replace(made, similarity=cosine_similarity(vectors), centers=means(vectors, made.labels))
+    return replace(made, similarity=cosine_similarity(vectors), centers=average_vectors(vectors, made.labels))
 
 
-def distance_vector(update: Update) -> Array:
+def flatten_delta(update: Update) -> Array:
     """Return what clients are compared by: all of the delta but moving statistics, float32[d]."""
     delta = update.deltas[GLOBAL]
-    return vector(delta, sorted(delta.keys() - statistics(delta).keys()))
+    return flatten_weights(delta, sorted(delta.keys() - select_statistics(delta).keys()))
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,7 @@ class FedApOptions(TrainingOptions):
     share_statistics: bool = False
 
 
-def fitted_phases(options: FedApOptions, config: FederationConfig) -> FedApOptions:
+def resolve_fedap_options(options: FedApOptions, config: FederationConfig) -> FedApOptions:
     """Return the options with phase lengths for a configuration's rounds, where they are 0.
 
     With 20 rounds: 5 of FedAvg, 1 that clusters, 14 in clusters.
@@ -125,7 +129,7 @@ def fitted_phases(options: FedApOptions, config: FederationConfig) -> FedApOptio
 
 def fedap(learner: Learner | None, options: FedApOptions) -> Algorithm:
     """Return FedAP, with clusters or (clustering = false: no pretraining, no clustering) without."""
-    hyper = sgd_hyper(options)
+    hyper = as_sgd_hyper(options)
 
     def train(
         weights: Weights, shard: Shard, epochs: int, rng: np.random.Generator
@@ -136,21 +140,25 @@ def fedap(learner: Learner | None, options: FedApOptions) -> Algorithm:
         )
         return {**weights, **trained}, loss
 
-    def next_phase(round: int) -> str:
+    def choose_phase(round: int) -> str:
         return (
-            FEDERATE if not options.clustering else PRETRAIN if round <= options.pretrain_rounds else CLUSTER
+            PHASE_FEDERATE
+            if not options.clustering
+            else PHASE_PRETRAIN
+            if round <= options.pretrain_rounds
+            else PHASE_CLUSTER
         )
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
-        return ServerState(1, next_phase(1), {GLOBAL: weights, INITIAL: weights})
+        return ServerState(1, choose_phase(1), {GLOBAL: weights, INITIAL: weights})
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
-        phase, received = sent_to(state, client_id)
+        phase, received = choose_phase_and_model(state, client_id)
         return Broadcast(
-            state.round, state.phase if state.phase == PERSONALIZE else phase, {GLOBAL: received}
+            state.round, state.phase if state.phase == PHASE_PERSONALIZE else phase, {GLOBAL: received}
         )
 
-    def begun(received: Weights, state: ClientState) -> dict[str, Array]:
+    def restore_statistics(received: Weights, state: ClientState) -> dict[str, Array]:
         return {**received, **{name: array for name, array in state.arrays.items() if name in received}}
 
     def local_update(
@@ -158,33 +166,42 @@ def fedap(learner: Learner | None, options: FedApOptions) -> Algorithm:
     ) -> tuple[Update, ClientState]:
         received = broadcast.models[GLOBAL]
         trained, loss = train(
-            begun(received, state),
+            restore_statistics(received, state),
             shard,
-            options.cluster_epochs if broadcast.phase == CLUSTER else options.epochs,
+            options.cluster_epochs if broadcast.phase == PHASE_CLUSTER else options.epochs,
             rng,
         )
-        own = {} if options.share_statistics else statistics(trained)
-        delta = subtract({**trained, **{name: received[name] for name in own}}, received)
+        local_statistics = {} if options.share_statistics else select_statistics(trained)
+        delta = subtract({**trained, **{name: received[name] for name in local_statistics}}, received)
         return Update(
             client_id, broadcast.round, len(shard.y_train), {GLOBAL: delta}, {"loss": loss}
-        ), ClientState(own)
+        ), ClientState(local_statistics)
 
-    def place(update: Update, centers: Matrix) -> int:
-        return nearest(distance_vector(update), centers)
+    def assign_cluster(update: Update, centers: Matrix) -> int:
+        return find_nearest_cluster(flatten_delta(update), centers)
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
-        if state.phase == CLUSTER:
-            held = list(updates)
-            if not held:  # nobody to place: the next round tries again
+        if state.phase == PHASE_CLUSTER:
+            round_updates = list(updates)
+            if not round_updates:  # nobody to place: the next round tries again
                 return replace(state, round=state.round + 1)
-            return divided(state, held, cut_by_distance(held, options.cut_distance, options.num_clusters))
-        if state.phase == PRETRAIN:
+            return start_clusters(
+                state,
+                round_updates,
+                cut_by_distance(round_updates, options.cut_distance, options.num_clusters),
+            )
+        if state.phase == PHASE_PRETRAIN:
             return replace(
-                moved(state, updates, place), round=state.round + 1, phase=next_phase(state.round + 1)
+                aggregate_clusters(state, updates, assign_cluster),
+                round=state.round + 1,
+                phase=choose_phase(state.round + 1),
             )
         done = int(state.scalars.get(FEDERATED_ROUNDS, 0))
-        after = moved(
-            state, updates, place, beta(done, options.beta_start, options.beta_end, options.decay_rounds)
+        after = aggregate_clusters(
+            state,
+            updates,
+            assign_cluster,
+            schedule_beta(done, options.beta_start, options.beta_end, options.decay_rounds),
         )
         return replace(
             after, round=state.round + 1, scalars={**after.scalars, FEDERATED_ROUNDS: float(done + 1)}
@@ -193,15 +210,15 @@ def fedap(learner: Learner | None, options: FedApOptions) -> Algorithm:
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
     ) -> tuple[Mixture, ClientState]:
-        model = begun(broadcast.models[GLOBAL], state)
-        peers = {FEDERATED: Peer("predict", model)}
+        model = restore_statistics(broadcast.models[GLOBAL], state)
+        peers = {FEDERATED_MODEL: Peer("predict", model)}
         count = len(shard.y_train)
-        epochs = epochs_with_steps(options.personalize_epochs, options.least_steps, count, options.batch_size)
-        own, _ = train(model, shard, epochs, rng)
-        return Mixture(own, peers), state
+        epochs = extend_epochs(options.personalize_epochs, options.least_steps, count, options.batch_size)
+        personal, _ = train(model, shard, epochs, rng)
+        return Mixture(personal, peers), state
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
-        return Peer("predict", begun(broadcast.models[GLOBAL], state))
+        return Peer("predict", restore_statistics(broadcast.models[GLOBAL], state))
 
     return Algorithm(
         "fedap",
@@ -219,8 +236,8 @@ ENTRIES = {
     "fedap": Entry(
         FedApOptions,
         fedap,
-        fedavg_objectives,
+        build_fedavg_objectives,
         "Yeganeh et al., arXiv:2207.03448",
-        resolve=fitted_phases,
+        resolve=resolve_fedap_options,
     )
 }

@@ -19,11 +19,11 @@ import numpy as np
 from edgefl.algorithms import robust
 from edgefl.algorithms import server_optimizer as server
 from edgefl.algorithms.arithmetic import subtract
-from edgefl.algorithms.base import FEDERATE, Algorithm
+from edgefl.algorithms.base import PHASE_FEDERATE, Algorithm
 from edgefl.algorithms.entry import Entry
-from edgefl.algorithms.names import ALONE, FEDERATED, GLOBAL, RECEIVED, with_prefix
-from edgefl.algorithms.options import SGDOptions, TrainingOptions, sgd_hyper
-from edgefl.algorithms.update_sanitization import Defence, listed
+from edgefl.algorithms.names import FEDERATED_MODEL, GLOBAL, LOCAL_ROUND, RECEIVED_PREFIX, with_prefix
+from edgefl.algorithms.options import SGDOptions, TrainingOptions, as_sgd_hyper
+from edgefl.algorithms.update_sanitization import UpdateSanitizer, split_comma_list
 from edgefl.learner.base import Learner
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from edgefl.compiler.network import Network
     from edgefl.compiler.objective import Objective
 
-SKIPPED = "skipped_rounds"
+SKIPPED_ROUNDS = "skipped_rounds"
 """The server's count of rounds whose updates were too few for its mean."""
 
 
@@ -89,9 +89,9 @@ class FedAvgOptions(TrainingOptions):
         }
 
     @property
-    def defence(self) -> Defence:
+    def sanitizer(self) -> UpdateSanitizer:
         """What a device does to its delta before it sends it."""
-        return Defence(self.clip_update, self.noise_multiplier, listed(self.withhold))
+        return UpdateSanitizer(self.clip_update, self.noise_multiplier, split_comma_list(self.withhold))
 
 
 def fedavg(learner: Learner | None, options: FedAvgOptions) -> Algorithm:
@@ -99,12 +99,12 @@ def fedavg(learner: Learner | None, options: FedAvgOptions) -> Algorithm:
 
     `init` raises ConfigError for withheld weights that the model lacks.
     """
-    defence = options.defence
-    hyper = sgd_hyper(options)
+    sanitizer = options.sanitizer
+    hyper = as_sgd_hyper(options)
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
-        defence.check(weights)
-        return ServerState(1, FEDERATE, {GLOBAL: weights})
+        sanitizer.check(weights)
+        return ServerState(1, PHASE_FEDERATE, {GLOBAL: weights})
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
         return Broadcast(state.round, state.phase, {GLOBAL: state.models[GLOBAL]})
@@ -114,27 +114,27 @@ def fedavg(learner: Learner | None, options: FedAvgOptions) -> Algorithm:
     ) -> tuple[Update, ClientState]:
         assert learner is not None
         received = broadcast.models[GLOBAL]
-        weights = {**received, **with_prefix(RECEIVED, received)}
+        weights = {**received, **with_prefix(RECEIVED_PREFIX, received)}
         trained, loss = learner.fit(
             "train", weights, {"x": shard.x_train}, shard.y_train, epochs=options.epochs, rng=rng, hyper=hyper
         )
         delta = subtract({**received, **trained}, received)  # zero for what the model keeps frozen
-        if broadcast.round != ALONE:
-            delta = defence.apply(delta, trained, rng)
+        if broadcast.round != LOCAL_ROUND:
+            delta = sanitizer.apply(delta, trained, rng)
         return Update(client_id, broadcast.round, len(shard.y_train), {GLOBAL: delta}, {"loss": loss}), state
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
         count = 0
 
-        def terms() -> Iterator[tuple[Weights, float]]:
+        def weigh_deltas() -> Iterator[tuple[Weights, float]]:
             nonlocal count
             for update in updates:
                 count += 1
                 yield update.deltas[GLOBAL], update.num_samples
 
-        delta = robust.mean_of(
+        delta = robust.average_deltas(
             options.mean,
-            terms(),
+            weigh_deltas(),
             trim=options.trim,
             faults=options.krum_faults,
             keep=options.krum_keep,
@@ -143,11 +143,14 @@ def fedavg(learner: Learner | None, options: FedAvgOptions) -> Algorithm:
         after = replace(state, round=state.round + 1)
         if delta is None:
             return (
-                replace(after, scalars={**state.scalars, SKIPPED: state.scalars.get(SKIPPED, 0.0) + 1})
+                replace(
+                    after,
+                    scalars={**state.scalars, SKIPPED_ROUNDS: state.scalars.get(SKIPPED_ROUNDS, 0.0) + 1},
+                )
                 if count
                 else after
             )
-        model, slots = server.step(
+        model, slots = server.step_optimizer(
             options.server_optimizer,
             options.server_hyper,
             state.models[GLOBAL],
@@ -164,7 +167,7 @@ def fedavg(learner: Learner | None, options: FedAvgOptions) -> Algorithm:
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
     ) -> tuple[Mixture, ClientState]:
         model = broadcast.models[GLOBAL]
-        return Mixture(model, {FEDERATED: Peer("predict", model)}), state
+        return Mixture(model, {FEDERATED_MODEL: Peer("predict", model)}), state
 
     by_sums = options.mean == "weighted" and not options.clip_norm
     return Algorithm(
@@ -172,7 +175,7 @@ def fedavg(learner: Learner | None, options: FedAvgOptions) -> Algorithm:
     )
 
 
-def fedavg_objectives(network: "Network", options: SGDOptions) -> tuple["Objective", ...]:
+def build_fedavg_objectives(network: "Network", options: SGDOptions) -> tuple["Objective", ...]:
     """Return train, predict and, the same graph, predict_mixture."""
     from edgefl.compiler import objective as of
     from edgefl.compiler.optimizer import sgd
@@ -180,9 +183,9 @@ def fedavg_objectives(network: "Network", options: SGDOptions) -> tuple["Objecti
     optimizer = sgd(options.learning_rate, momentum=options.momentum, weight_decay=options.weight_decay)
     return (
         of.classify(network, options.batch_size, optimizer),
-        of.predict(network, of.PREDICT_BATCH),
-        of.predict(network, of.PREDICT_BATCH, "predict_mixture"),
+        of.predict_logits(network, of.PREDICT_BATCH),
+        of.predict_logits(network, of.PREDICT_BATCH, "predict_mixture"),
     )
 
 
-ENTRIES = {"fedavg": Entry(FedAvgOptions, fedavg, fedavg_objectives, "McMahan et al., AISTATS 2017")}
+ENTRIES = {"fedavg": Entry(FedAvgOptions, fedavg, build_fedavg_objectives, "McMahan et al., AISTATS 2017")}

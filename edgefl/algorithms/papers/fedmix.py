@@ -32,32 +32,39 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgefl.algorithms.arithmetic import subtract
-from edgefl.algorithms.base import FEDERATE, Algorithm
-from edgefl.algorithms.draws import first_weights
+from edgefl.algorithms.base import PHASE_FEDERATE, Algorithm
+from edgefl.algorithms.draws import draw_initial_weights
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.mixtures import responsibility as rs
-from edgefl.algorithms.mixtures.expert_averages import (
-    broadcast_to,
-    expert_means,
-    metrics_of,
-    step_each,
-    used_of,
+from edgefl.algorithms.mixtures.expert_aggregation import (
+    average_experts,
+    choose_experts,
+    encode_responsibility,
+    make_broadcast,
+    step_models,
 )
 from edgefl.algorithms.mixtures.gate import (
-    BIAS,
+    GATE_BIAS,
+    GATE_KERNEL,
     HIDDEN_LOGITS,
-    KERNEL,
     TRAIN_GATE,
-    gate_probabilities,
-    hidden_of,
+    apply_gate,
+    mix_hidden_features,
 )
-from edgefl.algorithms.names import FEDERATED, PHI, expert_name, experts, specs_with_prefix, without_prefix
-from edgefl.algorithms.options import check_choice, check_count, check_range, experts_for
-from edgefl.algorithms.server_optimizer import check_optimizer, rate_for_rounds
+from edgefl.algorithms.names import (
+    FEDERATED_MODEL,
+    PHI_MODEL,
+    name_expert,
+    prefix_specs,
+    select_experts,
+    strip_prefix,
+)
+from edgefl.algorithms.options import check_choice, check_count, check_range, limit_experts
+from edgefl.algorithms.server_optimizer import check_optimizer, choose_server_rate
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, DataError
 from edgefl.learner.base import Learner
-from edgefl.plan.spec import MIXTURE, TensorSpec
+from edgefl.plan.spec import PREDICT_MIXTURE, TensorSpec
 from edgefl.types import (
     Array,
     Broadcast,
@@ -78,16 +85,16 @@ if TYPE_CHECKING:
 Tensor = Any
 Tensors = Mapping[str, Tensor]
 
-TRAIN = "train_mixture"
-PERSONAL = "personal"
+TRAIN_MIXTURE = "train_mixture"
+PERSONAL_BIAS_PREFIX = "personal"
 """Before the name of the weight that a client adds its own to: the bias of the last layer."""
-SHARE = "condition_share"
-CHOSEN = "chosen"
+CONDITION_SHARE = "condition_share"
+CHOSEN_EXPERTS = "chosen"
 CONDITION = "condition"
 BOUND = "bound"
 LIKELIHOOD = "likelihood"
-GATE = "gate"
-CLOSED = -16.0
+GATE_MODEL = "gate"
+CLOSED_GATE_LOGIT = -16.0
 """Added to the gate's logit of an expert that the client has not: e^-16 of its share is left, in float and in
 int8.
 """
@@ -153,7 +160,7 @@ class FedMixOptions:
         check_range("prune", self.prune)
         check_count("batch_size", self.batch_size)
         check_choice("condition", self.condition, ["label", "side"])
-        check_choice("gate", self.gate, ["local", FEDERATED])
+        check_choice("gate", self.gate, ["local", FEDERATED_MODEL])
         check_choice("objective", self.objective, [BOUND, LIKELIHOOD])
         if self.objective == LIKELIHOOD and (self.prune or self.condition != "label"):
             raise ConfigError(
@@ -163,16 +170,16 @@ class FedMixOptions:
         check_optimizer(self.server_optimizer, {"learning_rate": self.server_learning_rate})
 
 
-def fitted_rates(options: FedMixOptions, config: FederationConfig) -> FedMixOptions:
+def resolve_fedmix_options(options: FedMixOptions, config: FederationConfig) -> FedMixOptions:
     """Return the options with the server's rates for a configuration's rounds, and at most one expert for
     each client, where they are not set.
     """
     name = options.server_optimizer
-    rate = options.server_learning_rate or rate_for_rounds(name, WEIGHT_DISTANCE, config.rounds)
-    phi_rate = max(rate, rate_for_rounds(name, PHI_DISTANCE, config.rounds))
+    rate = options.server_learning_rate or choose_server_rate(name, WEIGHT_DISTANCE, config.rounds)
+    phi_rate = max(rate, choose_server_rate(name, PHI_DISTANCE, config.rounds))
     return replace(
         options,
-        num_experts=experts_for(options.num_experts, config),
+        num_experts=limit_experts(options.num_experts, config),
         server_learning_rate=rate,
         phi_learning_rate=options.phi_learning_rate or (phi_rate if name in ("adam", "yogi") else rate),
     )
@@ -189,18 +196,22 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
     hyper = {"learning_rate": options.learning_rate}
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
-        apart = {PHI: (PHI,)} | ({GATE: (KERNEL, BIAS)} if options.gate == FEDERATED else {})
-        own = {model: {name: weights[name] for name in names} for model, names in apart.items()}
+        apart = {PHI_MODEL: (PHI_MODEL,)} | (
+            {GATE_MODEL: (GATE_KERNEL, GATE_BIAS)} if options.gate == FEDERATED_MODEL else {}
+        )
+        separate = {model: {name: weights[name] for name in names} for model, names in apart.items()}
         network = {
             name: array
             for name, array in weights.items()
             if not any(name in names for names in apart.values())
         }
-        drawn = {expert_name(k): model for k, model in enumerate(first_weights(network, num_experts, rng))}
-        return ServerState(1, FEDERATE, {**drawn, **own})
+        drawn = {
+            name_expert(k): model for k, model in enumerate(draw_initial_weights(network, num_experts, rng))
+        }
+        return ServerState(1, PHASE_FEDERATE, {**drawn, **separate})
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
-        return broadcast_to(state, client_id, num_experts, threshold)
+        return make_broadcast(state, client_id, num_experts, threshold)
 
     def train(
         models: Mapping[int, Weights],
@@ -212,7 +223,7 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
     ) -> tuple[dict[str, Array], float]:
         """Return experts (by their order among `models`), gate, bias and phi after training, and the loss."""
         assert learner is not None
-        conditions = conditions_of(shard, options.condition, len(phi))
+        conditions = read_conditions(shard, options.condition, len(phi))
         weights = {
             **{
                 f"expert{slot}/{name}": array
@@ -220,16 +231,16 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
                 for name, array in model.items()
             },
             **private,
-            PHI: phi,
-            SHARE: rs.shares_of(conditions, len(phi))[None].astype(np.float32),
-            CHOSEN: np.eye(num_experts, dtype=np.float32)[:, list(models)],
+            PHI_MODEL: phi,
+            CONDITION_SHARE: rs.measure_shares(conditions, len(phi))[None].astype(np.float32),
+            CHOSEN_EXPERTS: np.eye(num_experts, dtype=np.float32)[:, list(models)],
         }
         data = {"x": shard.x_train} | (
             {}
             if options.condition == "label"
             else {CONDITION: np.eye(len(phi), dtype=np.float32)[conditions]}
         )
-        signature = train_name(len(models), num_experts)
+        signature = name_train_signature(len(models), num_experts)
         trained, loss = learner.fit(
             signature, weights, data, shard.y_train, epochs=epochs, rng=rng, hyper=hyper
         )
@@ -239,42 +250,47 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
         assert learner is not None
-        phi = broadcast.models[PHI][PHI]
-        shares = rs.shares_of(conditions_of(shard, options.condition, len(phi)), len(phi))
-        models = experts(broadcast.models)
-        used = used_of(models, rs.by_client(rs.by_condition(phi), shares), threshold)
-        private = private_of(learner, broadcast, state)
+        phi = broadcast.models[PHI_MODEL][PHI_MODEL]
+        shares = rs.measure_shares(read_conditions(shard, options.condition, len(phi)), len(phi))
+        models = select_experts(broadcast.models)
+        used = choose_experts(
+            models, rs.average_responsibilities(rs.normalize_logits(phi), shares), threshold
+        )
+        private = load_private_weights(learner, broadcast, state)
         now, loss = train({k: models[k] for k in used}, phi, private, shard, options.epochs, rng)
-        after = rs.by_client(rs.by_condition(now[PHI]), shares)
+        after = rs.average_responsibilities(rs.normalize_logits(now[PHI_MODEL]), shares)
         if options.objective == LIKELIHOOD:
             ended = {k: {name: now[f"expert{k}/{name}"] for name in models[k]} for k in used}
-            after = gate_probabilities(hidden_of(learner, ended, after, shard.x_train), now).mean(axis=0)
+            after = apply_gate(mix_hidden_features(learner, ended, after, shard.x_train), now).mean(axis=0)
         least = min(threshold, max(after[k] for k in used))
         deltas = {
-            expert_name(k): subtract({name: now[f"expert{slot}/{name}"] for name in models[k]}, models[k])
+            name_expert(k): subtract({name: now[f"expert{slot}/{name}"] for name in models[k]}, models[k])
             for slot, k in enumerate(used)
             if after[k] >= least
         }
-        deltas[PHI] = subtract({PHI: now[PHI]}, broadcast.models[PHI])
-        own = {name: now[name] for name in private}
-        if options.gate == FEDERATED:
-            deltas[GATE] = subtract({name: own.pop(name) for name in (KERNEL, BIAS)}, broadcast.models[GATE])
-        metrics = {"loss": loss, **metrics_of(after)}
+        deltas[PHI_MODEL] = subtract({PHI_MODEL: now[PHI_MODEL]}, broadcast.models[PHI_MODEL])
+        private_trained = {name: now[name] for name in private}
+        if options.gate == FEDERATED_MODEL:
+            deltas[GATE_MODEL] = subtract(
+                {name: private_trained.pop(name) for name in (GATE_KERNEL, GATE_BIAS)},
+                broadcast.models[GATE_MODEL],
+            )
+        metrics = {"loss": loss, **encode_responsibility(after)}
         return Update(client_id, broadcast.round, len(shard.y_train), deltas, metrics), replace(
-            state, arrays={**state.arrays, **own}
+            state, arrays={**state.arrays, **private_trained}
         )
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
-        means, state = expert_means(state, updates, num_experts, threshold)
-        if PHI in means:
-            phi = state.models[PHI][PHI]
-            push = options.entropy * rs.marginal_entropy_gradient(phi, np.full(len(phi), 1 / len(phi)))
-            means[PHI] = {PHI: np.asarray(means[PHI][PHI] + push, np.float32)}
-        return step_each(
+        means, state = average_experts(state, updates, num_experts, threshold)
+        if PHI_MODEL in means:
+            phi = state.models[PHI_MODEL][PHI_MODEL]
+            push = options.entropy * rs.differentiate_marginal_entropy(phi, np.full(len(phi), 1 / len(phi)))
+            means[PHI_MODEL] = {PHI_MODEL: np.asarray(means[PHI_MODEL][PHI_MODEL] + push, np.float32)}
+        return step_models(
             state,
             means,
             options.server_learning_rate,
-            {PHI: options.phi_learning_rate or options.server_learning_rate},
+            {PHI_MODEL: options.phi_learning_rate or options.server_learning_rate},
             options.server_optimizer,
         )
 
@@ -282,63 +298,72 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
     ) -> tuple[Mixture, ClientState]:
         assert learner is not None
-        phi = broadcast.models[PHI][PHI]
-        conditions = conditions_of(shard, options.condition, len(phi))
-        of_condition = rs.by_condition(phi)
-        models = experts(broadcast.models)
-        shares = rs.shares_of(conditions, len(phi))
-        q = rs.by_client(of_condition, shares)
-        used = used_of(models, q, threshold)
+        phi = broadcast.models[PHI_MODEL][PHI_MODEL]
+        conditions = read_conditions(shard, options.condition, len(phi))
+        of_condition = rs.normalize_logits(phi)
+        models = select_experts(broadcast.models)
+        shares = rs.measure_shares(conditions, len(phi))
+        q = rs.average_responsibilities(of_condition, shares)
+        used = choose_experts(models, q, threshold)
         left = {k: models[k] for k in used}
-        q = rs.pruned(q, used)
-        hidden = hidden_of(learner, left, q, shard.x_train)
-        private = private_of(learner, broadcast, state)
-        if options.gate == "local" and KERNEL not in state.arrays:
+        q = rs.prune_experts(q, used)
+        hidden = mix_hidden_features(learner, left, q, shard.x_train)
+        private = load_private_weights(learner, broadcast, state)
+        if options.gate == "local" and GATE_KERNEL not in state.arrays:
             data = {"hidden": hidden, "responsibility": of_condition[conditions].astype(np.float32)}
             trained = learner.fit(
                 TRAIN_GATE, private, data, shard.y_train, epochs=options.gate_epochs, rng=rng, hyper=hyper
             )[0]
             private = {**private, **trained}
-        own, own_private, own_q = left, private, q
+        personal_models, personal_private, personal_q = left, private, q
         if options.personal_epochs:
             now, _ = train(left, phi, private, shard, options.personal_epochs, rng)
-            own = {
+            personal_models = {
                 k: {name: now[f"expert{slot}/{name}"] for name in model}
                 for slot, (k, model) in enumerate(left.items())
             }
-            own_private = {name: now[name] for name in private}
-            own_q = rs.pruned(rs.by_client(rs.by_condition(now[PHI]), shares), used)
-            hidden = hidden_of(learner, own, own_q, shard.x_train)
-        weights = mixture_of(own, own_q, own_private)
+            personal_private = {name: now[name] for name in private}
+            personal_q = rs.prune_experts(
+                rs.average_responsibilities(rs.normalize_logits(now[PHI_MODEL]), shares), used
+            )
+            hidden = mix_hidden_features(learner, personal_models, personal_q, shard.x_train)
+        weights = assemble_mixture(personal_models, personal_q, personal_private)
         shared = {name: np.zeros_like(array) for name, array in private.items()} | dict(
-            broadcast.models.get(GATE, {})
+            broadcast.models.get(GATE_MODEL, {})
         )
-        even = mixture_of(models, rs.pruned(np.zeros(num_experts), tuple(models)), shared)
-        peers = {FEDERATED: Peer(MIXTURE, even), "expert": Peer("predict", models[int(q.argmax())])}
-        usage = gate_probabilities(hidden, weights).mean(axis=0)
-        told = {
+        even = assemble_mixture(models, rs.prune_experts(np.zeros(num_experts), tuple(models)), shared)
+        peers = {
+            FEDERATED_MODEL: Peer(PREDICT_MIXTURE, even),
+            "expert": Peer("predict", models[int(q.argmax())]),
+        }
+        usage = apply_gate(hidden, weights).mean(axis=0)
+        diagnostics = {
             f"{kind}/{k}": float(v)
-            for kind, row in (("responsibility", own_q), ("gate", usage))
+            for kind, row in (("responsibility", personal_q), ("gate", usage))
             for k, v in enumerate(row)
         }
-        return Mixture(weights, peers, told | {"specialization": rs.specialization(of_condition)}), state
+        return Mixture(
+            weights, peers, diagnostics | {"specialization": rs.measure_specialization(of_condition)}
+        ), state
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
         assert learner is not None
-        phi = broadcast.models[PHI][PHI]
-        conditions = conditions_of(shard, options.condition, len(phi))
-        models = experts(broadcast.models)
-        q = rs.by_client(rs.by_condition(phi), rs.shares_of(conditions, len(phi)))
-        used = used_of(models, q, threshold)
-        weights = mixture_of(
-            {k: models[k] for k in used}, rs.pruned(q, used), private_of(learner, broadcast, state)
+        phi = broadcast.models[PHI_MODEL][PHI_MODEL]
+        conditions = read_conditions(shard, options.condition, len(phi))
+        models = select_experts(broadcast.models)
+        q = rs.average_responsibilities(rs.normalize_logits(phi), rs.measure_shares(conditions, len(phi)))
+        used = choose_experts(models, q, threshold)
+        weights = assemble_mixture(
+            {k: models[k] for k in used},
+            rs.prune_experts(q, used),
+            load_private_weights(learner, broadcast, state),
         )
-        return Peer(MIXTURE, weights)
+        return Peer(PREDICT_MIXTURE, weights)
 
     return Algorithm("fedmix", init, broadcast, local_update, aggregate, personalize, current=current)
 
 
-def conditions_of(shard: Shard, condition: str, count: int) -> Labels:
+def read_conditions(shard: Shard, condition: str, count: int) -> Labels:
     """Return what the responsibility of each training sample hangs on, int64[n].
 
     DataError for side information that is not there.
@@ -359,21 +384,23 @@ def conditions_of(shard: Shard, condition: str, count: int) -> Labels:
     return side
 
 
-def private_of(learner: Learner, broadcast: Broadcast, state: ClientState) -> dict[str, Array]:
+def load_private_weights(learner: Learner, broadcast: Broadcast, state: ClientState) -> dict[str, Array]:
     """Return gate and output bias: the federation's gate where it comes down, else what the client kept, else
     zeros.
     """
-    found = {}
-    for spec in learner.spec.signature(TRAIN).trained:
-        if spec.name in (KERNEL, BIAS) or spec.name.startswith(f"{PERSONAL}/"):
-            own = broadcast.models.get(GATE, {}).get(spec.name, state.arrays.get(spec.name))
-            found[spec.name] = (
-                own if own is not None and own.shape == spec.shape else np.zeros(spec.shape, np.float32)
+    private = {}
+    for spec in learner.spec.find_signature(TRAIN_MIXTURE).trained:
+        if spec.name in (GATE_KERNEL, GATE_BIAS) or spec.name.startswith(f"{PERSONAL_BIAS_PREFIX}/"):
+            array = broadcast.models.get(GATE_MODEL, {}).get(spec.name, state.arrays.get(spec.name))
+            private[spec.name] = (
+                array if array is not None and array.shape == spec.shape else np.zeros(spec.shape, np.float32)
             )
-    return found
+    return private
 
 
-def mixture_of(models: Mapping[int, Weights], responsibility: rs.Real, private: Weights) -> dict[str, Array]:
+def assemble_mixture(
+    models: Mapping[int, Weights], responsibility: rs.Real, private: Weights
+) -> dict[str, Array]:
     """Return the weights of `predict_mixture`, for the experts that the client has.
 
     The place of one that it has not is taken by its likeliest, under a gate that is closed: the graph is the
@@ -381,143 +408,149 @@ def mixture_of(models: Mapping[int, Weights], responsibility: rs.Real, private: 
     """
     count = len(responsibility)
     likeliest = max(models, key=lambda k: responsibility[k])
-    closed = np.array([0.0 if k in models else CLOSED for k in range(count)], np.float32)
-    added = without_prefix(PERSONAL, private)
-    placed = {
+    closed = np.array([0.0 if k in models else CLOSED_GATE_LOGIT for k in range(count)], np.float32)
+    added = strip_prefix(PERSONAL_BIAS_PREFIX, private)
+    expert_weights = {
         f"expert{k}/{name}": array + added[name] if name in added else array
         for k in range(count)
         for name, array in models.get(k, models[likeliest]).items()
     }
     shares = {f"responsibility/{k}": np.array([value], np.float32) for k, value in enumerate(responsibility)}
-    return {**placed, **shares, KERNEL: private[KERNEL], BIAS: private[BIAS] + closed}
+    return {
+        **expert_weights,
+        **shares,
+        GATE_KERNEL: private[GATE_KERNEL],
+        GATE_BIAS: private[GATE_BIAS] + closed,
+    }
 
 
-def train_name(count: int, num_experts: int) -> str:
+def name_train_signature(count: int, num_experts: int) -> str:
     """Return the training signature's name of a client that is left with `count` experts."""
-    return TRAIN if count == num_experts else f"{TRAIN}_{count}"
+    return TRAIN_MIXTURE if count == num_experts else f"{TRAIN_MIXTURE}_{count}"
 
 
-def left_with(options: FedMixOptions) -> range:
+def list_expert_counts(options: FedMixOptions) -> range:
     """Return how many experts a client may be left with."""
     return range(1 if options.prune else options.num_experts, options.num_experts + 1)
 
 
-def gate_specs(width: int, num_experts: int) -> tuple[TensorSpec, ...]:
+def make_gate_specs(width: int, num_experts: int) -> tuple[TensorSpec, ...]:
     """Return A and b of equation 9: float32[width, experts] and float32[experts]."""
-    return TensorSpec(KERNEL, (width, num_experts)), TensorSpec(BIAS, (num_experts,))
+    return TensorSpec(GATE_KERNEL, (width, num_experts)), TensorSpec(GATE_BIAS, (num_experts,))
 
 
-def fedmix_objectives(network: "Network", options: FedMixOptions) -> tuple["Objective", ...]:
+def build_fedmix_objectives(network: "Network", options: FedMixOptions) -> tuple["Objective", ...]:
     """Return train_mixture (one for each number of experts left), hidden_logits, train_gate, predict,
     predict_mixture.
     """
     from edgefl.compiler import objective as of
 
     return (
-        *(_train(network, options, count) for count in left_with(options)),
-        _hidden_logits(network),
-        _train_gate(network, options),
-        of.predict(network, of.PREDICT_BATCH),
-        _mixture(network, options),
+        *(_build_training(network, options, count) for count in list_expert_counts(options)),
+        _build_hidden_logits(network),
+        _build_gate_training(network, options),
+        of.predict_logits(network, of.PREDICT_BATCH),
+        _build_mixture_prediction(network, options),
     )
 
 
-def _conditions(network: "Network", options: FedMixOptions) -> int:
+def _count_conditions(network: "Network", options: FedMixOptions) -> int:
     return int(network.num_classes if options.condition == "label" else options.num_sides)
 
 
-def _output_bias(network: "Network", options: FedMixOptions) -> tuple[TensorSpec, ...]:
+def _find_output_bias(network: "Network", options: FedMixOptions) -> tuple[TensorSpec, ...]:
     if not options.bias:
         return ()
     head = network.select(network.head_names)
-    found = [spec for spec in head if spec.name.endswith("/bias") and spec.shape == (network.num_classes,)]
-    if not found:
+    biases = [spec for spec in head if spec.name.endswith("/bias") and spec.shape == (network.num_classes,)]
+    if not biases:
         raise ConfigError(
             "[algorithm] bias = true, but the model's last layer has none; give it one, or leave bias out"
         )
-    return (TensorSpec(f"{PERSONAL}/{found[-1].name}", found[-1].shape),)
+    return (TensorSpec(f"{PERSONAL_BIAS_PREFIX}/{biases[-1].name}", biases[-1].shape),)
 
 
-def _train(network: "Network", options: FedMixOptions, count: int) -> "Objective":
+def _build_training(network: "Network", options: FedMixOptions, count: int) -> "Objective":
     from edgefl.compiler import objective as of
-    from edgefl.compiler.mixing import columns, weighted_sum
+    from edgefl.compiler.mixing import split_columns, weighted_sum
     from edgefl.compiler.optimizer import sgd
 
     num_experts = options.num_experts
     batch = options.batch_size
-    output_bias = _output_bias(network, options)
+    output_bias = _find_output_bias(network, options)
     by_label = options.condition == "label"
-    conditions = _conditions(network, options)
+    conditions = _count_conditions(network, options)
     direct = options.objective == LIKELIHOOD
-    gate = gate_specs(network.hidden_width, num_experts)
-    phi = TensorSpec(PHI, (conditions, num_experts))
+    gate = make_gate_specs(network.hidden_width, num_experts)
+    phi = TensorSpec(PHI_MODEL, (conditions, num_experts))
 
-    def loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
+    def compute_loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
         import tensorflow as tf
 
-        of_condition = tf.nn.softmax(weights[PHI])
+        of_condition = tf.nn.softmax(weights[PHI_MODEL])
         condition = tf.one_hot(data["y"], conditions) if by_label else data[CONDITION]
         for_gate = tf.matmul(condition, of_condition)
         used = for_gate
-        marginal = tf.matmul(weights[SHARE], of_condition)
+        marginal = tf.matmul(weights[CONDITION_SHARE], of_condition)
         if count < num_experts:
-            used, marginal = (_among(each, weights[CHOSEN]) for each in (used, marginal))
+            used, marginal = (_select_chosen(values, weights[CHOSEN_EXPERTS]) for values in (used, marginal))
         hidden = []
         losses = []
         assigned: dict[str, Tensor] = {}
         for k in range(count):
-            own = without_prefix(f"expert{k}", weights)
+            expert_weights = strip_prefix(f"expert{k}", weights)
             logits, below, updates = network.apply_hidden(
-                own, data["x"], training=True, noise=without_prefix(f"expert{k}", noise)
+                expert_weights, data["x"], training=True, noise=strip_prefix(f"expert{k}", noise)
             )
             logits = logits + weights[output_bias[0].name] if output_bias else logits
             losses.append(tf.reshape(of.cross_entropy(logits, data["y"]), (batch, 1)))
             hidden.append(below)
             assigned |= {f"expert{k}/{name}": value for name, value in updates.items()}
         gated = tf.nn.log_softmax(
-            tf.matmul(weighted_sum(columns(marginal), hidden), weights[KERNEL]) + weights[BIAS]
+            tf.matmul(weighted_sum(split_columns(marginal), hidden), weights[GATE_KERNEL])
+            + weights[GATE_BIAS]
         )
         if direct:
             joint = tf.stop_gradient(gated - tf.concat(losses, axis=1))
             used = for_gate = tf.nn.softmax(joint)
             gated = gated - tf.nn.log_softmax(joint)  # its entropy
         gate_bound = tf.reduce_sum(for_gate * gated, axis=1)
-        return tf.reshape(weighted_sum(columns(used), losses), (batch,)) - gate_bound, assigned
+        return tf.reshape(weighted_sum(split_columns(used), losses), (batch,)) - gate_bound, assigned
 
     fixed = tuple(
         spec for spec in network.specs if spec.name not in (*network.trainable, *network.statistics)
     )
     moving = network.select((*network.trainable, *network.statistics))
     prefixes = [f"expert{k}" for k in range(count)]
-    chosen = (TensorSpec(CHOSEN, (num_experts, count)),) * (count < num_experts)
+    chosen = (TensorSpec(CHOSEN_EXPERTS, (num_experts, count)),) * (count < num_experts)
     side = () if by_label else (TensorSpec(CONDITION, (batch, conditions)),)
     federated = gate if options.gate == "federated" else ()
     return of.Objective(
-        train_name(count, num_experts),
+        name_train_signature(count, num_experts),
         "train",
         batch,
-        (of.samples(network, batch), *side),
+        (of.make_input_spec(network, batch), *side),
         (
-            *(spec for prefix in prefixes for spec in specs_with_prefix(prefix, moving)),
+            *(spec for prefix in prefixes for spec in prefix_specs(prefix, moving)),
             *(() if direct else (phi,)),
             *gate,
             *output_bias,
         ),
         (
-            *(spec for prefix in prefixes for spec in specs_with_prefix(prefix, fixed)),
+            *(spec for prefix in prefixes for spec in prefix_specs(prefix, fixed)),
             *((phi,) if direct else ()),
-            TensorSpec(SHARE, (1, conditions)),
+            TensorSpec(CONDITION_SHARE, (1, conditions)),
             *chosen,
         ),
-        tuple(spec for prefix in prefixes for spec in specs_with_prefix(prefix, network.noise(batch))),
+        tuple(spec for prefix in prefixes for spec in prefix_specs(prefix, network.list_noise(batch))),
         tuple(f"{prefix}/{name}" for prefix in prefixes for name in network.statistics),
         {spec.name: np.zeros(spec.shape, np.float32) for spec in (phi, *federated)},
         sgd(options.learning_rate),
-        loss,
+        compute_loss,
     )
 
 
-def _among(values: Tensor, chosen: Tensor) -> Tensor:
+def _select_chosen(values: Tensor, chosen: Tensor) -> Tensor:
     """Return the columns of the experts that are left, each row scaled to sum to one."""
     import tensorflow as tf
 
@@ -525,13 +558,13 @@ def _among(values: Tensor, chosen: Tensor) -> Tensor:
     return left / tf.reduce_sum(left, axis=1, keepdims=True)
 
 
-def _hidden_logits(network: "Network") -> "Objective":
+def _build_hidden_logits(network: "Network") -> "Objective":
     """Give the input of an expert's last dense layer and its logits, side by side: float32[batch,
     hidden_width + classes].
     """
     from edgefl.compiler import objective as of
 
-    def out(weights: Tensors, data: Tensors) -> Tensor:
+    def predict_hidden_logits(weights: Tensors, data: Tensors) -> Tensor:
         import tensorflow as tf
 
         logits, hidden, _ = network.apply_hidden(weights, data["x"])
@@ -541,13 +574,13 @@ def _hidden_logits(network: "Network") -> "Objective":
         HIDDEN_LOGITS,
         "predict",
         of.PREDICT_BATCH,
-        (of.samples(network, of.PREDICT_BATCH),),
+        (of.make_input_spec(network, of.PREDICT_BATCH),),
         frozen=network.specs,
-        out=out,
+        out=predict_hidden_logits,
     )
 
 
-def _train_gate(network: "Network", options: FedMixOptions) -> "Objective":
+def _build_gate_training(network: "Network", options: FedMixOptions) -> "Objective":
     """Train theta_s alone, on h_s that was computed once: what a client needs that took part in no round."""
     from edgefl.compiler import objective as of
     from edgefl.compiler.optimizer import sgd
@@ -559,55 +592,62 @@ def _train_gate(network: "Network", options: FedMixOptions) -> "Objective":
         TensorSpec("responsibility", (batch, options.num_experts)),
     )
 
-    def loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
+    def compute_loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
         import tensorflow as tf
 
-        gated = tf.matmul(data["hidden"], weights[KERNEL]) + weights[BIAS]
+        gated = tf.matmul(data["hidden"], weights[GATE_KERNEL]) + weights[GATE_BIAS]
         return -tf.reduce_sum(data["responsibility"] * tf.nn.log_softmax(gated), axis=1), {}
 
-    gate = gate_specs(width, options.num_experts)
+    gate = make_gate_specs(width, options.num_experts)
     return of.Objective(
-        TRAIN_GATE, "train", batch, data, gate, optimizer=sgd(options.learning_rate), loss_per_sample=loss
+        TRAIN_GATE,
+        "train",
+        batch,
+        data,
+        gate,
+        optimizer=sgd(options.learning_rate),
+        loss_per_sample=compute_loss,
     )
 
 
-def _mixture(network: "Network", options: FedMixOptions) -> "Objective":
+def _build_mixture_prediction(network: "Network", options: FedMixOptions) -> "Objective":
     """Give log sum_k p(k|x,s) p_k(y|x); exported, the probabilities."""
     from edgefl.compiler import objective as of
-    from edgefl.compiler.mixing import columns, log_mixed, mixed, weighted_sum
+    from edgefl.compiler.mixing import mix_log_probabilities, mix_probabilities, split_columns, weighted_sum
 
     num_experts = options.num_experts
 
-    def parts(weights: Tensors, data: Tensors) -> tuple[list[Tensor], list[Tensor]]:
+    def apply_experts(weights: Tensors, data: Tensors) -> tuple[list[Tensor], list[Tensor]]:
         import tensorflow as tf
 
-        seen = [
-            network.apply_hidden(without_prefix(f"expert{k}", weights), data["x"]) for k in range(num_experts)
+        outputs = [
+            network.apply_hidden(strip_prefix(f"expert{k}", weights), data["x"]) for k in range(num_experts)
         ]
         shares = [weights[f"responsibility/{k}"] for k in range(num_experts)]
-        gated = tf.matmul(weighted_sum(shares, [each[1] for each in seen]), weights[KERNEL]) + weights[BIAS]
-        return columns(tf.nn.softmax(gated)), [each[0] for each in seen]
+        gated = (
+            tf.matmul(weighted_sum(shares, [output[1] for output in outputs]), weights[GATE_KERNEL])
+            + weights[GATE_BIAS]
+        )
+        return split_columns(tf.nn.softmax(gated)), [output[0] for output in outputs]
 
-    def out(weights: Tensors, data: Tensors) -> Tensor:
-        return log_mixed(*parts(weights, data))
+    def predict_log_probabilities(weights: Tensors, data: Tensors) -> Tensor:
+        return mix_log_probabilities(*apply_experts(weights, data))
 
-    def exported(weights: Tensors, data: Tensors) -> Tensor:
-        return mixed(*parts(weights, data))
+    def predict_probabilities(weights: Tensors, data: Tensors) -> Tensor:
+        return mix_probabilities(*apply_experts(weights, data))
 
     batch = of.PREDICT_BATCH
-    experts = tuple(
-        spec for k in range(num_experts) for spec in specs_with_prefix(f"expert{k}", network.specs)
-    )
+    experts = tuple(spec for k in range(num_experts) for spec in prefix_specs(f"expert{k}", network.specs))
     shares = tuple(TensorSpec(f"responsibility/{k}", (1,)) for k in range(num_experts))
-    own = (*shares, *gate_specs(network.hidden_width, num_experts))
+    mixing_specs = (*shares, *make_gate_specs(network.hidden_width, num_experts))
     return of.Objective(
-        MIXTURE,
+        PREDICT_MIXTURE,
         "predict",
         batch,
-        (of.samples(network, batch),),
-        frozen=(*experts, *own),
-        out=out,
-        exported=exported,
+        (of.make_input_spec(network, batch),),
+        frozen=(*experts, *mixing_specs),
+        out=predict_log_probabilities,
+        export_out=predict_probabilities,
     )
 
 
@@ -615,9 +655,9 @@ ENTRIES = {
     "fedmix": Entry(
         FedMixOptions,
         fedmix,
-        fedmix_objectives,
+        build_fedmix_objectives,
         "Reisser et al., arXiv:2107.06724",
         models="num_experts",
-        resolve=fitted_rates,
+        resolve=resolve_fedmix_options,
     )
 }

@@ -18,25 +18,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgefl.algorithms.arithmetic import subtract
-from edgefl.algorithms.base import FEDERATE, Algorithm
-from edgefl.algorithms.draws import first_weights
+from edgefl.algorithms.base import PHASE_FEDERATE, Algorithm
+from edgefl.algorithms.draws import draw_initial_weights
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.mixtures import responsibility as rs
-from edgefl.algorithms.mixtures.expert_averages import (
-    broadcast_to,
-    expert_means,
-    metrics_of,
-    step_each,
-    used_of,
+from edgefl.algorithms.mixtures.expert_aggregation import (
+    average_experts,
+    choose_experts,
+    encode_responsibility,
+    make_broadcast,
+    step_models,
 )
-from edgefl.algorithms.names import FEDERATED, expert_name, experts, specs_with_prefix, without_prefix
-from edgefl.algorithms.options import check_choice, check_count, check_range, experts_for
+from edgefl.algorithms.names import FEDERATED_MODEL, name_expert, prefix_specs, select_experts, strip_prefix
+from edgefl.algorithms.options import check_choice, check_count, check_range, limit_experts
 from edgefl.algorithms.papers.fedmix import WEIGHT_DISTANCE
-from edgefl.algorithms.server_optimizer import rate_for_rounds
+from edgefl.algorithms.server_optimizer import choose_server_rate
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
-from edgefl.learner.base import Learner, batches, label_log_p
-from edgefl.plan.spec import MIXTURE, TensorSpec
+from edgefl.learner.base import Learner, iterate_batches, predict_label_log_p
+from edgefl.plan.spec import PREDICT_MIXTURE, TensorSpec
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
 
 if TYPE_CHECKING:
@@ -46,21 +46,21 @@ if TYPE_CHECKING:
 Tensor = Any
 Tensors = Mapping[str, Tensor]
 
-PI = "pi"
-TINY = 1e-6
+PI_NAME = "pi"
+MIN_PRIOR = 1e-6
 """The least prior: what has faded away may come back when it fits much better."""
 
 
-def next_pi(before: rs.Real, log_p: Mapping[int, float], beta: float, damping: float) -> rs.Real:
+def update_pi(before: rs.Real, log_p: Mapping[int, float], beta: float, damping: float) -> rs.Real:
     """Return pi after a batch: float64[experts]. log_p: of the experts looked at, mean log p_k(y|x).
 
     The others fade by the damping.
     """
     looked_at = list(log_p)
-    prior = np.log(np.maximum(before[looked_at], TINY))
+    prior = np.log(np.maximum(before[looked_at], MIN_PRIOR))
     now = np.zeros_like(before)
     now[looked_at] = rs.from_joints([prior + list(log_p.values())], beta)
-    return rs.damped(before, now, damping)
+    return rs.damp_responsibility(before, now, damping)
 
 
 @dataclass(frozen=True)
@@ -103,15 +103,17 @@ class FedMixPermutationOptions:
             )
 
 
-def fitted_rate(options: FedMixPermutationOptions, config: FederationConfig) -> FedMixPermutationOptions:
+def resolve_permutation_options(
+    options: FedMixPermutationOptions, config: FederationConfig
+) -> FedMixPermutationOptions:
     """Return the options with the server's rate for a configuration's rounds, and at most one expert for each
     client, where they are not set.
     """
     return replace(
         options,
-        num_experts=experts_for(options.num_experts, config),
+        num_experts=limit_experts(options.num_experts, config),
         server_learning_rate=options.server_learning_rate
-        or rate_for_rounds("adam", WEIGHT_DISTANCE, config.rounds),
+        or choose_server_rate("adam", WEIGHT_DISTANCE, config.rounds),
     )
 
 
@@ -123,97 +125,102 @@ def fedmix_permutation(learner: Learner | None, options: FedMixPermutationOption
     num_experts = options.num_experts
     threshold = options.prune / num_experts
 
-    def kept_pi(state: ClientState) -> rs.Real | None:
-        kept = state.arrays.get(PI, np.zeros(0))
-        return kept.astype(np.float64) if kept.shape == (num_experts,) else None
+    def read_pi(state: ClientState) -> rs.Real | None:
+        stored = state.arrays.get(PI_NAME, np.zeros(0))
+        return stored.astype(np.float64) if stored.shape == (num_experts,) else None
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
         return ServerState(
             1,
-            FEDERATE,
-            {expert_name(k): model for k, model in enumerate(first_weights(weights, num_experts, rng))},
+            PHASE_FEDERATE,
+            {
+                name_expert(k): model
+                for k, model in enumerate(draw_initial_weights(weights, num_experts, rng))
+            },
         )
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
-        return broadcast_to(state, client_id, num_experts, threshold)
+        return make_broadcast(state, client_id, num_experts, threshold)
 
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
         assert learner is not None
-        models = experts(broadcast.models)
+        models = select_experts(broadcast.models)
         x = shard.x_train
         y = shard.y_train
-        kept = kept_pi(state)
-        pi = np.full(num_experts, 1 / num_experts) if kept is None else kept
+        stored_pi = read_pi(state)
+        pi = np.full(num_experts, 1 / num_experts) if stored_pi is None else stored_pi
         now = {k: dict(model) for k, model in models.items()}
         total = 0.0
         for _ in range(options.epochs):
-            for index, weight in batches(len(y), learner.spec.signature("train").batch_size, rng):
-                own = index[weight > 0]
+            for index, weight in iterate_batches(
+                len(y), learner.spec.find_signature("train").batch_size, rng
+            ):
+                rows = index[weight > 0]
                 seed = int(rng.integers(1 << 62))
                 losses = {}
-                for k in used_of(models, pi, threshold):
+                for k in choose_experts(models, pi, threshold):
                     # each expert sees the same batch and noise, as it would in one joint step
-                    same = np.random.Generator(np.random.PCG64(seed))
+                    shared_rng = np.random.Generator(np.random.PCG64(seed))
                     hyper = {"learning_rate": options.learning_rate * float(pi[k])}
                     trained, losses[k] = learner.fit(
-                        "train", now[k], {"x": x[own]}, y[own], epochs=1, rng=same, hyper=hyper
+                        "train", now[k], {"x": x[rows]}, y[rows], epochs=1, rng=shared_rng, hyper=hyper
                     )
                     now[k] |= trained
-                total += sum(float(pi[k]) * loss for k, loss in losses.items()) * len(own)
-                pi = next_pi(pi, {k: -loss for k, loss in losses.items()}, options.beta, options.damping)
-        deltas = {expert_name(k): subtract(now[k], models[k]) for k in used_of(models, pi, threshold)}
-        metrics = {"loss": total / max(1, options.epochs * len(y)), **metrics_of(pi)}
-        own_state = replace(state, arrays={**state.arrays, PI: pi.astype(np.float32)})
-        return Update(client_id, broadcast.round, len(y), deltas, metrics), own_state
+                total += sum(float(pi[k]) * loss for k, loss in losses.items()) * len(rows)
+                pi = update_pi(pi, {k: -loss for k, loss in losses.items()}, options.beta, options.damping)
+        deltas = {name_expert(k): subtract(now[k], models[k]) for k in choose_experts(models, pi, threshold)}
+        metrics = {"loss": total / max(1, options.epochs * len(y)), **encode_responsibility(pi)}
+        new_state = replace(state, arrays={**state.arrays, PI_NAME: pi.astype(np.float32)})
+        return Update(client_id, broadcast.round, len(y), deltas, metrics), new_state
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
-        means, state = expert_means(state, updates, num_experts, threshold)
-        return step_each(state, means, options.server_learning_rate)
+        means, state = average_experts(state, updates, num_experts, threshold)
+        return step_models(state, means, options.server_learning_rate)
 
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
     ) -> tuple[Mixture, ClientState]:
         assert learner is not None
-        models = experts(broadcast.models)
-        pi = kept_pi(state)
+        models = select_experts(broadcast.models)
+        pi = read_pi(state)
         if pi is None:
             log_p = {
-                k: float(label_log_p(learner, "predict", model, shard.x_train, shard.y_train).mean())
+                k: float(predict_label_log_p(learner, "predict", model, shard.x_train, shard.y_train).mean())
                 for k, model in models.items()
             }
-            pi = next_pi(np.full(num_experts, 1 / num_experts), log_p, options.beta, 0.0)
-        used = used_of(models, pi, threshold)
-        shares = rs.pruned(pi, used)
-        own = models[max(used, key=lambda k: pi[k])]
+            pi = update_pi(np.full(num_experts, 1 / num_experts), log_p, options.beta, 0.0)
+        used = choose_experts(models, pi, threshold)
+        shares = rs.prune_experts(pi, used)
+        likeliest = models[max(used, key=lambda k: pi[k])]
         diagnostics = {
             "assignment": float(pi.argmax()),
             **{f"responsibility/{k}": float(value) for k, value in enumerate(pi)},
         }
-        peers = {"expert": Peer("predict", own)}
+        peers = {"expert": Peer("predict", likeliest)}
         if options.mixture == "likeliest":
-            return Mixture(own, peers, diagnostics), state
-        even = rs.pruned(np.zeros(num_experts), tuple(models))
-        peers[FEDERATED] = Peer(MIXTURE, _weighted(models, even, own))
-        return Mixture(_weighted(models, shares, own), peers, diagnostics), state
+            return Mixture(likeliest, peers, diagnostics), state
+        even = rs.prune_experts(np.zeros(num_experts), tuple(models))
+        peers[FEDERATED_MODEL] = Peer(PREDICT_MIXTURE, _assemble_mixture(models, even, likeliest))
+        return Mixture(_assemble_mixture(models, shares, likeliest), peers, diagnostics), state
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
-        models = experts(broadcast.models)
-        kept = kept_pi(state)
-        pi = np.full(num_experts, 1 / num_experts) if kept is None else kept
-        used = used_of(models, pi, threshold)
-        own = models[max(used, key=lambda k: pi[k])]
+        models = select_experts(broadcast.models)
+        stored_pi = read_pi(state)
+        pi = np.full(num_experts, 1 / num_experts) if stored_pi is None else stored_pi
+        used = choose_experts(models, pi, threshold)
+        likeliest = models[max(used, key=lambda k: pi[k])]
         if options.mixture == "likeliest":
-            return Peer("predict", own)
-        return Peer(MIXTURE, _weighted(models, rs.pruned(pi, used), own))
+            return Peer("predict", likeliest)
+        return Peer(PREDICT_MIXTURE, _assemble_mixture(models, rs.prune_experts(pi, used), likeliest))
 
     return Algorithm(
         "fedmix-permutation", init, broadcast, local_update, aggregate, personalize, current=current
     )
 
 
-def _weighted(models: Mapping[int, Weights], shares: rs.Real, likeliest: Weights) -> Weights:
+def _assemble_mixture(models: Mapping[int, Weights], shares: rs.Real, likeliest: Weights) -> Weights:
     """Return the weights of sum_k pi_k p_k.
 
     The place of an expert that the client has not is taken by its likeliest, with a share of 0.
@@ -229,50 +236,52 @@ def _weighted(models: Mapping[int, Weights], shares: rs.Real, likeliest: Weights
     }
 
 
-def permutation_objectives(network: "Network", options: FedMixPermutationOptions) -> tuple["Objective", ...]:
+def build_permutation_objectives(
+    network: "Network", options: FedMixPermutationOptions
+) -> tuple["Objective", ...]:
     """Return train, predict and predict_mixture: log sum_k pi_k p_k, or one expert."""
     from edgefl.compiler import objective as of
-    from edgefl.compiler.mixing import log_mixed, mixed
+    from edgefl.compiler.mixing import mix_log_probabilities, mix_probabilities
     from edgefl.compiler.optimizer import sgd
 
     train = of.classify(network, options.batch_size, sgd(options.learning_rate))
-    predict = of.predict(network, of.PREDICT_BATCH)
+    predict = of.predict_logits(network, of.PREDICT_BATCH)
     if options.mixture == "likeliest":
-        return train, predict, of.predict(network, of.PREDICT_BATCH, MIXTURE)
+        return train, predict, of.predict_logits(network, of.PREDICT_BATCH, PREDICT_MIXTURE)
     names = [f"expert{k}" for k in range(options.num_experts)]
-    parts = tuple(spec for name in names for spec in specs_with_prefix(name, network.specs))
+    parts = tuple(spec for name in names for spec in prefix_specs(name, network.specs))
     shares = tuple(TensorSpec(f"responsibility/{k}", (1,)) for k in range(len(names)))
 
-    def seen(weights: Tensors, data: Tensors) -> tuple[list[Tensor], list[Tensor]]:
+    def apply_experts(weights: Tensors, data: Tensors) -> tuple[list[Tensor], list[Tensor]]:
         return [weights[spec.name] for spec in shares], [
-            network.apply(without_prefix(name, weights), data["x"])[0] for name in names
+            network.apply(strip_prefix(name, weights), data["x"])[0] for name in names
         ]
 
-    def out(weights: Tensors, data: Tensors) -> Tensor:
-        return log_mixed(*seen(weights, data))
+    def predict_log_probabilities(weights: Tensors, data: Tensors) -> Tensor:
+        return mix_log_probabilities(*apply_experts(weights, data))
 
-    def exported(weights: Tensors, data: Tensors) -> Tensor:
-        return mixed(*seen(weights, data))
+    def predict_probabilities(weights: Tensors, data: Tensors) -> Tensor:
+        return mix_probabilities(*apply_experts(weights, data))
 
-    whole = of.Objective(
-        MIXTURE,
+    mixture = of.Objective(
+        PREDICT_MIXTURE,
         "predict",
         predict.batch_size,
         predict.data,
         frozen=(*parts, *shares),
-        out=out,
-        exported=exported,
+        out=predict_log_probabilities,
+        export_out=predict_probabilities,
     )
-    return train, predict, whole
+    return train, predict, mixture
 
 
 ENTRIES = {
     "fedmix-permutation": Entry(
         FedMixPermutationOptions,
         fedmix_permutation,
-        permutation_objectives,
+        build_permutation_objectives,
         "Reisser et al., arXiv:2107.06724, appendix B",
         models="num_experts",
-        resolve=fitted_rate,
+        resolve=resolve_permutation_options,
     )
 }

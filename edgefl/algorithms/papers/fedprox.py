@@ -15,8 +15,8 @@ import numpy as np
 
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import Entry
-from edgefl.algorithms.names import GLOBAL, RECEIVED, specs_with_prefix, without_prefix
-from edgefl.algorithms.papers.fedavg import FedAvgOptions, fedavg, fedavg_objectives
+from edgefl.algorithms.names import GLOBAL, RECEIVED_PREFIX, prefix_specs, strip_prefix
+from edgefl.algorithms.papers.fedavg import FedAvgOptions, build_fedavg_objectives, fedavg
 from edgefl.algorithms.robust import l2_norm
 from edgefl.learner.base import Learner
 from edgefl.types import Broadcast, ClientState, Shard, Update
@@ -53,32 +53,34 @@ def fedprox(learner: Learner | None, options: FedProxOptions) -> Algorithm:
     return replace(base, name="fedprox", local_update=local_update)
 
 
-def proximal(plain: "Objective", mu: float) -> "Objective":
+def add_proximal_term(objective: "Objective", mu: float) -> "Objective":
     """Return the objective with mu / 2 |w - w_received|^2 added, w_received being the frozen weights
     `received/NAME`.
     """
 
     if not mu:
-        return plain
-    names = [spec.name for spec in plain.moved]
+        return objective
+    names = [spec.name for spec in objective.optimized]
 
-    def loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
+    def compute_loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
         import tensorflow as tf
 
-        losses, assigned = plain.loss_per_sample(weights, data, noise)
-        received = without_prefix(RECEIVED, weights)
+        losses, assigned = objective.loss_per_sample(weights, data, noise)
+        received = strip_prefix(RECEIVED_PREFIX, weights)
         squares = [tf.reduce_sum(tf.square(weights[name] - received[name])) for name in names]
         return losses + sum(squares) * (mu / 2), assigned
 
     return replace(
-        plain, frozen=(*plain.frozen, *specs_with_prefix(RECEIVED, plain.moved)), loss_per_sample=loss
+        objective,
+        frozen=(*objective.frozen, *prefix_specs(RECEIVED_PREFIX, objective.optimized)),
+        loss_per_sample=compute_loss,
     )
 
 
-def fedprox_objectives(network: "Network", options: FedProxOptions) -> tuple["Objective", ...]:
+def build_fedprox_objectives(network: "Network", options: FedProxOptions) -> tuple["Objective", ...]:
     """Return FedAvg's, with the penalty in `train`."""
-    train, *others = fedavg_objectives(network, options)
-    return (proximal(train, options.mu), *others)
+    train, *others = build_fedavg_objectives(network, options)
+    return (add_proximal_term(train, options.mu), *others)
 
 
-ENTRIES = {"fedprox": Entry(FedProxOptions, fedprox, fedprox_objectives, "Li et al., arXiv:1812.06127")}
+ENTRIES = {"fedprox": Entry(FedProxOptions, fedprox, build_fedprox_objectives, "Li et al., arXiv:1812.06127")}

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.algorithms.arithmetic import add, subtract, weighted_means
-from edgefl.algorithms.base import FEDERATE, Algorithm
-from edgefl.algorithms.draws import first_weights
+from edgefl.algorithms.arithmetic import add, average_by_group, subtract
+from edgefl.algorithms.base import PHASE_FEDERATE, Algorithm
+from edgefl.algorithms.draws import draw_initial_weights
 from edgefl.algorithms.entry import Entry
-from edgefl.algorithms.names import EXPERT, FEDERATED, expert_name, experts
-from edgefl.algorithms.options import TrainingOptions, check_count, check_range, experts_for, sgd_hyper
-from edgefl.algorithms.papers.fedavg import fedavg_objectives
+from edgefl.algorithms.names import EXPERT_PREFIX, FEDERATED_MODEL, name_expert, select_experts
+from edgefl.algorithms.options import TrainingOptions, as_sgd_hyper, check_count, check_range, limit_experts
+from edgefl.algorithms.papers.fedavg import build_fedavg_objectives
 from edgefl.config import FederationConfig
 from edgefl.data.holdout import hold_out
-from edgefl.learner.base import Learner, label_log_p
-from edgefl.rng import rng_for
+from edgefl.learner.base import Learner, predict_label_log_p
+from edgefl.rng import derive_rng
 from edgefl.types import (
     Array,
     Broadcast,
@@ -45,14 +45,14 @@ from edgefl.types import (
 if TYPE_CHECKING:
     pass
 
-PICKS = "picks/"
-MAX_SHARE = 0.9
+PICKS_PREFIX = "picks/"
+MAX_HELD_OUT_SHARE = 0.9
 """The largest share of a client's training samples that may be held back."""
 CURRENT_SAMPLES = 64
 """Number of training samples, at most, on which a client chooses the model that it would use now."""
 
 
-def lowest(losses: Mapping[int, float]) -> int:
+def find_lowest_loss(losses: Mapping[int, float]) -> int:
     """Return the index of the lowest loss, the first of several.
 
     One that is not a number is never chosen if another is.
@@ -60,7 +60,7 @@ def lowest(losses: Mapping[int, float]) -> int:
     return min(losses, key=lambda index: losses[index] if np.isfinite(losses[index]) else np.inf)
 
 
-def mean_losses(
+def measure_mean_losses(
     learner: Learner,
     models: Mapping[int, Weights],
     x: Array,
@@ -76,12 +76,12 @@ def mean_losses(
         x = x[drawn]
         y = y[drawn]
     return {
-        index: float(-label_log_p(learner, "predict", weights, x, y).mean())
+        index: float(-predict_label_log_p(learner, "predict", weights, x, y).mean())
         for index, weights in models.items()
     }
 
 
-def split_validation(
+def split_validation_rows(
     labels: Labels, share: float, groups: Labels | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Split a client's training samples into those that train and those that validate, for the whole
@@ -102,20 +102,20 @@ def split_validation(
     if count < 2 or not share:
         return np.arange(count), np.arange(0)
     if groups is not None:
-        train, validate = hold_out(labels, groups, share, rng_for(0, 0, "validation"))
+        train, validate = hold_out(labels, groups, share, derive_rng(0, 0, "validation"))
         if len(validate):
             return train, validate
-    order = rng_for(0, 0, "validation").permutation(count)
+    order = derive_rng(0, 0, "validation").permutation(count)
     held_out = min(max(1, round(count * share)), count - 1)
     return np.sort(order[held_out:]), np.sort(order[:held_out])
 
 
-def picks(state: ServerState) -> dict[int, int]:
+def read_pick_counts(state: ServerState) -> dict[int, int]:
     """Return how many updates each model has had, by index; a model that nobody chose so far is left out."""
     return {
-        int(key.removeprefix(PICKS)): int(count)
+        int(key.removeprefix(PICKS_PREFIX)): int(count)
         for key, count in state.scalars.items()
-        if key.startswith(PICKS)
+        if key.startswith(PICKS_PREFIX)
     }
 
 
@@ -140,12 +140,12 @@ class IfcaOptions(TrainingOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count("num_experts", self.num_experts)
-        check_range("validation_share", self.validation_share, MAX_SHARE)
+        check_range("validation_share", self.validation_share, MAX_HELD_OUT_SHARE)
 
 
-def fitted_experts(options: IfcaOptions, config: FederationConfig) -> IfcaOptions:
+def resolve_ifca_options(options: IfcaOptions, config: FederationConfig) -> IfcaOptions:
     """Return the options with no more experts than a configuration has clients, where it sets none."""
-    return replace(options, num_experts=experts_for(options.num_experts, config))
+    return replace(options, num_experts=limit_experts(options.num_experts, config))
 
 
 def ifca(learner: Learner | None, options: IfcaOptions) -> Algorithm:
@@ -153,11 +153,13 @@ def ifca(learner: Learner | None, options: IfcaOptions) -> Algorithm:
 
     Model 0 starts from the initial weights, the others from further draws (see `draws`).
     """
-    hyper = sgd_hyper(options)
+    hyper = as_sgd_hyper(options)
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
-        models = first_weights(weights, options.num_experts, rng)
-        return ServerState(1, FEDERATE, {expert_name(index): model for index, model in enumerate(models)})
+        models = draw_initial_weights(weights, options.num_experts, rng)
+        return ServerState(
+            1, PHASE_FEDERATE, {name_expert(index): model for index, model in enumerate(models)}
+        )
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
         return Broadcast(state.round, state.phase, state.models)
@@ -166,12 +168,12 @@ def ifca(learner: Learner | None, options: IfcaOptions) -> Algorithm:
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
         assert learner is not None
-        fit, _ = split_validation(shard.y_train, options.validation_share, shard.group_train)
-        received = experts(broadcast.models)
+        fit, _ = split_validation_rows(shard.y_train, options.validation_share, shard.group_train)
+        received = select_experts(broadcast.models)
         x = shard.x_train[fit]
         y = shard.y_train[fit]
         chosen = (
-            lowest(mean_losses(learner, received, x, y, options.selection_samples, rng))
+            find_lowest_loss(measure_mean_losses(learner, received, x, y, options.selection_samples, rng))
             if len(received) > 1
             else next(iter(received))
         )
@@ -184,28 +186,28 @@ def ifca(learner: Learner | None, options: IfcaOptions) -> Algorithm:
             client_id,
             broadcast.round,
             len(y),
-            {expert_name(chosen): delta},
-            {"loss": loss, EXPERT: float(chosen)},
+            {name_expert(chosen): delta},
+            {"loss": loss, EXPERT_PREFIX: float(chosen)},
         ), state
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
-        counts = picks(state)
+        counts = read_pick_counts(state)
 
-        def terms() -> Iterator[tuple[str, Weights, float]]:
+        def weigh_deltas() -> Iterator[tuple[str, Weights, float]]:
             for update in updates:
                 for name, delta in update.deltas.items():
-                    (index,) = experts({name: delta})
+                    (index,) = select_experts({name: delta})
                     counts[index] = counts.get(index, 0) + 1
                     yield name, delta, update.num_samples
 
-        means = weighted_means(terms())
+        means = average_by_group(weigh_deltas())
         models = {
             name: add(weights, means[name]) if name in means else weights
             for name, weights in state.models.items()
         }
         scalars = {
             **state.scalars,
-            **{f"{PICKS}{index}": float(count) for index, count in sorted(counts.items())},
+            **{f"{PICKS_PREFIX}{index}": float(count) for index, count in sorted(counts.items())},
         }
         return replace(state, round=state.round + 1, models=models, scalars=scalars)
 
@@ -213,25 +215,29 @@ def ifca(learner: Learner | None, options: IfcaOptions) -> Algorithm:
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
     ) -> tuple[Mixture, ClientState]:
         assert learner is not None
-        received = experts(broadcast.models)
-        fit, held_out = split_validation(shard.y_train, options.validation_share, shard.group_train)
+        received = select_experts(broadcast.models)
+        fit, held_out = split_validation_rows(shard.y_train, options.validation_share, shard.group_train)
         rows = held_out if len(held_out) else fit
-        best = lowest(
-            mean_losses(
+        best = find_lowest_loss(
+            measure_mean_losses(
                 learner, received, shard.x_train[rows], shard.y_train[rows], options.selection_samples, rng
             )
         )
         model = received[best]
-        return Mixture(model, {FEDERATED: Peer("predict", model)}, {"best": float(best)}), state
+        return Mixture(model, {FEDERATED_MODEL: Peer("predict", model)}, {"best": float(best)}), state
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
         assert learner is not None
-        received = experts(broadcast.models)
-        rng = rng_for(0, broadcast.round, "current")
+        received = select_experts(broadcast.models)
+        rng = derive_rng(0, broadcast.round, "current")
         x = shard.x_train
         return Peer(
             "predict",
-            received[lowest(mean_losses(learner, received, x, shard.y_train, CURRENT_SAMPLES, rng))],
+            received[
+                find_lowest_loss(
+                    measure_mean_losses(learner, received, x, shard.y_train, CURRENT_SAMPLES, rng)
+                )
+            ],
         )
 
     return Algorithm(
@@ -243,9 +249,9 @@ ENTRIES = {
     "ifca": Entry(
         IfcaOptions,
         ifca,
-        fedavg_objectives,
+        build_fedavg_objectives,
         "Ghosh et al., NeurIPS 2020, as compared with by Isaksson et al., 2022",
         models="num_experts",
-        resolve=fitted_experts,
+        resolve=resolve_ifca_options,
     )
 }

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import Entry
-from edgefl.algorithms.names import layer_of
-from edgefl.algorithms.papers.fedavg import FedAvgOptions, fedavg_objectives
-from edgefl.algorithms.papers.partial import partial_sharing
-from edgefl.algorithms.update_sanitization import listed
-from edgefl.config import nearest
+from edgefl.algorithms.names import extract_layer
+from edgefl.algorithms.papers.fedavg import FedAvgOptions, build_fedavg_objectives
+from edgefl.algorithms.papers.partial import make_partial_sharing
+from edgefl.algorithms.update_sanitization import split_comma_list
+from edgefl.config import suggest_nearest
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
 from edgefl.types import Weights
@@ -26,24 +26,25 @@ if TYPE_CHECKING:
     from edgefl.compiler.objective import Objective
 
 
-def local_part(weights: Weights, layers: str) -> list[str]:
+def select_local_weights(weights: Weights, layers: str) -> list[str]:
     """Return the names of the weights in these layers: a comma list of layers or of what they begin with.
 
     The first layer if empty.
 
     Weights are in the plan's order. Raises ConfigError for an entry that is no layer.
     """
-    chosen = listed(layers) or (layer_of(next(iter(weights))),)
+    chosen = split_comma_list(layers) or (extract_layer(next(iter(weights))),)
     for layer in chosen:
-        if not any(_lies_in(name, layer) for name in weights):
-            known = list(dict.fromkeys(layer_of(name) for name in weights))
+        if not any(_is_in_layer(name, layer) for name in weights):
+            model_layers = list(dict.fromkeys(extract_layer(name) for name in weights))
             raise ConfigError(
-                f"local_layers has {layer!r}, which is no layer of the model; {nearest(layer, known)}"
+                f"local_layers has {layer!r}, which is no layer of the model; "
+                f"{suggest_nearest(layer, model_layers)}"
             )
-    return [name for name in weights if any(_lies_in(name, layer) for layer in chosen)]
+    return [name for name in weights if any(_is_in_layer(name, layer) for layer in chosen)]
 
 
-def _lies_in(name: str, layer: str) -> bool:
+def _is_in_layer(name: str, layer: str) -> bool:
     return name.startswith(f"{layer}/")
 
 
@@ -61,17 +62,19 @@ class LgFedAvgOptions(FedAvgOptions):
 
 def lg_fedavg(learner: Learner | None, options: LgFedAvgOptions) -> Algorithm:
     """Return FedAvg of all but the local layers."""
-    return partial_sharing(
-        learner, "lg-fedavg", lambda weights: local_part(weights, options.local_layers), options
+    return make_partial_sharing(
+        learner, "lg-fedavg", lambda weights: select_local_weights(weights, options.local_layers), options
     )
 
 
-def lg_fedavg_objectives(network: "Network", options: LgFedAvgOptions) -> tuple["Objective", ...]:
+def build_lg_fedavg_objectives(network: "Network", options: LgFedAvgOptions) -> tuple["Objective", ...]:
     """Return FedAvg's; ConfigError for a layer that the model lacks."""
-    local_part(network.initial_weights(), options.local_layers)
-    return fedavg_objectives(network, options)
+    select_local_weights(network.read_weights(), options.local_layers)
+    return build_fedavg_objectives(network, options)
 
 
 ENTRIES = {
-    "lg-fedavg": Entry(LgFedAvgOptions, lg_fedavg, lg_fedavg_objectives, "Liang et al., arXiv:2001.01523")
+    "lg-fedavg": Entry(
+        LgFedAvgOptions, lg_fedavg, build_lg_fedavg_objectives, "Liang et al., arXiv:2001.01523"
+    )
 }

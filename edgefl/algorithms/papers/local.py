@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgefl.algorithms.base import FEDERATE, Algorithm
+from edgefl.algorithms.base import PHASE_FEDERATE, Algorithm
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import INITIAL
-from edgefl.algorithms.options import TrainingOptions, sgd_hyper
-from edgefl.algorithms.papers.fedavg import fedavg_objectives
+from edgefl.algorithms.options import TrainingOptions, as_sgd_hyper
+from edgefl.algorithms.papers.fedavg import build_fedavg_objectives
 from edgefl.learner.base import Learner
 from edgefl.types import Broadcast, ClientState, Mixture, ServerState, Shard, Update, Weights
 
 if TYPE_CHECKING:
     pass
 
-EPOCHS = "epochs"
+EPOCHS_SCALAR = "epochs"
 
 
 @dataclass(frozen=True)
@@ -46,17 +46,17 @@ def local(learner: Learner | None, options: LocalOptions) -> Algorithm:
     """
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
-        return ServerState(1, FEDERATE, {INITIAL: weights})
+        return ServerState(1, PHASE_FEDERATE, {INITIAL: weights})
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
-        if state.phase == FEDERATE:
+        if state.phase == PHASE_FEDERATE:
             return Broadcast(state.round, state.phase, {})
         count = (state.round - 1) * options.epochs
         return Broadcast(
             state.round,
             state.phase,
             state.models,
-            {EPOCHS: float(min(count, options.max_epochs) if options.max_epochs else count)},
+            {EPOCHS_SCALAR: float(min(count, options.max_epochs) if options.max_epochs else count)},
         )
 
     def local_update(
@@ -74,7 +74,7 @@ def local(learner: Learner | None, options: LocalOptions) -> Algorithm:
     ) -> tuple[Mixture, ClientState]:
         assert learner is not None
         first = broadcast.models[INITIAL]
-        count = int(broadcast.scalars[EPOCHS])
+        count = int(broadcast.scalars[EPOCHS_SCALAR])
         trained, _ = learner.fit(
             "train",
             first,
@@ -82,7 +82,7 @@ def local(learner: Learner | None, options: LocalOptions) -> Algorithm:
             shard.y_train,
             epochs=count,
             rng=rng,
-            hyper=sgd_hyper(options),
+            hyper=as_sgd_hyper(options),
         )
         return Mixture({**first, **trained}), state
 
@@ -91,4 +91,4 @@ def local(learner: Learner | None, options: LocalOptions) -> Algorithm:
     )
 
 
-ENTRIES = {"local": Entry(LocalOptions, local, fedavg_objectives, "the baseline without a federation")}
+ENTRIES = {"local": Entry(LocalOptions, local, build_fedavg_objectives, "the baseline without a federation")}

@@ -11,19 +11,19 @@ from dataclasses import replace
 import numpy as np
 
 from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.names import ALONE, FEDERATED, GLOBAL
+from edgefl.algorithms.names import FEDERATED_MODEL, GLOBAL, LOCAL_ROUND
 from edgefl.algorithms.papers.fedavg import FedAvgOptions, fedavg
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
 from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
 
-START = "start"
+START_MODEL = "start"
 
 
-def partial_sharing(
+def make_partial_sharing(
     learner: Learner | None,
     name: str,
-    choose_own: Callable[[Weights], Collection[str]],
+    choose_personal: Callable[[Weights], Collection[str]],
     options: FedAvgOptions,
 ) -> Algorithm:
     """Return FedAvg of all weights but those that `choose_own` names.
@@ -33,43 +33,44 @@ def partial_sharing(
     when nothing or all is own.
     """
     base = fedavg(learner, options)
-    defence = options.defence
+    sanitizer = options.sanitizer
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
-        own = set(choose_own(weights))
-        if not own or len(own) == len(weights):
+        personal = set(choose_personal(weights))
+        if not personal or len(personal) == len(weights):
             raise ConfigError(
-                f"{name}: {len(own)} of {len(weights)} weights would be each client's own, expected some and "
+                f"{name}: {len(personal)} of {len(weights)} weights would be each client's own, expected "
+                f"some and "
                 "not all"
             )
         state = base.init(weights, rng)
-        shared = {key: array for key, array in weights.items() if key not in own}
+        shared = {key: array for key, array in weights.items() if key not in personal}
         return replace(
             state,
             models={
                 **state.models,
                 GLOBAL: shared,
-                START: {key: weights[key] for key in weights if key in own},
+                START_MODEL: {key: weights[key] for key in weights if key in personal},
             },
         )
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
         sent = base.broadcast(state, client_id)
-        return replace(sent, models={**sent.models, START: state.models[START]})
+        return replace(sent, models={**sent.models, START_MODEL: state.models[START_MODEL]})
 
-    def whole(broadcast: Broadcast, state: ClientState) -> dict[str, Array]:
-        start = broadcast.models[START]
+    def assemble_model(broadcast: Broadcast, state: ClientState) -> dict[str, Array]:
+        start = broadcast.models[START_MODEL]
         return {
             **start,
             **{key: array for key, array in state.arrays.items() if key in start},
             **broadcast.models[GLOBAL],
         }
 
-    def trained(
+    def train_model(
         received: Weights, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[dict[str, Array], Update]:
         """Return the weights after a round's training, and the update as it is before any defence."""
-        alone = Broadcast(ALONE, "", {GLOBAL: received})
+        alone = Broadcast(LOCAL_ROUND, "", {GLOBAL: received})
         update, _ = base.local_update(alone, ClientState(), shard, client_id, rng)
         return {
             key: np.asarray(received[key] + delta, np.float32) for key, delta in update.deltas[GLOBAL].items()
@@ -79,24 +80,28 @@ def partial_sharing(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
         assert learner is not None
-        end, update = trained(whole(broadcast, state), shard, client_id, rng)
+        end, update = train_model(assemble_model(broadcast, state), shard, client_id, rng)
         shared = {key: update.deltas[GLOBAL][key] for key in broadcast.models[GLOBAL]}
-        moving = {spec.name for spec in learner.spec.signature("train").trained}
-        sent = replace(update, round=broadcast.round, deltas={GLOBAL: defence.apply(shared, moving, rng)})
-        return sent, replace(state, arrays={key: end[key] for key in broadcast.models[START]})
+        moving = {spec.name for spec in learner.spec.find_signature("train").trained}
+        sent = replace(update, round=broadcast.round, deltas={GLOBAL: sanitizer.apply(shared, moving, rng)})
+        return sent, replace(state, arrays={key: end[key] for key in broadcast.models[START_MODEL]})
 
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
     ) -> tuple[Mixture, ClientState]:
-        model = whole(broadcast, state)
-        peers = {FEDERATED: Peer("predict", {**broadcast.models[START], **broadcast.models[GLOBAL]})}
-        if any(key in state.arrays for key in broadcast.models[START]):
+        model = assemble_model(broadcast, state)
+        peers = {
+            FEDERATED_MODEL: Peer("predict", {**broadcast.models[START_MODEL], **broadcast.models[GLOBAL]})
+        }
+        if any(key in state.arrays for key in broadcast.models[START_MODEL]):
             return Mixture(model, peers), state
-        end, _ = trained(model, shard, "", rng)
-        return Mixture(end, peers), replace(state, arrays={key: end[key] for key in broadcast.models[START]})
+        end, _ = train_model(model, shard, "", rng)
+        return Mixture(end, peers), replace(
+            state, arrays={key: end[key] for key in broadcast.models[START_MODEL]}
+        )
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
-        return Peer("predict", whole(broadcast, state))
+        return Peer("predict", assemble_model(broadcast, state))
 
     return replace(
         base,

@@ -13,9 +13,9 @@ import numpy as np
 
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import Entry
-from edgefl.algorithms.names import FEDERATED, GLOBAL
-from edgefl.algorithms.options import check_count, epochs_with_steps
-from edgefl.algorithms.papers.fedavg import FedAvgOptions, fedavg, fedavg_objectives
+from edgefl.algorithms.names import FEDERATED_MODEL, GLOBAL
+from edgefl.algorithms.options import check_count, extend_epochs
+from edgefl.algorithms.papers.fedavg import FedAvgOptions, build_fedavg_objectives, fedavg
 from edgefl.learner.base import Learner
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, Shard
 
@@ -59,11 +59,11 @@ class PflFtOptions(FedAvgOptions):
             "weight_decay": self.adapt_weight_decay,
         }
 
-    def epochs_on(self, samples: int) -> int:
+    def count_epochs(self, samples: int) -> int:
         """Return the epochs of the personal training on so many samples."""
-        return epochs_with_steps(self.adapt_epochs, self.least_steps, samples, self.adapt_batch_size)
+        return extend_epochs(self.adapt_epochs, self.least_steps, samples, self.adapt_batch_size)
 
-    def adapt_optimizer(self) -> "Optimizer":
+    def make_adapt_optimizer(self) -> "Optimizer":
         """Return the optimizer of the personal training for the plan. Imports TensorFlow."""
         from edgefl.compiler.optimizer import sgd
 
@@ -85,24 +85,24 @@ def pfl_ft(learner: Learner | None, options: PflFtOptions) -> Algorithm:
             model,
             {"x": shard.x_train},
             shard.y_train,
-            epochs=options.epochs_on(len(shard.y_train)),
+            epochs=options.count_epochs(len(shard.y_train)),
             rng=rng,
             hyper=options.adapt_hyper,
         )
-        return Mixture({**model, **trained}, {FEDERATED: Peer("predict", model)}), state
+        return Mixture({**model, **trained}, {FEDERATED_MODEL: Peer("predict", model)}), state
 
     return replace(fedavg(learner, options), name="pfl-ft", personalize=personalize)
 
 
-def pfl_ft_objectives(network: "Network", options: PflFtOptions) -> tuple["Objective", ...]:
+def build_pfl_ft_objectives(network: "Network", options: PflFtOptions) -> tuple["Objective", ...]:
     """Return FedAvg's, and `train_all` with the settings of the fine-tuning."""
     from edgefl.compiler import objective as of
 
     return (
-        *fedavg_objectives(network, options),
-        of.classify(network, options.adapt_batch_size, options.adapt_optimizer(), "train_all"),
+        *build_fedavg_objectives(network, options),
+        of.classify(network, options.adapt_batch_size, options.make_adapt_optimizer(), "train_all"),
     )
 
 
 _SOURCE = "Guo et al., PFL-MoE, arXiv:2012.15589"
-ENTRIES = {"pfl-ft": Entry(PflFtOptions, pfl_ft, pfl_ft_objectives, _SOURCE)}
+ENTRIES = {"pfl-ft": Entry(PflFtOptions, pfl_ft, build_pfl_ft_objectives, _SOURCE)}

@@ -19,10 +19,10 @@ import numpy as np
 
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import Entry
-from edgefl.algorithms.mixtures.gate import split_gate
-from edgefl.algorithms.names import FEDERATED, GLOBAL, specs_with_prefix, with_prefix, without_prefix
-from edgefl.algorithms.options import epochs_with_steps
-from edgefl.algorithms.papers.fedavg import fedavg, fedavg_objectives
+from edgefl.algorithms.mixtures.gate import split_gate_samples
+from edgefl.algorithms.names import FEDERATED_MODEL, GLOBAL, prefix_specs, strip_prefix, with_prefix
+from edgefl.algorithms.options import extend_epochs
+from edgefl.algorithms.papers.fedavg import build_fedavg_objectives, fedavg
 from edgefl.algorithms.papers.pfl_ft import PflFtOptions
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import TensorSpec
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Tensor = Any
 Tensors = Mapping[str, Tensor]
 
-Kind = Literal["fb", "mf", "mfe"]
+PflMoeKind = Literal["fb", "mf", "mfe"]
 ADAPTED = "adapted"
 """The peer of a mixture that is its own local expert without the gate: what the paper's tables call
 PFL-FB.
@@ -57,7 +57,7 @@ class PflMoeOptions(PflFtOptions):
     gate_share: float = 0.25
 
 
-def pfl_moe(kind: Kind, learner: Learner | None, options: PflMoeOptions) -> Algorithm:
+def pfl_moe(kind: PflMoeKind, learner: Learner | None, options: PflMoeOptions) -> Algorithm:
     """Return FedAvg whose clients end with a personal classifier, and a gate for MF and MFE."""
 
     def personalize(
@@ -65,50 +65,55 @@ def pfl_moe(kind: Kind, learner: Learner | None, options: PflMoeOptions) -> Algo
     ) -> tuple[Mixture, ClientState]:
         assert learner is not None
         model = broadcast.models[GLOBAL]
-        peers = {FEDERATED: Peer("predict", model)}
-        trunk = {spec.name: model[spec.name] for spec in learner.spec.signature("features").frozen}
-        head = {spec.name: model[spec.name] for spec in learner.spec.signature("predict_head").frozen}
+        peers = {FEDERATED_MODEL: Peer("predict", model)}
+        trunk = {spec.name: model[spec.name] for spec in learner.spec.find_signature("features").frozen}
+        head = {spec.name: model[spec.name] for spec in learner.spec.find_signature("predict_head").frozen}
         features = learner.predict("features", trunk, {"x": shard.x_train})
 
-        def adapted(index: np.ndarray) -> Weights:
+        def train_head(index: np.ndarray) -> Weights:
             data = {"features": features[index]}
             trained, _ = learner.fit(
                 "train_head",
                 head,
                 data,
                 shard.y_train[index],
-                epochs=options.epochs_on(len(index)),
+                epochs=options.count_epochs(len(index)),
                 rng=rng,
                 hyper=options.adapt_hyper,
             )
             return {**head, **trained}
 
         if kind == "fb":
-            return Mixture({**trunk, **with_prefix("local", adapted(np.arange(len(features))))}, peers), state
+            return Mixture(
+                {**trunk, **with_prefix("local", train_head(np.arange(len(features))))}, peers
+            ), state
 
-        per, gated = split_gate(shard.y_train, options.gate_share, rng, shard.group_train)
-        local = adapted(per)
-        own = {"features": features[gated]}
-        logits = np.stack([learner.predict("predict_head", each, own) for each in (head, local)], axis=1)
+        per, gated = split_gate_samples(shard.y_train, options.gate_share, rng, shard.group_train)
+        local = train_head(per)
+        gate_features = {"features": features[gated]}
+        logits = np.stack(
+            [learner.predict("predict_head", classifier, gate_features) for classifier in (head, local)],
+            axis=1,
+        )
         inputs = features[gated] if kind == "mfe" else shard.x_train[gated].reshape(len(gated), -1)
         zeros = {
             spec.name: np.zeros(spec.shape, np.float32)
-            for spec in learner.spec.signature("train_gate").trained
+            for spec in learner.spec.find_signature("train_gate").trained
         }
         data = {"gate_input": inputs, "logits": logits}
         hyper = {"learning_rate": options.gate_learning_rate}
-        batch = learner.spec.signature("train_gate").batch_size
-        epochs = epochs_with_steps(options.gate_epochs, options.least_steps, len(gated), batch)
+        batch = learner.spec.find_signature("train_gate").batch_size
+        epochs = extend_epochs(options.gate_epochs, options.least_steps, len(gated), batch)
         gate = learner.fit(
             "train_gate", zeros, data, shard.y_train[gated], epochs=epochs, rng=rng, hyper=hyper
         )[0]
         peers[ADAPTED] = Peer("predict", {**model, **local})
         everything = features if kind == "mfe" else shard.x_train.reshape(len(features), -1)
         # 1 - sigmoid
-        own_share = float(
+        local_share = float(
             np.mean(0.5 - 0.5 * np.tanh(0.5 * (everything @ gate["gate/kernel"] + gate["gate/bias"])))
         )
-        usage = {"gate/global": 1 - own_share, "gate/local": own_share}
+        usage = {"gate/global": 1 - local_share, "gate/local": local_share}
         return Mixture(
             {**trunk, **with_prefix("global", head), **with_prefix("local", local), **gate}, peers, usage
         ), state
@@ -116,21 +121,23 @@ def pfl_moe(kind: Kind, learner: Learner | None, options: PflMoeOptions) -> Algo
     return replace(fedavg(learner, options), name=f"pfl-{kind}", personalize=personalize)
 
 
-def pfl_moe_objectives(kind: Kind, network: "Network", options: PflMoeOptions) -> tuple["Objective", ...]:
+def build_pfl_moe_objectives(
+    kind: PflMoeKind, network: "Network", options: PflMoeOptions
+) -> tuple["Objective", ...]:
     """Return FedAvg's, the split at the classifier, the gate's training (MF, MFE) and the mixture."""
     from edgefl.compiler import objective as of
     from edgefl.compiler.optimizer import adam
 
-    train, predict, _ = fedavg_objectives(network, options)
+    train, predict, _ = build_fedavg_objectives(network, options)
     shared = (
         train,
         predict,
-        of.features(network, of.PREDICT_BATCH),
-        of.train_head(network, options.adapt_batch_size, options.adapt_optimizer()),
+        of.extract_features(network, of.PREDICT_BATCH),
+        of.train_head(network, options.adapt_batch_size, options.make_adapt_optimizer()),
         of.predict_head(network, of.PREDICT_BATCH),
     )
     if kind == "fb":
-        return (*shared, _mixture(network, None))
+        return (*shared, _build_mixture_prediction(network, None))
     shape = network.features_shape if kind == "mfe" else network.input_shape
     width = math.prod(shape)
     gate = (TensorSpec("gate/kernel", (width, 1)), TensorSpec("gate/bias", (1,)))
@@ -139,55 +146,64 @@ def pfl_moe_objectives(kind: Kind, network: "Network", options: PflMoeOptions) -
         TensorSpec("logits", (of.GATE_BATCH, 2, network.num_classes)),
     )
 
-    def loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
+    def compute_loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
         logits = data["logits"]
-        mixed = _mix(_gate(weights, data["gate_input"]), logits[:, 0], logits[:, 1])
+        mixed = _mix_logits(_apply_gate(weights, data["gate_input"]), logits[:, 0], logits[:, 1])
         return of.cross_entropy(mixed, data["y"]), {}
 
     optimizer = adam(options.gate_learning_rate)
     train_gate = of.Objective(
-        "train_gate", "train", of.GATE_BATCH, data, gate, optimizer=optimizer, loss_per_sample=loss
+        "train_gate", "train", of.GATE_BATCH, data, gate, optimizer=optimizer, loss_per_sample=compute_loss
     )
-    return (*shared, train_gate, _mixture(network, kind, gate))
+    return (*shared, train_gate, _build_mixture_prediction(network, kind, gate))
 
 
-def _gate(weights: Tensors, inputs: Tensor) -> Tensor:
+def _apply_gate(weights: Tensors, inputs: Tensor) -> Tensor:
     import tensorflow as tf
 
     return tf.sigmoid(tf.matmul(inputs, weights["gate/kernel"]) + weights["gate/bias"])
 
 
-def _mix(g: Tensor, first: Tensor, second: Tensor) -> Tensor:
+def _mix_logits(g: Tensor, first: Tensor, second: Tensor) -> Tensor:
     return g * first + (1.0 - g) * second
 
 
-def _mixture(network: "Network", kind: Kind | None, gate: tuple[TensorSpec, ...] = ()) -> "Objective":
+def _build_mixture_prediction(
+    network: "Network", kind: PflMoeKind | None, gate: tuple[TensorSpec, ...] = ()
+) -> "Objective":
     """Return predict_mixture: one trunk, the local head (FB), or both heads under the gate."""
     from edgefl.compiler import objective as of
 
     trunk = network.select(network.trunk_names)
     head = network.select(network.head_names)
     prefixes = ("local",) if kind is None else ("global", "local")
-    heads = tuple(spec for prefix in prefixes for spec in specs_with_prefix(prefix, head))
+    heads = tuple(spec for prefix in prefixes for spec in prefix_specs(prefix, head))
 
-    def out(weights: Tensors, data: Tensors) -> Tensor:
+    def predict_logits(weights: Tensors, data: Tensors) -> Tensor:
         import tensorflow as tf
 
-        features = network.trunk(weights, data["x"])
-        logits = [network.head(without_prefix(prefix, weights), features) for prefix in prefixes]
+        features = network.apply_trunk(weights, data["x"])
+        logits = [network.apply_head(strip_prefix(prefix, weights), features) for prefix in prefixes]
         if kind is None:
             return logits[0]
         seen = features if kind == "mfe" else tf.reshape(data["x"], (data["x"].shape[0], -1))
-        return _mix(_gate(weights, seen), *logits)
+        return _mix_logits(_apply_gate(weights, seen), *logits)
 
-    data = (of.samples(network, of.PREDICT_BATCH),)
+    data = (of.make_input_spec(network, of.PREDICT_BATCH),)
     return of.Objective(
-        "predict_mixture", "predict", of.PREDICT_BATCH, data, frozen=(*trunk, *heads, *gate), out=out
+        "predict_mixture",
+        "predict",
+        of.PREDICT_BATCH,
+        data,
+        frozen=(*trunk, *heads, *gate),
+        out=predict_logits,
     )
 
 
 _SOURCE = "Guo et al., PFL-MoE, arXiv:2012.15589"
 ENTRIES = {
-    f"pfl-{kind}": Entry(PflMoeOptions, partial(pfl_moe, kind), partial(pfl_moe_objectives, kind), _SOURCE)
+    f"pfl-{kind}": Entry(
+        PflMoeOptions, partial(pfl_moe, kind), partial(build_pfl_moe_objectives, kind), _SOURCE
+    )
     for kind in ("fb", "mf", "mfe")
 }

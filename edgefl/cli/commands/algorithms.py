@@ -6,17 +6,17 @@ from typing import Any
 import click
 
 from edgefl.algorithms.entry import Entry
-from edgefl.algorithms.registry import REGISTRY, entry
-from edgefl.cli.completion import algorithm_names, known
-from edgefl.config.template import key_docs
+from edgefl.algorithms.registry import REGISTRY, find_entry
+from edgefl.cli.completion import complete_names, list_algorithm_names
+from edgefl.config.template import read_key_docs
 
-BASE = "fedavg"
+BASE_ALGORITHM = "fedavg"
 """The algorithm whose options are listed once, not with each algorithm that inherits them."""
-WIDTH = 100
+OPTION_TEXT_WIDTH = 100
 
 
 @click.command(short_help="Algorithms, their sources and options.")
-@click.argument("name", required=False, shell_complete=known(algorithm_names))
+@click.argument("name", required=False, shell_complete=complete_names(list_algorithm_names))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def algorithms(name: str | None, as_json: bool) -> None:
     """List the algorithms: name, source, and options with their defaults, as `[algorithm]` of a configuration
@@ -27,33 +27,42 @@ def algorithms(name: str | None, as_json: bool) -> None:
       edgefl algorithms
       edgefl algorithms fedprox
     """
-    entries = REGISTRY if name is None else {name: entry(name)}
+    entries = REGISTRY if name is None else {name: find_entry(name)}
     if as_json:
-        click.echo(json.dumps({each: _record(found) for each, found in entries.items()}))
+        click.echo(json.dumps({entry_name: _record(algorithm) for entry_name, algorithm in entries.items()}))
         return
-    for each, found in entries.items():
-        click.echo(
-            f"{each}\n  {found.source}\n{_listed(each, found) if name is None else _explained(found)}\n"
-        )
+    for entry_name, algorithm in entries.items():
+        text = _summarize(entry_name, algorithm) if name is None else _explain(algorithm)
+        click.echo(f"{entry_name}\n  {algorithm.source}\n{text}\n")
 
 
-def _record(found: Entry) -> dict[str, Any]:
-    return {"source": found.source, "options": found.defaults, "explained": key_docs(found.options)}
+def _record(algorithm: Entry) -> dict[str, Any]:
+    return {
+        "source": algorithm.source,
+        "options": algorithm.defaults,
+        "explained": read_key_docs(algorithm.options),
+    }
 
 
-def _listed(name: str, found: Entry) -> str:
-    base = REGISTRY[BASE]
-    inherits = name != BASE and issubclass(found.options, base.options)
+def _summarize(name: str, algorithm: Entry) -> str:
+    base = REGISTRY[BASE_ALGORITHM]
+    inherits = name != BASE_ALGORITHM and issubclass(algorithm.options, base.options)
     inherited = base.defaults.keys() if inherits else ()
-    options = [f"{key}={json.dumps(value)}" for key, value in found.defaults.items() if key not in inherited]
+    options = [
+        f"{key}={json.dumps(value)}" for key, value in algorithm.defaults.items() if key not in inherited
+    ]
     return click.wrap_text(
-        ", ".join([*([f"those of {BASE}"] if inherits else []), *options]), WIDTH, "  ", "  "
+        ", ".join([*([f"those of {BASE_ALGORITHM}"] if inherits else []), *options]),
+        OPTION_TEXT_WIDTH,
+        "  ",
+        "  ",
     )
 
 
-def _explained(found: Entry) -> str:
-    docs = key_docs(found.options)
+def _explain(algorithm: Entry) -> str:
+    docs = read_key_docs(algorithm.options)
     return "\n".join(
-        f"\n  {key} = {json.dumps(value)}\n" + click.wrap_text(docs.get(key, ""), WIDTH, "    ", "    ")
-        for key, value in found.defaults.items()
+        f"\n  {key} = {json.dumps(value)}\n"
+        + click.wrap_text(docs.get(key, ""), OPTION_TEXT_WIDTH, "    ", "    ")
+        for key, value in algorithm.defaults.items()
     )

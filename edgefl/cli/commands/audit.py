@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from edgefl.audit.scenarios import Finding, Setting, audit_labels, guess
+from edgefl.audit.scenarios import AuditFinding, Setting, audit_labels, guess
 from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig, load_config
-from edgefl.report.drawing import form_of
-from edgefl.system.progress import Telling
+from edgefl.report.drawing import parse_image_format
+from edgefl.system.progress import Progress
 
-DEFAULT = FederationConfig(
+DEFAULT_AUDIT_CONFIG = FederationConfig(
     name="audit",
     rounds=10,
     algorithm="fedavg",
@@ -82,45 +82,49 @@ def labels(
       edgefl audit labels --rounds 5 --noise 0.03 --out labels.png
     """
     from edgefl.learner.litert import LiteRTLearner
-    from edgefl.runs.pipeline import build_apart, reading
+    from edgefl.runs.pipeline import build_plan_in_subprocess, open_dataset_with_progress
 
     if out is not None:
-        form_of(out)
-    config = DEFAULT if config_file is None else load_config(config_file)
+        parse_image_format(out)
+    config = DEFAULT_AUDIT_CONFIG if config_file is None else load_config(config_file)
     config = replace(config, seed=config.seed if seed is None else seed, rounds=rounds or config.rounds)
-    with Telling() as tell, reading(config, tell) as shared:
-        tell.doing(f"compiling {config.model.name} for {config.algorithm}; TensorFlow takes some seconds")
-        plan, initial = build_apart(config)
+    with Progress() as progress, open_dataset_with_progress(config, progress) as shared:
+        progress.update(
+            f"compiling {config.model.name} for {config.algorithm}; TensorFlow takes some seconds"
+        )
+        plan, initial = build_plan_in_subprocess(config)
         setting = Setting(plan, initial, shared.shards, config, LiteRTLearner(plan))
         baseline = guess(setting)
-        findings = audit_labels(setting, noises, accuracy=rounds != 0, progress=tell.doing)
+        findings = audit_labels(setting, noises, accuracy=rounds != 0, show_scenario=progress.update)
     if out is not None:
         from edgefl.audit.plot import plot_labels
 
         plot_labels(findings, out)
         click.echo(f"picture  {out}", err=True)
     if as_json:
-        click.echo(json.dumps(report(config, findings, baseline), allow_nan=False))
+        click.echo(json.dumps(to_json_report(config, findings, baseline), allow_nan=False))
         return
-    click.echo(table(config, findings, baseline, rounds != 0))
+    click.echo(format_audit(config, findings, baseline, rounds != 0))
 
 
-def report(config: FederationConfig, findings: Sequence[Finding], baseline: Finding) -> dict[str, Any]:
+def to_json_report(
+    config: FederationConfig, findings: Sequence[AuditFinding], baseline: AuditFinding
+) -> dict[str, Any]:
     """Return what --json prints: figures that are no numbers are None."""
     rows = [
         {
             "name": finding.scenario.name,
             "options": dict(finding.scenario.options),
             "distance": finding.distance,
-            "correlation": _number(finding.correlation),
-            "accuracy": _number(finding.accuracy),
+            "correlation": _to_json_number(finding.correlation),
+            "accuracy": _to_json_number(finding.accuracy),
             "clients": {
                 client_id: {
                     "true": leak.truth.tolist(),
                     "read": leak.reading.shares.tolist(),
                     "source": leak.reading.source,
                     "distance": leak.distance,
-                    "correlation": _number(leak.correlation),
+                    "correlation": _to_json_number(leak.correlation),
                 }
                 for client_id, leak in finding.clients.items()
             },
@@ -136,15 +140,18 @@ def report(config: FederationConfig, findings: Sequence[Finding], baseline: Find
     }
 
 
-def table(config: FederationConfig, findings: Sequence[Finding], baseline: Finding, played: bool) -> str:
+def format_audit(
+    config: FederationConfig, findings: Sequence[AuditFinding], baseline: AuditFinding, has_accuracy: bool
+) -> str:
     """Return the report for a person: one line a scenario."""
     width = max(len(finding.scenario.name) for finding in (*findings, baseline))
     lines = [f"{'':{width}}  {'read from':>9}  {'distance':>8}  {'correlation':>11}  {'accuracy':>8}"]
     for finding in (*findings, baseline):
         sources = {leak.reading.source for leak in finding.clients.values()}
         figures = (
-            f"{'/'.join(sorted(sources)):>9}  {finding.distance:8.3f}  {_shown(finding.correlation, 11)}  "
-            f"{_shown(finding.accuracy, 8)}"
+            f"{'/'.join(sorted(sources)):>9}  {finding.distance:8.3f}  "
+            f"{_format_figure(finding.correlation, 11)}  "
+            f"{_format_figure(finding.accuracy, 8)}"
         )
         lines.append(f"{finding.scenario.name:{width}}  {figures}")
     count = len(baseline.clients)
@@ -157,16 +164,16 @@ def table(config: FederationConfig, findings: Sequence[Finding], baseline: Findi
             "Noise is drawn from the federation's seed; it hides nothing from an aggregator that knows the "
             "seed."
         )
-    if played:
+    if has_accuracy:
         lines.append(
             f"Accuracy of the mixtures on the clients' own held-out samples after {config.rounds} rounds."
         )
     return "\n".join(lines)
 
 
-def _number(value: float) -> float | None:
+def _to_json_number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _shown(value: float, width: int) -> str:
+def _format_figure(value: float, width: int) -> str:
     return f"{value:{width}.3f}" if math.isfinite(value) else f"{'-':>{width}}"

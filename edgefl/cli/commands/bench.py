@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from edgefl.bench.device import MODELS, run_device_bench
-from edgefl.bench.device import render as render_device
-from edgefl.bench.wire import CODECS, run_wire_bench
-from edgefl.bench.wire import render as render_wire
+from edgefl.bench.device import BENCH_MODELS, run_device_bench
+from edgefl.bench.device import render_device_bench as render_device
+from edgefl.bench.wire import BENCH_CODECS, run_wire_bench
+from edgefl.bench.wire import render_wire_bench as render_wire
 from edgefl.system.files import write_atomic
-from edgefl.system.progress import Telling
+from edgefl.system.progress import Progress
 from edgefl.wire.codecs import check_codec
 
 
@@ -47,7 +47,7 @@ def print_result(
     "--model",
     "models",
     multiple=True,
-    type=click.Choice(list(MODELS)),
+    type=click.Choice(list(BENCH_MODELS)),
     help="Measure this only (may be given again).",
 )
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
@@ -59,8 +59,8 @@ def device(repeats: int, models: tuple[str, ...], out: Path | None, as_json: boo
     Example:
       edgefl bench device --repeats 3
     """
-    with Telling() as tell:
-        result = run_device_bench(models or tuple(MODELS), repeats, tell)
+    with Progress() as progress:
+        result = run_device_bench(models or tuple(BENCH_MODELS), repeats, progress)
     print_result(result, render_device, out, as_json)
 
 
@@ -69,7 +69,7 @@ def device(repeats: int, models: tuple[str, ...], out: Path | None, as_json: boo
     "--codec",
     "codecs",
     multiple=True,
-    help=f"Measure this beside fp32 (may be given again)  [default: {', '.join(CODECS[1:])}]",
+    help=f"Measure this beside fp32 (may be given again)  [default: {', '.join(BENCH_CODECS[1:])}]",
 )
 @click.option("--rounds", type=click.IntRange(1), default=60, show_default=True, help="Rounds of each run.")
 @click.option(
@@ -106,7 +106,9 @@ def wire(
     Example:
       edgefl bench wire --codec int8 --rounds 60 --seeds 3
     """
-    wanted = tuple(check_codec(codec) for codec in codecs) or CODECS
-    with Telling() as tell:
-        result = run_wire_bench(wanted, rounds, seeds, out, processes or os.cpu_count() or 1, data, tell)
+    checked_codecs = tuple(check_codec(codec) for codec in codecs) or BENCH_CODECS
+    with Progress() as progress:
+        result = run_wire_bench(
+            checked_codecs, rounds, seeds, out, processes or os.cpu_count() or 1, data, progress
+        )
     print_result(result, render_wire, out / "wire.json", as_json)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from edgefl.monitor.connection import broker_options, open_link
+from edgefl.monitor.connection import add_broker_options, open_link
 
 
 @click.command(short_help="A federation, live in a browser.")
-@broker_options("the one that runs, or the first that turns up")
+@add_broker_options("the one that runs, or the first that turns up")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -34,22 +34,22 @@ def dashboard(broker: str, enrol: Path | None, federation: str, port: int, host:
     Example:
       edgefl dashboard --broker mqtt://192.168.1.10:1883 --port 8080
     """
-    from edgefl.dashboard.follow import Follower, the_only
-    from edgefl.dashboard.latest import Latest
-    from edgefl.dashboard.server import Server, is_loopback
-    from edgefl.system.signals import Stopped, stoppable
+    from edgefl.dashboard.follower import Follower, find_only_federation
+    from edgefl.dashboard.latest_snapshot import LatestSnapshot
+    from edgefl.dashboard.server import DashboardServer, is_loopback
+    from edgefl.system.signals import Stopped, raise_on_signal
     from edgefl.wire.topics import check_federation
 
     if federation:
         check_federation(federation)
-    latest = Latest()
-    with contextlib.suppress(Stopped), stoppable(), contextlib.ExitStack() as ends:
-        server = Server(latest, host, port)
+    latest = LatestSnapshot()
+    with contextlib.suppress(Stopped), raise_on_signal(), contextlib.ExitStack() as ends:
+        server = DashboardServer(latest, host, port)
         ends.callback(server.server_close)
         # With a link of its own: one that rests between bursts may hear of the second too late
         if not federation:
-            with contextlib.closing(open_link(broker, enrol)) as asking:
-                federation = the_only(asking)
+            with contextlib.closing(open_link(broker, enrol)) as lookup_link:
+                federation = find_only_federation(lookup_link)
         link = open_link(broker, enrol, in_bursts=True)
         ends.callback(link.close, 1.0)
         follower = Follower(link, federation, latest)
@@ -66,4 +66,4 @@ def dashboard(broker: str, enrol: Path | None, federation: str, port: int, host:
                 err=True,
             )
         while True:
-            follower.step()
+            follower.run_once()

@@ -9,26 +9,26 @@ import click
 
 from edgefl.demo.processes import Children
 from edgefl.demo.run import (
+    CLIENT_SAMPLES,
     DEFAULT_ROUNDS,
-    SCALES,
-    Settings,
-    collect,
+    DemoSettings,
+    collect_models,
     federate,
-    prepare,
-    table,
-    until_done,
+    filter_until_done,
+    format_client_table,
+    prepare_directory,
     write_shards,
 )
 from edgefl.storage.demo_directory import DemoFiles
 from edgefl.storage.device_directory import DeviceFiles
-from edgefl.system.progress import Telling
-from edgefl.system.signals import Stopped, stoppable
+from edgefl.system.progress import Progress
+from edgefl.system.signals import Stopped, raise_on_signal
 
 
 @click.command(short_help="A whole federation on this machine.")
 @click.option(
     "--dataset",
-    type=click.Choice(list(SCALES)),
+    type=click.Choice(list(CLIENT_SAMPLES)),
     default="digits",
     show_default=True,
     help="What is shared out.",
@@ -79,20 +79,24 @@ def demo(
         if importlib.util.find_spec(module) is None:
             raise ModuleNotFoundError(f"No module named {module!r}", name=module)
     out = out or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
-    settings = Settings(dataset, clients, rounds, seed, broker, port, out)
-    prepare(out)
+    settings = DemoSettings(dataset, clients, rounds, seed, broker, port, out)
+    prepare_directory(out)
     files = DemoFiles(out)
     started = time.monotonic()
     try:
-        with Telling() as tell, stoppable(), Children(files.logs, until_done(tell)) as children:
-            tell.doing(f"sharing {dataset} out to {clients} clients")
+        with (
+            Progress() as progress,
+            raise_on_signal(),
+            Children(files.logs, filter_until_done(progress)) as children,
+        ):
+            progress.update(f"sharing {dataset} out to {clients} clients")
             write_shards(settings)
-            tell.at("")
+            progress.update_live("")
             result = federate(settings, children)
     except Stopped:
         click.echo(f"stopped; the processes of the demo have ended, what they wrote is in {out}", err=True)
         raise click.Abort from None
-    summary = collect(settings, result, time.monotonic() - started)
+    summary = collect_models(settings, result, time.monotonic() - started)
     if as_json:
         click.echo(json.dumps(summary))
         return
@@ -100,7 +104,7 @@ def demo(
         f"\n{dataset}, {clients} clients, {settings.rounds} rounds, {summary['seconds']:.0f} s, broker "
         f"{summary['broker']}\n"
     )
-    click.echo(table(summary["clients"]))
+    click.echo(format_client_table(summary["clients"]))
     click.echo(f"\n{summary['verdict']['sentence']}")
     click.echo(
         f"\nsummary  {files.summary}\nmodels   {files.clients}/*/{DeviceFiles(out).model.name}\n"

@@ -13,12 +13,12 @@ from edgefl.doctor.broker_checks import check_broker
 from edgefl.doctor.check_result import CheckResult
 from edgefl.doctor.host_checks import check_board, check_clock, check_disk, check_enrolment, check_software
 from edgefl.security.enrolment import Enrolment, load_enrolment
-from edgefl.system.progress import Telling
+from edgefl.system.progress import Progress
 from edgefl.wire.topics import check_federation
 from edgefl.wire.url import parse_urls
 
-COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
-MARKS = {"ok": "ok   ", "warn": "warn ", "fail": "FAIL "}
+LEVEL_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+LEVEL_MARKS = {"ok": "ok   ", "warn": "warn ", "fail": "FAIL "}
 
 
 @click.command(short_help="What is wrong, and the remedy.")
@@ -52,29 +52,29 @@ def doctor(broker: str | None, enrol: Path | None, federation: str, state: Path,
     url = broker or (enrolment.broker if enrolment else None)
     if url:
         parse_urls(url)
-    findings = []
-    checks = _findings(url, enrolment, federation, state)
-    while finding := _next(checks):
-        findings.append(finding)
+    results = []
+    checks = _run_checks(url, enrolment, federation, state)
+    while result := _run_next(checks):
+        results.append(result)
         if not as_json:
-            mark = click.style(MARKS[finding.level], COLOURS[finding.level])
+            mark = click.style(LEVEL_MARKS[result.level], LEVEL_COLOURS[result.level])
             click.echo(
-                f"{mark} {finding.check:10} {finding.found}"
-                + (f"\n{'':17}{finding.remedy}" if finding.remedy else "")
+                f"{mark} {result.check:10} {result.found}"
+                + (f"\n{'':17}{result.remedy}" if result.remedy else "")
             )
     if as_json:
-        click.echo(json.dumps({"findings": [asdict(finding) for finding in findings]}))
-    if any(finding.level == "fail" for finding in findings):
+        click.echo(json.dumps({"findings": [asdict(result) for result in results]}))
+    if any(result.level == "fail" for result in results):
         sys.exit(1)
 
 
-def _next(checks: Iterator[CheckResult]) -> CheckResult | None:
-    with Telling() as tell:  # for one check at a time: the finding itself goes to stdout
-        tell.at("checking")
+def _run_next(checks: Iterator[CheckResult]) -> CheckResult | None:
+    with Progress() as progress:  # for one check at a time: the finding itself goes to stdout
+        progress.update_live("checking")
         return next(checks, None)
 
 
-def _findings(
+def _run_checks(
     url: str | None, enrolment: Enrolment | None, federation: str, state: Path
 ) -> Iterator[CheckResult]:
     yield from check_software()

@@ -8,30 +8,40 @@ from textwrap import indent
 import click
 
 from edgefl.algorithms.recommendation import USUAL_ALGORITHM, recommend
-from edgefl.cli.completion import algorithm_names, dataset_names, known, model_names
-from edgefl.config import DEFAULT_BROKER, DataConfig, FederationConfig, ModelConfig, PartitionConfig, as_shape
-from edgefl.config.template import commented
+from edgefl.cli.completion import complete_names, list_algorithm_names, list_dataset_names, list_model_names
+from edgefl.config import (
+    DEFAULT_BROKER,
+    DataConfig,
+    FederationConfig,
+    ModelConfig,
+    PartitionConfig,
+    parse_shape,
+)
+from edgefl.config.template import render_commented_toml
 from edgefl.errors import ConfigError
-from edgefl.init.questions import Questions, as_count, as_name, place, plain_name
-from edgefl.init.task import Task, check_task, find_task, model_for
-from edgefl.report.samples_text import short_text
+from edgefl.init.questions import Questions, as_count, as_name, choose_config_path, to_federation_name
+from edgefl.init.task import LearningTask, check_task, choose_model, find_task
+from edgefl.report.samples_text import format_short_inspection
 from edgefl.system.files import write_atomic
-from edgefl.system.progress import Telling
+from edgefl.system.progress import Progress
 
-COUNTS = ("", "One question", "Two questions", "Three questions", "Four questions")
+QUESTION_COUNTS = ("", "One question", "Two questions", "Three questions", "Four questions")
 
 
-def next_commands(path: Path, config: FederationConfig, task: Task) -> list[str]:
+def list_next_commands(path: Path, config: FederationConfig, task: LearningTask) -> list[str]:
     """Return the commands that run the federation, in order."""
-    where = "" if path == Path("federation.toml") else f" --config {shlex.quote(str(path))}"
+    config_option = "" if path == Path("federation.toml") else f" --config {shlex.quote(str(path))}"
     broker = "" if config.broker == DEFAULT_BROKER else f" --broker {shlex.quote(config.broker)}"
-    own = task.own or ("pi-1.npz",)
-    data = [*own, *(f"pi-{i}.npz" for i in range(len(own) + 1, min(config.min_clients, 4) + 1))]
-    devices = [
-        f"edgefl device start{broker} --id pi-{i} --data {shlex.quote(each)}"
-        for i, each in enumerate(data, 1)
+    device_data = task.device_data or ("pi-1.npz",)
+    data = [
+        *device_data,
+        *(f"pi-{i}.npz" for i in range(len(device_data) + 1, min(config.min_clients, 4) + 1)),
     ]
-    return [*([] if broker else ["edgefl broker start"]), f"edgefl aggregator start{where}", *devices]
+    devices = [
+        f"edgefl device start{broker} --id pi-{i} --data {shlex.quote(source)}"
+        for i, source in enumerate(data, 1)
+    ]
+    return [*([] if broker else ["edgefl broker start"]), f"edgefl aggregator start{config_option}", *devices]
 
 
 @click.command(short_help="Four questions, one federation.toml.")
@@ -43,14 +53,14 @@ def next_commands(path: Path, config: FederationConfig, task: Task) -> list[str]
 @click.option(
     "--data",
     multiple=True,
-    shell_complete=known(dataset_names, or_file=True),
+    shell_complete=complete_names(list_dataset_names, or_file=True),
     help="Question 2: a device's data, as `edgefl device start --data` takes them, or a name of `edgefl "
     "datasets`. Devices often know different classes: say it once for each that is at hand, and the "
     "classes of all are counted.",
 )
 @click.option(
     "--algorithm",
-    shell_complete=known(algorithm_names),
+    shell_complete=complete_names(list_algorithm_names),
     help="Question 3: a name of `edgefl algorithms`.  [default: one that fits the data]",
 )
 @click.option(
@@ -60,7 +70,7 @@ def next_commands(path: Path, config: FederationConfig, task: Task) -> list[str]
 )
 @click.option(
     "--model",
-    shell_complete=known(model_names, or_file=True),
+    shell_complete=complete_names(list_model_names, or_file=True),
     help="A name of `edgefl models`, a .keras file or module:function  [default: one that fits the data]",
 )
 @click.option(
@@ -101,55 +111,55 @@ def init(
       edgefl init kitchen
       edgefl init --yes --name kitchen --data pi-1.npz --data pi-2.npz --clients 2
     """
-    from edgefl.algorithms.registry import entry
+    from edgefl.algorithms.registry import find_entry
     from edgefl.server.config_check import check_config
     from edgefl.wire.url import parse_urls
 
-    def known_algorithm(name: str) -> str:
-        entry(name)
+    def read_algorithm(name: str) -> str:
+        find_entry(name)
         return name
 
-    path = place(target)
+    path = choose_config_path(target)
     parse_urls(broker)
     total = [name, data or input_shape or None, algorithm, clients].count(None) if not yes else 0
     questions = Questions(not yes, total)
     if questions.total:
-        click.echo(f"{COUNTS[total]} for {path}; Enter takes what is in brackets.\n", err=True)
-    default = plain_name(
+        click.echo(f"{QUESTION_COUNTS[total]} for {path}; Enter takes what is in brackets.\n", err=True)
+    default = to_federation_name(
         (path.parent if path.name == "federation.toml" else path.with_suffix("")).resolve().name
     )
-    named = questions.answer(name, "Name of the federation", default, "--name", as_name)
-    task, table = _learned(
+    federation_name = questions.answer(name, "Name of the federation", default, "--name", as_name)
+    task, table = _ask_for_task(
         questions, data, model, input_shape, num_classes, {"window": window, "label": label}
     )
     recommended = USUAL_ALGORITHM
     if algorithm is None and task.inspection is not None:
-        found = recommend([dict(device.class_counts) for device in task.inspection.devices])
-        recommended = found.algorithm
-        click.echo(f"    {found.algorithm} is recommended: {found.reason}", err=True)
-        if found.caution:
-            click.echo(f"    {found.caution}", err=True)
+        recommendation = recommend([dict(device.class_counts) for device in task.inspection.devices])
+        recommended = recommendation.algorithm
+        click.echo(f"    {recommendation.algorithm} is recommended: {recommendation.reason}", err=True)
+        if recommendation.caution:
+            click.echo(f"    {recommendation.caution}", err=True)
     chosen_algorithm = questions.answer(
         algorithm,
         "Algorithm, a name of `edgefl algorithms`",
         recommended,
         "--algorithm",
-        known_algorithm,
+        read_algorithm,
     )
-    together = bool(task.dataset) and len(task.own) > 1
-    most = str(max(2, len(task.own)))
+    is_grouped = bool(task.dataset) and len(task.device_data) > 1
+    default_count = str(max(2, len(task.device_data)))
     count = questions.answer(
-        clients, "Devices that must be online before the first round", most, "--clients", as_count
+        clients, "Devices that must be online before the first round", default_count, "--clients", as_count
     )
     config = FederationConfig(
-        name=named,
+        name=federation_name,
         rounds=rounds,
         min_clients=count,
         algorithm=chosen_algorithm,
         broker=broker,
         model=table,
         data=DataConfig(task.dataset or "digits"),
-        partition=PartitionConfig("group", len(task.own)) if together else PartitionConfig(),
+        partition=PartitionConfig("group", len(task.device_data)) if is_grouped else PartitionConfig(),
     )
     for warning in check_config(config):
         click.echo(f"warning: {warning}", err=True)
@@ -159,19 +169,22 @@ def init(
         "algorithm": {"name"},
         "broker": {"url"},
         "data": {"name"} if task.dataset else set(),
-        "partition": {"name", "num_clients"} if together else set(),
+        "partition": {"name", "num_clients"} if is_grouped else set(),
     }
-    write_atomic(path, commented(config, chosen, {"algorithm": entry(config.algorithm).options}).encode())
-    commands = next_commands(path, config, task)
+    write_atomic(
+        path,
+        render_commented_toml(config, chosen, {"algorithm": find_entry(config.algorithm).options}).encode(),
+    )
+    commands = list_next_commands(path, config, task)
     if as_json:
-        told = {
-            "name": named,
+        answers = {
+            "name": federation_name,
             "algorithm": config.algorithm,
             "model": table.name,
             "input_shape": list(table.input_shape),
         }
         counts = {"num_classes": table.num_classes, "rounds": rounds, "min_clients": count}
-        click.echo(json.dumps({"path": str(path), **told, **counts, "next": commands}))
+        click.echo(json.dumps({"path": str(path), **answers, **counts, "next": commands}))
         return
     click.echo(
         f"wrote {path}: {table.name} by {config.algorithm}, {rounds} rounds\n\nnext, each in a terminal of "
@@ -179,41 +192,41 @@ def init(
     )
     click.echo("".join(f"  {line}\n" for line in commands), nl=False)
     if task.dataset:
-        if together:
-            what = f"all {len(task.own)} devices"
+        if is_grouped:
+            what = f"all {len(task.device_data)} devices"
         else:
             what = (
-                f"the data of {task.own[0]} dealt to {config.partition.num_clients} invented clients"
-                if task.own
+                f"the data of {task.device_data[0]} dealt to {config.partition.num_clients} invented clients"
+                if task.device_data
                 else "all of it"
             )
         click.echo(f"or {what} here, simulated:\n  edgefl simulate {shlex.quote(str(path))}")
 
 
-def _learned(
+def _ask_for_task(
     questions: Questions,
     data: tuple[str, ...],
     model: str | None,
     input_shape: str | None,
     num_classes: int | None,
     csv: dict[str, object],
-) -> tuple[Task, ModelConfig]:
-    def read(text: str) -> tuple[Task, ModelConfig]:
-        with Telling() as tell:
-            tell.at(f"reading {', '.join(data) or text}")
-            shape = None if input_shape is None else as_shape(input_shape)
+) -> tuple[LearningTask, ModelConfig]:
+    def read(text: str) -> tuple[LearningTask, ModelConfig]:
+        with Progress() as progress:
+            progress.update_live(f"reading {', '.join(data) or text}")
+            shape = None if input_shape is None else parse_shape(input_shape)
             task = find_task(data or (text.strip(),), num_classes, shape, **csv)
-        click.echo(f"    {task.said}", err=True)
+        click.echo(f"    {task.description}", err=True)
         if task.inspection is not None:
-            click.echo(indent(short_text(task.inspection), "    "), err=True)
-        return task, check_task(task, model or model_for(task.input_shape))
+            click.echo(indent(format_short_inspection(task.inspection), "    "), err=True)
+        return task, check_task(task, model or choose_model(task.input_shape))
 
     if input_shape is not None and not data:
         if num_classes is None:
             raise ConfigError("--input-shape without --num-classes, expected both: they stand for the data")
-        task = Task(as_shape(input_shape), num_classes)
+        task = LearningTask(parse_shape(input_shape), num_classes)
         return questions.answer(
-            "", "", "", "--data", lambda _: (task, check_task(task, model or model_for(task.input_shape)))
+            "", "", "", "--data", lambda _: (task, check_task(task, model or choose_model(task.input_shape)))
         )
     question = "Data of one device (.npz, folder, CSV, module:function), or a name of `edgefl datasets`"
     return questions.answer(data[0] if data else None, question, "digits", "--data", read)

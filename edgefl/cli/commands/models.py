@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from edgefl.models import list_models
-from edgefl.models.options import defaults
+from edgefl.models.options import read_model_defaults
 
 
 @click.command(epilog="Example: edgefl models --json")
@@ -16,13 +16,14 @@ def models(as_json: bool) -> None:
 
     A `.keras` file and `module:function` are taken in place of a name.
     """
-    found = {
-        name: {"source": source, "options": dict(defaults(name))} for name, source in list_models().items()
+    models_by_name = {
+        name: {"source": source, "options": dict(read_model_defaults(name))}
+        for name, source in list_models().items()
     }
     click.echo(
-        json.dumps(found, indent=1)
+        json.dumps(models_by_name, indent=1)
         if as_json
-        else "\n".join(_describe(name, model) for name, model in found.items())
+        else "\n".join(_describe(name, model) for name, model in models_by_name.items())
     )
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import click
 
 from edgefl.errors import LinkError
-from edgefl.monitor.connection import broker_options, open_link
-from edgefl.system.signals import Stopped, stoppable
+from edgefl.monitor.connection import add_broker_options, open_link
+from edgefl.system.signals import Stopped, raise_on_signal
 from edgefl.transport.link import Message
 from edgefl.wire.topics import check_federation
 
@@ -34,7 +34,7 @@ def has_reader() -> bool:
 
 @click.command(short_help="Messages of a federation as lines.")
 @click.argument("topic", default="#")
-@broker_options("all")
+@add_broker_options("all")
 @click.option(
     "--count", type=click.IntRange(0), default=0, help="End after so many messages  [default: no limit]"
 )
@@ -58,25 +58,33 @@ def watch(
 
     Example: edgefl watch 'device/+/metrics' --json | jq .message.values.loss
     """
-    from edgefl.monitor.watch import decoded, json_line, text_line, topic_filter
+    from edgefl.monitor.message_lines import (
+        build_topic_filter,
+        decode_message,
+        format_json_line,
+        format_text_line,
+    )
 
     if federation:
         check_federation(federation)
-    wanted = topic_filter(topic, federation)
+    subscription = build_topic_filter(topic, federation)
     link = open_link(broker, enrol)
     shown = 0
     until = time.monotonic() + timeout_s
-    with stoppable():
+    with raise_on_signal():
         try:
-            link.subscribe(wanted)
+            link.subscribe(subscription)
             while (not count or shown < count) and (not timeout_s or time.monotonic() < until):
                 event = link.get(min(0.5, until - time.monotonic()) if timeout_s else 0.5)
                 if not isinstance(event, Message):
                     if not has_reader():
                         break
                     continue
-                found = decoded(event.topic, event.payload, event.oversize)
-                print((json_line if as_json else text_line)(found, time.time(), event.retained), flush=True)
+                message = decode_message(event.topic, event.payload, event.oversize)
+                print(
+                    (format_json_line if as_json else format_text_line)(message, time.time(), event.retained),
+                    flush=True,
+                )
                 shown += 1
         except BrokenPipeError:
             # `| head` has what it wanted; what is left in the buffer must not be written at exit
@@ -88,7 +96,7 @@ def watch(
 
 
 @click.command(short_help="A federation live in the terminal.")
-@broker_options("the only one on the broker")
+@add_broker_options("the only one on the broker")
 @click.option(
     "--once", is_flag=True, help="Print what is known as a table, and end; so it is without a terminal."
 )
@@ -122,12 +130,12 @@ def monitor(
     from edgefl.monitor.feed import Feed
 
     # Textual draws on stderr
-    live = not (once or as_json) and all(each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr))
+    live = not (once or as_json) and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     if live:
         from edgefl.monitor.terminal import Monitor  # says what to install before anything is connected
     # with a link of its own: one that rests between bursts may hear of a second federation too late
-    with contextlib.closing(open_link(broker, enrol)) as asking:
-        federation = choose_federation(asking, federation)
+    with contextlib.closing(open_link(broker, enrol)) as lookup_link:
+        federation = choose_federation(lookup_link, federation)
     link = open_link(broker, enrol, in_bursts=live)
     try:
         feed = Feed(link, federation)
@@ -135,7 +143,7 @@ def monitor(
             if problem := Monitor(feed.pump, feed.snapshot, lambda: link.is_connected).run():
                 raise LinkError(problem)
             return
-        with stoppable():
+        with raise_on_signal():
             feed.pump_for(wait_s)
         print_once(feed.snapshot(), as_json)
     except Stopped:
@@ -146,11 +154,11 @@ def monitor(
 
 def print_once(tree: Mapping[str, Any], as_json: bool) -> None:
     """Print a snapshot, as wide as the terminal or 120 columns."""
-    from edgefl.monitor.table import plain
+    from edgefl.monitor.table import format_snapshot
 
     if as_json:
         click.echo(json.dumps(tree, allow_nan=False))
         return
     width = shutil.get_terminal_size((120, 24)).columns
-    for line in plain(tree, width):
+    for line in format_snapshot(tree, width):
         click.echo(line.rstrip())

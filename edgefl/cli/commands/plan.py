@@ -9,14 +9,14 @@ from typing import Any
 import click
 from safetensors.numpy import save as save_tensors
 
-from edgefl.cli.completion import algorithm_names, known, model_names
-from edgefl.config import FederationConfig, ModelConfig, as_shape, load_config
+from edgefl.cli.completion import complete_names, list_algorithm_names, list_model_names
+from edgefl.config import FederationConfig, ModelConfig, load_config, parse_shape
 from edgefl.errors import ConfigError
 from edgefl.plan.spec import INITIAL_FILE, load_plan, save_plan
 from edgefl.server.config_check import check_config
 from edgefl.system.files import write_atomic
-from edgefl.system.progress import Telling
-from edgefl.system.stderr import quiet_stderr
+from edgefl.system.progress import Progress
+from edgefl.system.stderr import suppress_stderr
 
 
 @click.group()
@@ -38,12 +38,12 @@ def plan() -> None:
 )
 @click.option(
     "--model",
-    shell_complete=known(model_names, or_file=True),
+    shell_complete=complete_names(list_model_names, or_file=True),
     help="A model's name, a .keras file or module:function.  [default: lenet5]",
 )
 @click.option(
     "--algorithm",
-    shell_complete=known(algorithm_names),
+    shell_complete=complete_names(list_algorithm_names),
     help="The algorithm that the plan serves.  [default: fedavg]",
 )
 @click.option("--input-shape", help="One sample's shape.  [default: 28,28,1]")
@@ -72,31 +72,33 @@ def build(
     SimpleRNN. Those that do not (loops over time, grouped and transposed convolutions, exact GELU) are named
     by the error.
     """
-    given = {
+    model_options = {
         "name": model,
-        "input_shape": as_shape(input_shape) if input_shape is not None else None,
+        "input_shape": parse_shape(input_shape) if input_shape is not None else None,
         "num_classes": num_classes,
     }
     settings = load_config(config) if config else FederationConfig()
     changed: dict[str, Any] = {
         key: value for key, value in (("algorithm", algorithm), ("seed", seed)) if value is not None
     }
-    if config and (changed or any(value is not None for value in given.values())):
+    if config and (changed or any(value is not None for value in model_options.values())):
         raise ConfigError(
             f"{config} says model, algorithm and seed already; give either --config or the single options"
         )
-    chosen: Any = {key: value for key, value in given.items() if value is not None}
+    chosen: Any = {key: value for key, value in model_options.items() if value is not None}
     if chosen:
         changed["model"] = ModelConfig(**chosen)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    wanted = replace(settings, **changed)
-    for warning in check_config(wanted):
+    resolved = replace(settings, **changed)
+    for warning in check_config(resolved):
         click.echo(f"warning: {warning}", err=True)
-    with Telling() as tell, quiet_stderr():
-        tell.doing(f"compiling {wanted.model.name} for {wanted.algorithm}; TensorFlow takes some seconds")
+    with Progress() as progress, suppress_stderr():
+        progress.update(
+            f"compiling {resolved.model.name} for {resolved.algorithm}; TensorFlow takes some seconds"
+        )
         from edgefl.algorithms.plans import build_plan
 
-        built, weights = build_plan(wanted)
+        built, weights = build_plan(resolved)
     save_plan(built, output)
     write_atomic(output / INITIAL_FILE, bytes(save_tensors(dict(weights))))
     _report(output, as_json)

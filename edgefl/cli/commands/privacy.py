@@ -59,7 +59,7 @@ def plan(
     """
     from edgefl.config import FederationConfig, PrivacyConfig
     from edgefl.privacy import accountant
-    from edgefl.privacy.mechanism import expected_cohort, sampling_rate
+    from edgefl.privacy.mechanism import compute_sampling_rate, count_expected_cohort
 
     if (epsilon is None) == (noise_multiplier is None):
         raise ConfigError(
@@ -70,21 +70,23 @@ def plan(
     )
     if noise_multiplier is None:
         assert epsilon is not None
-        noise_multiplier = accountant.noise_multiplier_for(sampling_rate(probe), rounds, epsilon, delta)
+        noise_multiplier = accountant.find_noise_multiplier(
+            compute_sampling_rate(probe), rounds, epsilon, delta
+        )
     config = FederationConfig(
         clients_per_round=per_round,
         rounds=rounds,
         privacy=PrivacyConfig(1.0, noise_multiplier, clients, delta),
     )
-    found = accountant.spent(config, rounds)
+    budget = accountant.summarize_spending(config, rounds)
     # the noise on each weight of the mean, as a share of the norm that one client's update may have
-    found = {**found, "noise_on_mean": noise_multiplier / expected_cohort(config)}
-    del found["clip"]
+    budget = {**budget, "noise_on_mean": noise_multiplier / count_expected_cohort(config)}
+    del budget["clip"]
     if as_json:
-        click.echo(json.dumps(found))
+        click.echo(json.dumps(budget))
         return
     click.echo(f"noise_multiplier  {noise_multiplier:g}")
-    click.echo(f"on each weight of the mean: a standard deviation of {found['noise_on_mean']:.4g} clip\n")
+    click.echo(f"on each weight of the mean: a standard deviation of {budget['noise_on_mean']:.4g} clip\n")
     click.echo(f"round    epsilon (delta {delta:g})")
-    for number, value in found["epsilon_by_round"].items():
+    for number, value in budget["epsilon_by_round"].items():
         click.echo(f"{number:>5}    {value:.3f}")

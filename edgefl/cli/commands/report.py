@@ -8,15 +8,15 @@ from typing import Any
 import click
 
 from edgefl.errors import ConfigError
-from edgefl.report.chart import Chart, Part
-from edgefl.report.drawing import drawn, form_of, save
+from edgefl.report.chart import Chart, SectionPart
+from edgefl.report.drawing import draw_figure, parse_image_format, save_figure
 from edgefl.report.folder import Folder, read_folder
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.storage.run_directory import RunFiles
 from edgefl.system.files import write_errors, write_state
 from edgefl.verdict import as_dict
 
-REMEDY = "free some space, or give another -o"
+REPORT_REMEDY = "free some space, or give another -o"
 
 
 @click.command(short_help="A run as one HTML page, or a paper's figure of runs.")
@@ -52,14 +52,14 @@ def report(
     if listing:
         _list(as_json)
     elif name is not None:
-        _figure(name, folders, out, as_json)
+        _write_figure(name, folders, out, as_json)
     else:
-        _page(folders, out, as_json)
+        _write_page(folders, out, as_json)
 
 
-def _page(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
-    from edgefl.report.outcome import verdict_of
-    from edgefl.report.page import sections, to_html
+def _write_page(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
+    from edgefl.report.outcome import find_verdict
+    from edgefl.report.page import build_sections, to_html
 
     if len(folders) != 1:
         raise ConfigError(
@@ -68,15 +68,18 @@ def _page(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
         )
     folder = read_folder(folders[0])
     if as_json:
-        verdict = verdict_of(folder)
-        told = {each.name: [_told(part) for part in each.parts] for each in sections(folder)}
+        verdict = find_verdict(folder)
+        content = {
+            section.name: [_describe_part(part) for part in section.parts]
+            for section in build_sections(folder)
+        }
         click.echo(
             json.dumps(
                 {
                     "folder": str(folder.path),
                     "facts": dict(folder.facts),
                     "verdict": as_dict(verdict) if verdict else None,
-                    "sections": told,
+                    "sections": content,
                 },
                 allow_nan=False,
             )
@@ -85,42 +88,42 @@ def _page(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
             return
     path = out or RunFiles(folders[0]).report
     text = to_html(folder).encode()
-    write_state(path, text, remedy=REMEDY)
+    write_state(path, text, remedy=REPORT_REMEDY)
     click.echo(f"report   {path} ({len(text) / 1e3:,.0f} KB)", err=as_json)
 
 
-def _figure(name: str, paths: Sequence[Path], out: Path | None, as_json: bool) -> None:
-    from edgefl.report.figures import figure, make_figure
+def _write_figure(name: str, paths: Sequence[Path], out: Path | None, as_json: bool) -> None:
+    from edgefl.report.figures import find_figure, make_figure
 
-    wanted = figure(name)
+    paper_figure = find_figure(name)
     path = out or Path(f"{name}.svg")
-    form_of(path)
-    chart = make_figure(name, [folder for each in paths for folder in _runs_in(each, wanted.algorithms)])
+    parse_image_format(path)
+    chart = make_figure(
+        name, [folder for run_path in paths for folder in _read_runs(run_path, paper_figure.algorithms)]
+    )
     if as_json:
-        click.echo(json.dumps({"figure": name, **_told(chart)}, allow_nan=False))
+        click.echo(json.dumps({"figure": name, **_describe_part(chart)}, allow_nan=False))
         if out is None:
             return
-    with write_errors(path, REMEDY):
-        save(drawn(chart.draw, chart.width, chart.height), path)
+    with write_errors(path, REPORT_REMEDY):
+        save_figure(draw_figure(chart.draw, chart.width, chart.height), path)
     click.echo(f"{chart.title}: {chart.alt}\npicture  {path}", err=as_json)
 
 
-def _runs_in(path: Path, algorithms: Sequence[str]) -> list[Folder]:
+def _read_runs(path: Path, algorithms: Sequence[str]) -> list[Folder]:
     """Return the folder itself, or those in it that are runs of one of the algorithms."""
     inside = (
         sorted(child for child in path.iterdir() if RunFiles(child).note.exists()) if path.is_dir() else []
     )
     if not inside or RunFiles(path).note.exists() or AggregatorFiles(path).result.exists():
         return [read_folder(path)]
-    found = [
-        folder for folder in map(read_folder, inside) if not algorithms or folder.algorithm in algorithms
-    ]
-    if not found:
+    runs = [folder for folder in map(read_folder, inside) if not algorithms or folder.algorithm in algorithms]
+    if not runs:
         raise ConfigError(f"{path} holds no run of {' or '.join(algorithms)}; give the folder of such a run")
-    return found
+    return runs
 
 
-def _told(part: Part) -> dict[str, Any]:
+def _describe_part(part: SectionPart) -> dict[str, Any]:
     if not isinstance(part, Chart):
         return {"title": part.title, "missing": part.why}
     rows = [list(row) for row in part.table.rows]
@@ -135,18 +138,21 @@ def _told(part: Part) -> dict[str, Any]:
 
 
 def _list(as_json: bool) -> None:
-    from edgefl.report.figures import FIGURES
+    from edgefl.report.figures import PAPER_FIGURES
 
     if as_json:
         click.echo(
             json.dumps(
-                {name: {"paper": f.paper, "shows": f.shows, "needs": f.needs} for name, f in FIGURES.items()}
+                {
+                    name: {"paper": f.paper, "shows": f.shows, "needs": f.needs}
+                    for name, f in PAPER_FIGURES.items()
+                }
             )
         )
         return
     paper = ""
-    for name, each in FIGURES.items():
-        if each.paper != paper:
-            paper = each.paper
+    for name, figure in PAPER_FIGURES.items():
+        if figure.paper != paper:
+            paper = figure.paper
             click.echo(f"{paper}")
-        click.echo(f"  {name:<12} {each.shows}\n{'':15}needs {each.needs}")
+        click.echo(f"  {name:<12} {figure.shows}\n{'':15}needs {figure.needs}")

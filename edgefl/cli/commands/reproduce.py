@@ -11,12 +11,12 @@ from pathlib import Path
 import click
 
 from edgefl.errors import ConfigError
-from edgefl.reproduce import EXPERIMENTS, experiment
-from edgefl.reproduce.report import Report, plot, to_csv, to_json, to_text
-from edgefl.reproduce.stage import Scale, Stages
-from edgefl.system.files import finite, write_atomic
-from edgefl.system.host import command_line, machine, versions
-from edgefl.system.progress import Telling
+from edgefl.reproduce import EXPERIMENTS, load_experiment
+from edgefl.reproduce.report import ExperimentReport, plot_report, to_csv, to_json, to_text
+from edgefl.reproduce.stage import ExperimentScale, StageRunner
+from edgefl.system.files import to_json_value, write_atomic
+from edgefl.system.host import describe_machine, format_command_line, read_versions
+from edgefl.system.progress import Progress
 
 
 @click.command(short_help="A paper's experiment beside its figures.")
@@ -49,7 +49,7 @@ from edgefl.system.progress import Telling
 @click.option("--processes", type=click.IntRange(1, 256), help="Client processes  [default: one a core]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; progress goes to stderr.")
 def reproduce(
-    name: str, scale: Scale, seeds: int, out: Path | None, processes: int | None, as_json: bool
+    name: str, scale: ExperimentScale, seeds: int, out: Path | None, processes: int | None, as_json: bool
 ) -> None:
     """Run a paper's experiment and print its figures, those of a reference implementation, and what was
     measured here.
@@ -66,35 +66,47 @@ def reproduce(
       edgefl reproduce outcomes --seeds 3
     """
     out = out or Path("runs") / f"{name}-{scale}"
-    module = experiment(name)
+    module = load_experiment(name)
     began = time.monotonic()
-    if refusal := getattr(module, "REFUSED", {}).get(scale):
+    if refusal := getattr(module, "REFUSALS", {}).get(scale):
         raise ConfigError(f"{name} --{scale}: {refusal}")
     results = []
-    with Telling() as tell, Stages(out, command_line(), processes or os.cpu_count() or 1, tell) as stages:
+    with (
+        Progress() as progress,
+        StageRunner(out, format_command_line(), processes or os.cpu_count() or 1, progress) as stages,
+    ):
         for seed in range(1, seeds + 1):
-            wanted = module.stages(scale, seed)
+            seed_stages = module.stages(scale, seed)
             labels = [
-                f"seed {seed} of {seeds}, {stage.name} ({i + 1} of {len(wanted)})"
-                for i, stage in enumerate(wanted)
+                f"seed {seed} of {seeds}, {stage.name} ({i + 1} of {len(seed_stages)})"
+                for i, stage in enumerate(seed_stages)
             ]
             results.append(
-                {stage.name: stages.play(stage, label) for stage, label in zip(wanted, labels, strict=True)}
+                {
+                    stage.name: stages.play(stage, label)
+                    for stage, label in zip(seed_stages, labels, strict=True)
+                }
             )
-    found = module.figures(scale, results)
-    note = {"command": command_line(), "versions": versions(), "machine": machine()}
+    figures = module.figures(scale, results)
+    note = {"command": format_command_line(), "versions": read_versions(), "machine": describe_machine()}
     numbers = tuple(range(1, seeds + 1))
     seconds = round(time.monotonic() - began, 1)
     verdicts = module.verdicts(scale, results)
-    report = Report(name, scale, numbers, found, verdicts, seconds, note, module.ABOUT.get(scale, ""))
-    text = json.dumps(finite(to_json(report)), indent=1, allow_nan=False)
+    report = ExperimentReport(
+        name, scale, numbers, figures, verdicts, seconds, note, module.SETUP_NOTES.get(scale, "")
+    )
+    text = json.dumps(to_json_value(to_json(report)), indent=1, allow_nan=False)
     write_atomic(out / "report.json", (text + "\n").encode())
     write_atomic(out / "report.csv", to_csv(report).encode())
     try:
-        pictured = module.in_picture(scale, results) if hasattr(module, "in_picture") else found
-        plot(replace(report, figures=pictured), out / "report.png")
+        pictured = (
+            module.choose_plotted_figures(scale, results)
+            if hasattr(module, "choose_plotted_figures")
+            else figures
+        )
+        plot_report(replace(report, figures=pictured), out / "report.png")
     except ModuleNotFoundError as error:
         click.echo(f"no picture: {error}; pip install -e '.[plots]'", err=True)
-    own = module.table(results) + "\n\n" if hasattr(module, "table") else ""
-    shown = own + to_text(replace(report, figures=()) if own else report)
+    table_text = module.format_results(results) + "\n\n" if hasattr(module, "format_results") else ""
+    shown = table_text + to_text(replace(report, figures=()) if table_text else report)
     click.echo(text if as_json else f"{shown}\n\nreport   {out / 'report.json'}, .csv, .png")

@@ -13,25 +13,25 @@ import click
 
 from edgefl.config import FederationConfig, load_config, with_simulated_clients
 from edgefl.errors import ConfigError
-from edgefl.loggers import LOG_HELP, about_run, check_log, open_logs
-from edgefl.loggers.scalars import figure_scalars
-from edgefl.privacy.accountant import within_budget
-from edgefl.runs import layers
+from edgefl.loggers import LOG_HELP, check_log, describe_run, open_logs
+from edgefl.loggers.scalars import extract_figure_scalars
+from edgefl.privacy.accountant import limit_to_budget
+from edgefl.runs import layer_similarity
+from edgefl.runs.client_directories import make_state_writer
 from edgefl.runs.directory import RunDirectory
-from edgefl.runs.mixtures import keep_states
-from edgefl.runs.pipeline import Shared, play, play_fleet, reading
+from edgefl.runs.pipeline import PartitionedDataset, open_dataset_with_progress, play_fleet, play_run
 from edgefl.runs.progress import RoundProgress
-from edgefl.runs.summary import confusions, gates, read_summary, summarize, summarize_fleet
-from edgefl.runs.table import comparison, result_table
+from edgefl.runs.summary import encode_confusions, encode_gates, read_summary, summarize_fleet, summarize_run
+from edgefl.runs.table import format_comparison, format_result
 from edgefl.server.config_check import check_config
-from edgefl.simulation.clients import Federation, without_mixture
+from edgefl.simulation.clients import SimulatedFederation, drop_mixture
 from edgefl.simulation.engines.base import Engine
 from edgefl.simulation.simulate import check_simulated
-from edgefl.system.host import command_line
-from edgefl.system.progress import Telling
+from edgefl.system.host import format_command_line
+from edgefl.system.progress import Progress
 
 
-def _open_engine(engine: str, processes: int) -> Callable[[Federation], Engine] | None:
+def _open_engine(engine: str, processes: int) -> Callable[[SimulatedFederation], Engine] | None:
     if engine == "local":
         return None
     from edgefl.simulation.engines.ray import RayEngine
@@ -39,14 +39,18 @@ def _open_engine(engine: str, processes: int) -> Callable[[Federation], Engine] 
     return partial(RayEngine, count=processes)
 
 
-def _keep_layers(run: RunDirectory, config: FederationConfig, shared: Shared, epochs: int) -> None:
+def _save_layers(
+    run: RunDirectory, config: FederationConfig, shared: PartitionedDataset, epochs: int
+) -> None:
     from edgefl.learner.litert import LiteRTLearner
 
-    found = run.plan()
-    assert found is not None
-    truth = {client: allotment.truth for client, allotment in shared.allotments.items()}
-    told = layers.layers_over(LiteRTLearner(found[0]), found[1], shared.shards, epochs, truth, config.seed)
-    run.write(run.files.layers, json.dumps(told, allow_nan=False) + "\n")
+    plan_and_weights = run.read_plan()
+    assert plan_and_weights is not None
+    truth = {client: client_partition.truth for client, client_partition in shared.client_partitions.items()}
+    similarities = layer_similarity.measure_layer_similarity(
+        LiteRTLearner(plan_and_weights[0]), plan_and_weights[1], shared.shards, epochs, truth, config.seed
+    )
+    run.write(run.files.layers, json.dumps(similarities, allow_nan=False) + "\n")
 
 
 def _draw(function: Callable[..., None], *arguments: Any) -> bool:
@@ -130,8 +134,8 @@ def simulate(
         config = replace(config, seed=seed)
     if resume and out is None:
         raise ConfigError("--resume without --out; give the directory of the run to go on with")
-    for wanted in logs:
-        check_log(wanted)
+    for log_option in logs:
+        check_log(log_option)
     for warning in check_config(with_simulated_clients(config), config.partition.num_clients):
         click.echo(f"warning: {warning}", err=True)
     check_simulated(config)
@@ -141,30 +145,32 @@ def simulate(
         )
     out = out or Path("runs") / time.strftime(f"{config.name}-%Y%m%d-%H%M%S")
     if layers_over:
-        layers.check_layers(config.algorithm, config.partition.num_clients)
+        layer_similarity.check_layers(config.algorithm, config.partition.num_clients)
     if "data" not in tomllib.loads(config_file.read_text()):
         click.echo(
             f"no [data] in {config_file}: taking {config.data.name}, pictures that come with scikit-learn; "
             "name yours there",
             err=True,
         )
-    with Telling() as tell, reading(config, tell) as shared:
-        config = within_budget(config)
-        run = RunDirectory(out, config, command_line(), resume=resume)
+    with Progress() as progress, open_dataset_with_progress(config, progress) as shared:
+        config = limit_to_budget(config)
+        run = RunDirectory(out, config, format_command_line(), resume=resume)
         if run.state is not None and config.fleet:
             raise ConfigError(
                 f"{out} holds a run in virtual time, which cannot be continued; begin anew with another --out"
             )
         if run.state is not None:
-            tell(f"{out}: {run.state.round - 1} of {config.rounds} rounds are done")
-        if run.plan() is None:
-            tell.doing(f"compiling {config.model.name} for {config.algorithm}; TensorFlow takes some seconds")
-        key = f"{out.resolve()} {run.note()['started']}"
+            progress(f"{out}: {run.state.round - 1} of {config.rounds} rounds are done")
+        if run.read_plan() is None:
+            progress.update(
+                f"compiling {config.model.name} for {config.algorithm}; TensorFlow takes some seconds"
+            )
+        key = f"{out.resolve()} {run.read_note()['started']}"
         resumed = run.state is not None
-        with open_logs(logs, config.name, key=key, resumed=resumed, about=about_run(config)) as log:
+        with open_logs(logs, config.name, key=key, resumed=resumed, about=describe_run(config)) as log:
             fleet = None
-            keep_result = keep_states(run, config, shared) if mixtures else without_mixture
-            progress = RoundProgress(config.rounds, tell)
+            keep_result = make_state_writer(run, config, shared) if mixtures else drop_mixture
+            round_progress = RoundProgress(config.rounds, progress)
             engines = _open_engine(engine, processes)
             if config.fleet:
                 simulation, fleet = play_fleet(
@@ -173,37 +179,37 @@ def simulate(
                     shared,
                     processes=processes,
                     open_engine=engines,
-                    progress=progress,
+                    progress=round_progress,
                     keep_result=keep_result,
                     log=log,
                 )
             else:
-                simulation = play(
+                simulation = play_run(
                     run,
                     config,
                     shared,
                     processes=processes,
                     open_engine=engines,
-                    progress=progress,
+                    progress=round_progress,
                     keep_result=keep_result,
                     evaluate_every=evaluate_every,
                     log=log,
                 )
             if layers_over:
-                _keep_layers(run, config, shared, layers_over)
-            records = run.records()
-            summary = summarize(config, simulation, records, shared.allotments, shared.test_counts)
+                _save_layers(run, config, shared, layers_over)
+            records = run.read_records()
+            summary = summarize_run(config, simulation, records, shared.client_partitions, shared.test_counts)
             if fleet:
                 summary["fleet"] = summarize_fleet(fleet, records)
-            log(len(records), figure_scalars(summary["figures"]))
+            log(len(records), extract_figure_scalars(summary["figures"]))
             log.write_verdict(len(records), summary["verdict"])
-    run.write(run.files.confusion, confusions(simulation))
-    run.write(run.files.gates, gates(simulation))
-    summary = {**summary, **{key: run.note()[key] for key in ("command", "versions", "machine")}}
+    run.write(run.files.confusion, encode_confusions(simulation))
+    run.write(run.files.gates, encode_gates(simulation))
+    summary = {**summary, **{key: run.read_note()[key] for key in ("command", "versions", "machine")}}
     run.write(run.files.summary, json.dumps(summary, indent=1, allow_nan=False) + "\n")
     from edgefl.report.plots import plot_run
 
-    drawn = _draw(plot_run, summary, records, run.files.picture)
+    has_picture = _draw(plot_run, summary, records, run.files.picture)
     if as_json:
         click.echo(json.dumps(summary, allow_nan=False))
         return
@@ -215,9 +221,9 @@ def simulate(
         )
     click.echo(
         "\n"
-        + result_table(summary)
+        + format_result(summary)
         + f"\n\nsummary  {run.files.summary}"
-        + (f"\npicture  {run.files.picture}" if drawn else "")
+        + (f"\npicture  {run.files.picture}" if has_picture else "")
     )
 
 
@@ -245,7 +251,7 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(dict(zip(names, summaries, strict=True))))
     else:
-        click.echo(comparison(names, summaries))
+        click.echo(format_comparison(names, summaries))
     if out is not None:
         from edgefl.report.plots import plot_comparison
 

@@ -9,13 +9,13 @@ from typing import Any
 import click
 from numpy.typing import NDArray
 
-from edgefl.cli.completion import dataset_names, known, partition_names
+from edgefl.cli.completion import complete_names, list_dataset_names, list_partition_names
 from edgefl.data.inspection.records import Inspection
 from edgefl.errors import ConfigError
-from edgefl.system.files import SECRET, finite, write_state
-from edgefl.system.progress import Telling
+from edgefl.system.files import SECRET_MODE, to_json_value, write_state
+from edgefl.system.progress import Progress
 
-REMEDY = "free some space, or give another path"
+SAMPLES_REMEDY = "free some space, or give another path"
 
 
 @click.group()
@@ -64,32 +64,35 @@ def show(
     Example:
       edgefl data show pi-1.npz pi-2.npz --html data.html
     """
-    from edgefl.data.inspection.inspect import device_names, inspect_samples
+    from edgefl.data.inspection.inspect import inspect_samples, name_devices
     from edgefl.data.sources import make_source, read_source
-    from edgefl.report.samples_text import inspection_text
+    from edgefl.report.samples_text import format_inspection
 
     picked = tuple(name.strip() for name in channels.split(",") if name.strip())
-    found = [make_source(each, window=window, step=step, label=label, channels=picked) for each in sources]
+    device_sources = [
+        make_source(source_name, window=window, step=step, label=label, channels=picked)
+        for source_name in sources
+    ]
     devices: dict[str, Mapping[str, NDArray[Any]]] = {}
-    with Telling() as telling:
-        for name, source in zip(device_names(sources), found, strict=True):
-            telling.at(f"reading {source.data}")
+    with Progress() as progress:
+        for name, source in zip(name_devices(sources), device_sources, strict=True):
+            progress.update_live(f"reading {source.data}")
             devices[name] = read_source(source)
-        telling.at("looking at the samples")
+        progress.update_live("looking at the samples")
         inspection = inspect_samples(devices)
     if html is not None:
-        from edgefl.report.samples_page import samples_page
+        from edgefl.report.samples_page import render_samples_page
 
-        write_state(html, samples_page(inspection).encode(), remedy=REMEDY)
+        write_state(html, render_samples_page(inspection).encode(), remedy=SAMPLES_REMEDY)
     if as_json:
-        click.echo(json.dumps(finite(inspection_json(inspection)), allow_nan=False))
+        click.echo(json.dumps(to_json_value(strip_samples(inspection)), allow_nan=False))
     else:
-        click.echo(inspection_text(inspection))
+        click.echo(format_inspection(inspection))
     if html is not None:
         click.echo(f"page     {html}", err=as_json)
 
 
-def inspection_json(inspection: Inspection) -> dict[str, Any]:
+def strip_samples(inspection: Inspection) -> dict[str, Any]:
     """Return the inspection without the values of samples."""
     fields = asdict(inspection)
     for device in fields["devices"]:
@@ -99,7 +102,7 @@ def inspection_json(inspection: Inspection) -> dict[str, Any]:
 
 
 @data.command()
-@click.argument("name", metavar="DATASET", shell_complete=known(dataset_names, or_file=True))
+@click.argument("name", metavar="DATASET", shell_complete=complete_names(list_dataset_names, or_file=True))
 @click.option("--clients", type=click.IntRange(1), default=2, show_default=True, help="Number of devices.")
 @click.option(
     "-o",
@@ -111,7 +114,7 @@ def inspection_json(inspection: Inspection) -> dict[str, Any]:
 )
 @click.option(
     "--partition",
-    shell_complete=known(partition_names),
+    shell_complete=complete_names(list_partition_names),
     default="dirichlet",
     show_default=True,
     help="A name of `edgefl partitions`.",
@@ -162,27 +165,27 @@ def deal(
     from edgefl.config import DataConfig, PartitionConfig
     from edgefl.data import load_data, make_shards
     from edgefl.data.dataset import subsample
-    from edgefl.data.datasets.catalog import dataset_options, source_entry
+    from edgefl.data.datasets.catalog import find_dataset, list_dataset_options
     from edgefl.data.npz import encode_shard
     from edgefl.data.options import parse_options
-    from edgefl.data.partitions.registry import partition_entry
+    from edgefl.data.partitions.registry import find_partition
 
-    options = parse_options(f"[partition] {partition}", partition_entry(partition).defaults, pairs)
-    data_options = parse_options(f"[data] {name}", dataset_options(source_entry(name)), data_pairs)
+    options = parse_options(f"[partition] {partition}", find_partition(partition).defaults, pairs)
+    data_options = parse_options(f"[data] {name}", list_dataset_options(find_dataset(name)), data_pairs)
     paths = [out / f"pi-{number}.npz" for number in range(1, clients + 1)]
     if present := next((path for path in paths if path.exists()), None):
         raise ConfigError(f"{present} exists and is not replaced; give another -o, or remove it")
-    with Telling() as telling:
-        telling.at(f"reading {name}")
+    with Progress() as progress:
+        progress.update_live(f"reading {name}")
         dataset = load_data(DataConfig(name, options=data_options), seed, scale=False)
         if samples:
-            wanted = samples * clients
-            tests = round(wanted * len(dataset.y_test) / len(dataset.y_train))
-            dataset = subsample(dataset, wanted, max(clients, tests), seed)
+            num_samples = samples * clients
+            tests = round(num_samples * len(dataset.y_test) / len(dataset.y_train))
+            dataset = subsample(dataset, num_samples, max(clients, tests), seed)
         shards = make_shards(dataset, PartitionConfig(partition, clients, options), seed)
-        telling.at(f"writing {clients} files")
+        progress.update_live(f"writing {clients} files")
         for path, shard in zip(paths, shards.values(), strict=True):
-            write_state(path, encode_shard(shard), SECRET, REMEDY)
+            write_state(path, encode_shard(shard), SECRET_MODE, SAMPLES_REMEDY)
     rows = [
         {
             "path": str(path),

@@ -8,33 +8,33 @@ from typing import Any
 import click
 
 from edgefl.config import load_config
-from edgefl.system.format import columns, percent
-from edgefl.system.progress import Telling
+from edgefl.system.format import align_columns, format_percent
+from edgefl.system.progress import Progress
 
 
-def trials_table(found: Any, steps: int) -> str:
+def format_trials(result: Any, steps: int) -> str:
     """Return one line a trial of a stage: options, score in per cent, steps, how it ended.
 
     The best is marked.
     """
-    names = list(dict.fromkeys(name for trial in found.trials for name in trial["options"]))
+    names = list(dict.fromkeys(name for trial in result.trials for name in trial["options"]))
     rows: list[tuple[str, ...]] = [("trial", *names, "score", "steps", "s", "ended")]
-    marked = False
-    for trial in found.trials:
+    has_best = False
+    for trial in result.trials:
         options = [f"{trial['options'][name]}" if name in trial["options"] else "as given" for name in names]
-        is_best = not marked and trial["ended"] == "full" and trial["score"] == found.score
-        marked |= is_best
+        is_best = not has_best and trial["ended"] == "full" and trial["score"] == result.score
+        has_best |= is_best
         rows.append(
             (
                 f"{trial['trial']}{' *' if is_best else ''}",
                 *options,
-                percent(trial["score"], 2, ""),
+                format_percent(trial["score"], 2, ""),
                 f"{trial['step']}/{steps}",
                 f"{trial['seconds']:.1f}",
                 trial["ended"],
             )
         )
-    return columns(rows)
+    return align_columns(rows)
 
 
 @click.command(short_help="Search for the options of Adaptive Expert Models.")
@@ -91,24 +91,25 @@ def tune(
     Example:
       edgefl tune federation.toml --samples 16 --processes 2 --out tuned
     """
-    from edgefl.tune.stages import chosen
+    from edgefl.tune.stages import parse_stages
 
-    wanted = chosen(stages)
+    chosen_stages = parse_stages(stages)
     config = load_config(config_file)
     if seed is not None:
         config = replace(config, seed=seed)
     from edgefl.tune.stagewise import tune_federation
 
-    with Telling() as tell:
-        found, path = tune_federation(
-            config, out, wanted, samples, processes=processes, asha=kind == "asha", tell=tell
+    with Progress() as progress:
+        results, path = tune_federation(
+            config, out, chosen_stages, samples, processes=processes, asha=kind == "asha", report=progress
         )
     if as_json:
-        click.echo(json.dumps({"stages": [asdict(each) for each in found], "federation": str(path)}))
+        click.echo(json.dumps({"stages": [asdict(result) for result in results], "federation": str(path)}))
         return
-    for stage, each in zip(wanted, found, strict=True):
-        best = ", ".join(f"{name} = {value}" for name, value in each.best.items()) or "as given"
+    for stage, result in zip(chosen_stages, results, strict=True):
+        best = ", ".join(f"{name} = {value}" for name, value in result.best.items()) or "as given"
         click.echo(
-            f"\nstage {stage.number}, {stage.what}: {best}\n\n{trials_table(each, stage.steps(config))}"
+            f"\nstage {stage.number}, {stage.description}: "
+            f"{best}\n\n{format_trials(result, stage.count_steps(config))}"
         )
     click.echo(f"\nbest  {path}")

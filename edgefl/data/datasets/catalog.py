@@ -6,16 +6,16 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from edgefl.config import nearest
-from edgefl.data.datasets.fetch import find
-from edgefl.data.options import defaults_of
+from edgefl.config import suggest_nearest
+from edgefl.data.datasets.fetch import find_file
+from edgefl.data.options import read_defaults
 from edgefl.errors import DataError
 
-OWN = "npz:"
+NPZ_PREFIX = "npz:"
 
 
 @dataclass(frozen=True)
-class Source:
+class DatasetEntry:
     """module: has `load(*, options) -> Dataset`. files: what is looked for in `EDGEFL_DATA` and the cache.
 
     Any of them will do.
@@ -28,14 +28,14 @@ class Source:
     files: tuple[str, ...] = ()
 
 
-SOURCES: Mapping[str, Source] = {
-    "digits": Source(
+DATASETS: Mapping[str, DatasetEntry] = {
+    "digits": DatasetEntry(
         "digits",
         "UCI digits, 1,797 grey 8x8 enlarged to 28x28, 10 classes",
         "CC BY 4.0",
         "comes with scikit-learn",
     ),
-    "fashion-mnist": Source(
+    "fashion-mnist": DatasetEntry(
         "fashion_mnist",
         "Fashion-MNIST, 70,000 grey 28x28, 10 classes",
         "MIT",
@@ -45,49 +45,49 @@ SOURCES: Mapping[str, Source] = {
             "/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz",
         ),
     ),
-    "mnist-writers": Source(
+    "mnist-writers": DatasetEntry(
         "mnist_writers",
         "MNIST by writer, 60,000 grey 28x28, 10 classes",
         "QMNIST labels BSD, MNIST CC BY-SA 3.0",
         "fetched from github.com/facebookresearch/qmnist",
         ("mnist_writers.npz", "qmnist/qmnist-train-labels-idx2-int.gz"),
     ),
-    "cifar10": Source(
+    "cifar10": DatasetEntry(
         "cifar10",
         "CIFAR-10, 60,000 colour 32x32, 10 classes",
         "not stated; for research",
         "fetched from www.cs.toronto.edu/~kriz (binary version)",
         ("cifar10.npz", "cifar-10-binary.tar.gz"),
     ),
-    "cifar100": Source(
+    "cifar100": DatasetEntry(
         "cifar100",
         "CIFAR-100, 60,000 colour 32x32, 100 classes in 20 superclasses",
         "not stated; for research",
         "fetched from www.cs.toronto.edu/~kriz (binary version)",
         ("cifar-100-binary.tar.gz", "cifar100_20.npz"),
     ),
-    "uci-har": Source(
+    "uci-har": DatasetEntry(
         "uci_har",
         "UCI HAR, 10,299 windows of 128 samples of 9 motion channels, 6 activities, by wearer",
         "CC BY 4.0",
         "fetched from archive.ics.uci.edu/dataset/240",
         ("uci_har.npz", "uci_har.zip"),
     ),
-    "dermamnist": Source(
+    "dermamnist": DatasetEntry(
         "dermamnist",
         "DermaMNIST (HAM10000), 10,015 colour 28x28, 7 skin lesions",
         "CC BY-NC 4.0",
         "fetched from zenodo.org/records/10519652",
         ("dermamnist.npz",),
     ),
-    "femnist": Source(
+    "femnist": DatasetEntry(
         "femnist",
         "FEMNIST, 805,263 grey 28x28, 62 digits and letters, by writer",
         "BSD 2-Clause (LEAF)",
         "made by LEAF's preprocess.sh; copy its data folder to $EDGEFL_DATA/femnist",
         ("femnist",),
     ),
-    "npz:PATH": Source(
+    "npz:PATH": DatasetEntry(
         "npz_file",
         "your own .npz: x, y, optionally client, group, x_test, y_test, client_test",
         "yours",
@@ -96,25 +96,25 @@ SOURCES: Mapping[str, Source] = {
 }
 
 
-def source_entry(name: str) -> Source:
+def find_dataset(name: str) -> DatasetEntry:
     """Return the source of that name; DataError names the nearest."""
-    key = "npz:PATH" if name.startswith(OWN) else name
-    if key not in SOURCES:
-        raise DataError(f"no data set {name!r}; {nearest(name, list(SOURCES))}")
-    return SOURCES[key]
+    key = "npz:PATH" if name.startswith(NPZ_PREFIX) else name
+    if key not in DATASETS:
+        raise DataError(f"no data set {name!r}; {suggest_nearest(name, list(DATASETS))}")
+    return DATASETS[key]
 
 
-def loader(source: Source) -> ModuleType:
+def import_loader(entry: DatasetEntry) -> ModuleType:
     """Import the module that loads it."""
-    return import_module(f"edgefl.data.datasets.{source.module}")
+    return import_module(f"edgefl.data.datasets.{entry.module}")
 
 
-def dataset_options(source: Source) -> dict[str, Any]:
+def list_dataset_options(entry: DatasetEntry) -> dict[str, Any]:
     """Return the options with their defaults.
 
     `classes`: which classes to keep, in their new order, none named keeps all.
     """
-    return {**defaults_of(loader(source).load), "classes": ()}
+    return {**read_defaults(import_loader(entry).load), "classes": ()}
 
 
 def list_datasets() -> list[dict[str, Any]]:
@@ -122,11 +122,11 @@ def list_datasets() -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "about": source.about,
-            "licence": source.licence,
-            "home": source.home,
-            "options": dataset_options(source),
-            "here": not source.files or any(find(file) for file in source.files),
+            "about": entry.about,
+            "licence": entry.licence,
+            "home": entry.home,
+            "options": list_dataset_options(entry),
+            "here": not entry.files or any(find_file(file) for file in entry.files),
         }
-        for name, source in SOURCES.items()
+        for name, entry in DATASETS.items()
     ]

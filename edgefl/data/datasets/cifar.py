@@ -11,15 +11,17 @@ from numpy.typing import NDArray
 from edgefl.data.dataset import Pixels
 from edgefl.errors import DataError
 
-SIDE = 32
+IMAGE_SIDE = 32
 
 
-def read_records(archive: Path, names: Sequence[str], label_bytes: int) -> tuple[Pixels, NDArray[np.uint8]]:
+def read_cifar_records(
+    archive: Path, names: Sequence[str], label_bytes: int
+) -> tuple[Pixels, NDArray[np.uint8]]:
     """Return uint8[n, 32, 32, 3] and uint8[n, label_bytes] of the named files in a .tar.gz.
 
     Nothing is unpacked to disk.
     """
-    record = label_bytes + 3 * SIDE * SIDE
+    record = label_bytes + 3 * IMAGE_SIDE * IMAGE_SIDE
     blocks = []
     try:
         with tarfile.open(archive) as tar:
@@ -33,5 +35,5 @@ def read_records(archive: Path, names: Sequence[str], label_bytes: int) -> tuple
             f"{archive} is not the binary version of CIFAR: {error}; remove it, and it is fetched again"
         ) from error
     rows = np.concatenate(blocks)
-    pixels = rows[:, label_bytes:].reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
+    pixels = rows[:, label_bytes:].reshape(-1, 3, IMAGE_SIDE, IMAGE_SIDE).transpose(0, 2, 3, 1)
     return np.ascontiguousarray(pixels), rows[:, :label_bytes]

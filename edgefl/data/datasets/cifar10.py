@@ -8,23 +8,25 @@ import numpy as np
 
 from edgefl.data.arrays import read_parts
 from edgefl.data.dataset import Dataset
-from edgefl.data.datasets.cifar import read_records
-from edgefl.data.datasets.fetch import Remote, find, obtain
+from edgefl.data.datasets.cifar import read_cifar_records
+from edgefl.data.datasets.fetch import RemoteFile, find_file, find_or_download
 
 ARCHIVE = "cifar-10-binary.tar.gz"
-REMOTE = Remote(
+REMOTE = RemoteFile(
     "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
     "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
 )
-TRAIN = [f"cifar-10-batches-bin/data_batch_{i}.bin" for i in range(1, 6)]
-TEST = ["cifar-10-batches-bin/test_batch.bin"]
+TRAIN_FILES = [f"cifar-10-batches-bin/data_batch_{i}.bin" for i in range(1, 6)]
+TEST_FILES = ["cifar-10-batches-bin/test_batch.bin"]
 
 
 def load() -> Dataset:
     """Return 50,000 training and 10,000 test pictures, uint8[n, 32, 32, 3], in the published order."""
-    own = find("cifar10.npz")
-    if own:
-        return Dataset(*read_parts(own), 10)
-    archive = obtain(ARCHIVE, REMOTE)
-    (x_train, y_train), (x_test, y_test) = (read_records(archive, names, 1) for names in (TRAIN, TEST))
+    npz_path = find_file("cifar10.npz")
+    if npz_path:
+        return Dataset(*read_parts(npz_path), 10)
+    archive = find_or_download(ARCHIVE, REMOTE)
+    (x_train, y_train), (x_test, y_test) = (
+        read_cifar_records(archive, names, 1) for names in (TRAIN_FILES, TEST_FILES)
+    )
     return Dataset(x_train, y_train[:, 0].astype(np.int64), x_test, y_test[:, 0].astype(np.int64), 10)

@@ -11,13 +11,13 @@ import numpy as np
 
 from edgefl.data.arrays import read_arrays, read_parts
 from edgefl.data.dataset import Dataset
-from edgefl.data.datasets.cifar import read_records
-from edgefl.data.datasets.fetch import Remote, find, obtain
+from edgefl.data.datasets.cifar import read_cifar_records
+from edgefl.data.datasets.fetch import RemoteFile, find_file, find_or_download
 from edgefl.errors import DataError
 from edgefl.types import Labels
 
 ARCHIVE = "cifar-100-binary.tar.gz"
-REMOTE = Remote(
+REMOTE = RemoteFile(
     "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
     "sha256:58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
 )
@@ -51,12 +51,12 @@ def load() -> Dataset:
     Where only the file of 20 classes is there, those, and a note that says so: its split is not the published
     one.
     """
-    own = find("cifar100_20.npz")
-    if own and not find(ARCHIVE):
-        return _twenty(own)
-    archive = obtain(ARCHIVE, REMOTE)
+    npz_path = find_file("cifar100_20.npz")
+    if npz_path and not find_file(ARCHIVE):
+        return _load_subset(npz_path)
+    archive = find_or_download(ARCHIVE, REMOTE)
     (x_train, train), (x_test, test) = (
-        read_records(archive, [f"cifar-100-binary/{part}.bin"], 2) for part in ("train", "test")
+        read_cifar_records(archive, [f"cifar-100-binary/{part}.bin"], 2) for part in ("train", "test")
     )
     coarse = np.zeros(100, np.int64)
     coarse[train[:, 1]] = train[:, 0]
@@ -65,7 +65,7 @@ def load() -> Dataset:
     )
 
 
-def superclasses(names: list[str]) -> Labels:
+def find_superclasses(names: list[str]) -> Labels:
     """Return the superclass of each class, int64[len(names)].
 
     DataError for a name that CIFAR-100 does not have.
@@ -80,10 +80,10 @@ def superclasses(names: list[str]) -> Labels:
     return np.array([kinds[name] for name in names], np.int64)
 
 
-def _twenty(path: Path) -> Dataset:
+def _load_subset(path: Path) -> Dataset:
     names = [str(name) for name in read_arrays(path, ("classes",))["classes"]]
     note = (
         f"{len(names)} of the 100 classes, split otherwise than published: {', '.join(names)}; put {ARCHIVE} "
         "beside it for all"
     )
-    return Dataset(*read_parts(path), len(names), coarse=superclasses(names), note=note)
+    return Dataset(*read_parts(path), len(names), coarse=find_superclasses(names), note=note)

@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 
 from edgefl.data.arrays import read_arrays
 from edgefl.data.dataset import Dataset, Pixels, resize_bilinear
-from edgefl.data.datasets.fetch import Remote, find, obtain
+from edgefl.data.datasets.fetch import RemoteFile, find_file, find_or_download
 from edgefl.errors import DataError
 from edgefl.types import Labels
 
-REMOTE = Remote(
+REMOTE = RemoteFile(
     "https://zenodo.org/records/10519652/files/dermamnist.npz?download=1",
     "md5:0744692d530f8e62ec473284d019b0c7",
 )
-PARTS = ("train", "val", "test")
+PUBLISHED_PARTS = ("train", "val", "test")
 
 
 def load(*, size: int = 28) -> Dataset:
@@ -33,12 +33,12 @@ def load(*, size: int = 28) -> Dataset:
     """
     if size < 8:
         raise DataError(f"size is {size}, expected at least 8 pixels")
-    path = find(f"dermamnist_{size}.npz") or obtain("dermamnist.npz", REMOTE)
-    (x, y), (x_val, y_val), (x_test, y_test) = (_part(path, part, size) for part in PARTS)
+    path = find_file(f"dermamnist_{size}.npz") or find_or_download("dermamnist.npz", REMOTE)
+    (x, y), (x_val, y_val), (x_test, y_test) = (_read_part(path, part, size) for part in PUBLISHED_PARTS)
     return Dataset(np.concatenate([x, x_val]), np.concatenate([y, y_val]), x_test, y_test, 7)
 
 
-def _part(path: Path, part: str, size: int) -> tuple[Pixels, Labels]:
+def _read_part(path: Path, part: str, size: int) -> tuple[Pixels, Labels]:
     arrays = read_arrays(path, (f"{part}_images", f"{part}_labels", f"x_{part}", f"y_{part}"), some=True)
     if len(arrays) != 2:
         raise DataError(
@@ -46,10 +46,10 @@ def _part(path: Path, part: str, size: int) -> tuple[Pixels, Labels]:
             "fetched again"
         )
     x, y = arrays.values()
-    return _resized(x, size), y.astype(np.int64).ravel()
+    return _resize(x, size), y.astype(np.int64).ravel()
 
 
-def _resized(x: NDArray[Any], size: int) -> Pixels:
+def _resize(x: NDArray[Any], size: int) -> Pixels:
     if x.shape[1:3] == (size, size):
         return x
     resized = np.empty((len(x), size, size, x.shape[3]), np.uint8)

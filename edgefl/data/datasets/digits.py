@@ -7,7 +7,7 @@ scikit-learn.
 import numpy as np
 
 from edgefl.data.dataset import Dataset, resize_bilinear
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 
 TEST_SHARE = 0.2
 
@@ -19,6 +19,6 @@ def load() -> Dataset:
     images, labels = load_digits(return_X_y=True)
     x = resize_bilinear(np.asarray(images, np.float32).reshape(-1, 8, 8) / np.float32(16), 28, 28)[..., None]
     y = np.asarray(labels, np.int64)
-    order = rng_for(0, 0, "digits").permutation(len(y))
+    order = derive_rng(0, 0, "digits").permutation(len(y))
     test, train = np.split(order, [int(TEST_SHARE * len(y))])
     return Dataset(x[train], y[train], x[test], y[test], 10)

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from edgefl.data.dataset import Dataset, Pixels
-from edgefl.data.datasets.fetch import find, places
+from edgefl.data.datasets.fetch import find_file, list_data_folders
 from edgefl.data.datasets.held_out import hold_out_last
 from edgefl.errors import DataError
 from edgefl.types import Labels
 
-CLASSES = 62
-BY_HAND = (
+NUM_CLASSES = 62
+MANUAL_DOWNLOAD = (
     "run `./preprocess.sh -s niid --sf 1.0 -k 0 -t sample` in data/femnist of github.com/TalwalkarLab/leaf "
     "and copy its data folder there"
 )
@@ -29,25 +29,27 @@ def load(*, writers: int = 0, test_share: float = 0.2) -> Dataset:
     writers: read the first so many only, 0 means all; 3,500 take 0.6 GB, and several while they are read.
     Backgrounds are white.
     """
-    folder = find("femnist")
+    folder = find_file("femnist")
     if folder is None:
-        raise DataError(f"no folder femnist in {' or '.join(map(str, places()))}; {BY_HAND}")
+        raise DataError(
+            f"no folder femnist in {' or '.join(map(str, list_data_folders()))}; {MANUAL_DOWNLOAD}"
+        )
     names: dict[str, int] = {}
-    parts = {part: _files(folder, part) for part in ("train", "test")}
+    parts = {part: _list_files(folder, part) for part in ("train", "test")}
     if parts["train"] and parts["test"]:
         x, y, writer = _read(parts["train"], names, writers)
         x_test, y_test, writer_test = _read(parts["test"], names, writers)
-        return Dataset(x, y, x_test, y_test, CLASSES, writer, writer_test)
+        return Dataset(x, y, x_test, y_test, NUM_CLASSES, writer, writer_test)
     x, y, writer = _read(
-        _files(folder, "all_data") or sorted(folder.rglob("all_data_*.json")), names, writers
+        _list_files(folder, "all_data") or sorted(folder.rglob("all_data_*.json")), names, writers
     )
     if not len(y):
-        raise DataError(f"no all_data_*.json with samples in {folder}; {BY_HAND}")
+        raise DataError(f"no all_data_*.json with samples in {folder}; {MANUAL_DOWNLOAD}")
     train, test = hold_out_last(writer, test_share)
-    return Dataset(x[train], y[train], x[test], y[test], CLASSES, writer[train], writer[test])
+    return Dataset(x[train], y[train], x[test], y[test], NUM_CLASSES, writer[train], writer[test])
 
 
-def _files(folder: Path, part: str) -> list[Path]:
+def _list_files(folder: Path, part: str) -> list[Path]:
     return sorted(path for path in folder.rglob("all_data_*.json") if path.parent.name == part)
 
 
@@ -62,19 +64,19 @@ def _read(paths: list[Path], names: dict[str, int], writers: int) -> tuple[Pixel
             for name in content["users"]:
                 if name not in names and writers and len(names) >= writers:
                     continue
-                own = content["user_data"][name]
-                x = np.asarray(own["x"], np.float64).reshape(-1, 784)
-                y = np.asarray(own["y"], np.int64)
+                user_data = content["user_data"][name]
+                x = np.asarray(user_data["x"], np.float64).reshape(-1, 784)
+                y = np.asarray(user_data["y"], np.int64)
                 if len(x) != len(y) or (
-                    len(x) and not (x.min() >= 0 and x.max() <= 1 and y.min() >= 0 and y.max() < CLASSES)
+                    len(x) and not (x.min() >= 0 and x.max() <= 1 and y.min() >= 0 and y.max() < NUM_CLASSES)
                 ):
                     raise ValueError(
                         f"{name}: {len(x)} pictures, {len(y)} labels, expected as many, in [0, 1] and 0 to "
-                        f"{CLASSES - 1}"
+                        f"{NUM_CLASSES - 1}"
                     )
                 pixels.append(np.rint(x * 255).astype(np.uint8))
                 labels.append(y)
                 groups.append(np.full(len(y), names.setdefault(name, len(names)), np.int64))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path} is not LEAF's: {error}; {BY_HAND}") from error
+            raise DataError(f"{path} is not LEAF's: {error}; {MANUAL_DOWNLOAD}") from error
     return np.concatenate(pixels).reshape(-1, 28, 28, 1), np.concatenate(labels), np.concatenate(groups)

@@ -9,12 +9,12 @@ from pathlib import Path
 from edgefl.errors import DataError
 from edgefl.system.files import write_atomic
 
-BLOCK_BYTES = 1 << 20
-TIMEOUT_S = 30.0
+DOWNLOAD_BLOCK_BYTES = 1 << 20
+DOWNLOAD_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
-class Remote:
+class RemoteFile:
     """Where a file comes from. digest: `sha256:...` or `md5:...` as its makers or mirrors publish it, empty
     when they publish none.
     """
@@ -24,40 +24,41 @@ class Remote:
     max_bytes: int = 300_000_000
 
 
-def places() -> list[Path]:
+def list_data_folders() -> list[Path]:
     """Return where files are looked for, in order.
 
     The first is where they are put: `$EDGEFL_DATA`, then `~/.cache/edgefl/data`.
     """
-    own = os.environ.get("EDGEFL_DATA")
+    configured = os.environ.get("EDGEFL_DATA")
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return [*([Path(own)] if own else []), Path(cache) / "edgefl" / "data"]
+    return [*([Path(configured)] if configured else []), Path(cache) / "edgefl" / "data"]
 
 
-def find(name: str) -> Path | None:
+def find_file(name: str) -> Path | None:
     """Return the file or folder of that name, None when it is in no place."""
-    return next((place / name for place in places() if (place / name).exists()), None)
+    return next((folder / name for folder in list_data_folders() if (folder / name).exists()), None)
 
 
-def obtain(name: str, remote: Remote, by_hand: str = "") -> Path:
+def find_or_download(name: str, remote: RemoteFile, manual_download: str = "") -> Path:
     """Return the file of that name, fetched when it is not there; DataError says how to get it by hand."""
-    found = find(name)
-    if found:
-        return found
-    target = places()[0] / name
+    path = find_file(name)
+    if path:
+        return path
+    target = list_data_folders()[0] / name
     print(f"fetching {remote.url} into {target}", file=sys.stderr)
     try:
         content = download(remote)
         write_atomic(target, content)
     except (OSError, DataError) as error:
-        remedy = by_hand or f"download {remote.url} on a machine that can, and put it at {target}"
+        remedy = manual_download or f"download {remote.url} on a machine that can, and put it at {target}"
         raise DataError(
-            f"no {name} in {' or '.join(map(str, places()))}, and it could not be fetched: {error}; {remedy}"
+            f"no {name} in {' or '.join(map(str, list_data_folders()))}, and it could not be fetched: "
+            f"{error}; {remedy}"
         ) from error
     return target
 
 
-def download(remote: Remote) -> bytes:
+def download(remote: RemoteFile) -> bytes:
     """Return what lies at the address.
 
     DataError when it cannot be read, is too large, cut short, or not what was published.
@@ -69,9 +70,9 @@ def download(remote: Remote) -> bytes:
     size = 0
     try:
         request = urllib.request.Request(remote.url, headers={"User-Agent": "edgefl"})
-        with urllib.request.build_opener().open(request, timeout=TIMEOUT_S) as answer:
+        with urllib.request.build_opener().open(request, timeout=DOWNLOAD_TIMEOUT_S) as answer:
             expected = int(answer.headers.get("Content-Length") or -1)
-            while piece := answer.read(BLOCK_BYTES):
+            while piece := answer.read(DOWNLOAD_BLOCK_BYTES):
                 pieces.append(piece)
                 size += len(piece)
                 if size > remote.max_bytes:

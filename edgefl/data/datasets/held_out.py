@@ -24,8 +24,8 @@ def hold_out_last(groups: Labels, share: float, time: Labels | None = None) -> t
         raise DataError(f"test_share is {share}, expected a share between 0 and 1")
     order = np.lexsort((np.arange(len(groups)) if time is None else time, groups))
     starts = np.flatnonzero(np.diff(groups[order])) + 1
-    held = np.zeros(len(groups), bool)
-    for own in np.split(order, starts):
-        if len(own) > 1:
-            held[own[-min(max(1, round(share * len(own))), len(own) - 1) :]] = True
-    return np.flatnonzero(~held), np.flatnonzero(held)
+    held_out = np.zeros(len(groups), bool)
+    for members in np.split(order, starts):
+        if len(members) > 1:
+            held_out[members[-min(max(1, round(share * len(members))), len(members) - 1) :]] = True
+    return np.flatnonzero(~held_out), np.flatnonzero(held_out)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from edgefl.errors import DataError
 
-KINDS: dict[int, np.dtype[Any]] = {0x08: np.dtype(np.uint8), 0x0C: np.dtype(">i4")}
+VALUE_DTYPES: dict[int, np.dtype[Any]] = {0x08: np.dtype(np.uint8), 0x0C: np.dtype(">i4")}
 
 
 def read_idx(path: Path, rank: int, kind: int = 0x08) -> NDArray[Any]:
@@ -25,8 +25,8 @@ def read_idx(path: Path, rank: int, kind: int = 0x08) -> NDArray[Any]:
         magic = 256 * kind + rank
         if header[0] != magic:
             raise ValueError(f"magic {header[0]:#x}, expected {magic:#x}")
-        values = np.frombuffer(raw, KINDS[kind], offset=4 * (1 + rank)).reshape(shape)
-        native: NDArray[Any] = values.astype(KINDS[kind].newbyteorder("="), copy=False)
+        values = np.frombuffer(raw, VALUE_DTYPES[kind], offset=4 * (1 + rank)).reshape(shape)
+        native: NDArray[Any] = values.astype(VALUE_DTYPES[kind].newbyteorder("="), copy=False)
         return native
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(f"{path} is not an idx archive: {error}; install or copy it again") from error

@@ -8,23 +8,29 @@ import numpy as np
 
 from edgefl.data.arrays import read_arrays
 from edgefl.data.dataset import Dataset, Pixels
-from edgefl.data.datasets.fetch import Remote, find, obtain
+from edgefl.data.datasets.fetch import RemoteFile, find_file, find_or_download
 from edgefl.data.datasets.held_out import hold_out_last
 from edgefl.data.datasets.idx import read_idx
 from edgefl.errors import DataError
 from edgefl.types import Labels
 
-HOME = "https://raw.githubusercontent.com/facebookresearch/qmnist/master/"
-ARCHIVES = {
+BASE_URL = "https://raw.githubusercontent.com/facebookresearch/qmnist/master/"
+REMOTE_ARCHIVES = {
     "train": (
-        Remote(
-            HOME + "qmnist-train-images-idx3-ubyte.gz", "md5:ed72d4157d28c017586c42bc6afe6370", 40_000_000
+        RemoteFile(
+            BASE_URL + "qmnist-train-images-idx3-ubyte.gz", "md5:ed72d4157d28c017586c42bc6afe6370", 40_000_000
         ),
-        Remote(HOME + "qmnist-train-labels-idx2-int.gz", "md5:0058f8dd561b90ffdd0f734c6a30e5e4", 40_000_000),
+        RemoteFile(
+            BASE_URL + "qmnist-train-labels-idx2-int.gz", "md5:0058f8dd561b90ffdd0f734c6a30e5e4", 40_000_000
+        ),
     ),
     "test": (
-        Remote(HOME + "qmnist-test-images-idx3-ubyte.gz", "md5:1394631089c404de565df7b7aeaf9412", 40_000_000),
-        Remote(HOME + "qmnist-test-labels-idx2-int.gz", "md5:5b5b05890a5e13444e108efe57b788aa", 40_000_000),
+        RemoteFile(
+            BASE_URL + "qmnist-test-images-idx3-ubyte.gz", "md5:1394631089c404de565df7b7aeaf9412", 40_000_000
+        ),
+        RemoteFile(
+            BASE_URL + "qmnist-test-labels-idx2-int.gz", "md5:5b5b05890a5e13444e108efe57b788aa", 40_000_000
+        ),
     ),
 }
 
@@ -38,24 +44,26 @@ def load(*, split: str = "own", test_share: float = 0.2) -> Dataset:
     """
     if split not in ("own", "official"):
         raise DataError(f"split is {split!r}, expected 'own' or 'official'")
-    x, y, writer, time = _part("train")
+    x, y, writer, time = _read_part("train")
     if split == "official":
-        x_test, y_test, writer_test, _ = _part("test")
+        x_test, y_test, writer_test, _ = _read_part("test")
         return Dataset(x, y, x_test, y_test, 10, writer, writer_test)
     train, test = hold_out_last(writer, test_share, time)
     return Dataset(x[train], y[train], x[test], y[test], 10, writer[train], writer[test])
 
 
-def _part(part: str) -> tuple[Pixels, Labels, Labels, Labels]:
+def _read_part(part: str) -> tuple[Pixels, Labels, Labels, Labels]:
     """Return pictures, labels, writers, and what sorts the digits of a writer."""
-    own = find("mnist_writers.npz")
-    if own:
-        arrays = read_arrays(own, (f"x_{part}", f"y_{part}", f"writer_{part}"))
+    npz_path = find_file("mnist_writers.npz")
+    if npz_path:
+        arrays = read_arrays(npz_path, (f"x_{part}", f"y_{part}", f"writer_{part}"))
         x, y, writer = arrays.values()
         return x[..., None], y.astype(np.int64), writer.astype(np.int64), np.arange(len(y))
-    images, labels = ARCHIVES[part]
-    x = read_idx(obtain(f"qmnist/{images.url.removeprefix(HOME)}", images), 3)[..., None]
-    table = read_idx(obtain(f"qmnist/{labels.url.removeprefix(HOME)}", labels), 2, 0x0C).astype(np.int64)
+    images, labels = REMOTE_ARCHIVES[part]
+    x = read_idx(find_or_download(f"qmnist/{images.url.removeprefix(BASE_URL)}", images), 3)[..., None]
+    table = read_idx(find_or_download(f"qmnist/{labels.url.removeprefix(BASE_URL)}", labels), 2, 0x0C).astype(
+        np.int64
+    )
     if len(table) != len(x) or table.shape[1] < 4:
         raise DataError(
             f"{len(x)} pictures and labels {table.shape}, expected a row of 8 for each; fetch the qmnist "

@@ -18,20 +18,20 @@ from edgefl.data.arrays import read_arrays
 from edgefl.data.dataset import Dataset
 from edgefl.data.forms import to_training_form
 from edgefl.data.npz import (
-    FIX,
+    SAVEZ_REMEDY,
     check_lengths,
-    divide_arrays,
-    groups_of,
-    labels_of,
-    num_classes_of,
-    samples_of,
-    training_rows,
+    choose_training_rows,
+    find_num_classes,
+    read_group_array,
+    read_label_array,
+    read_sample_array,
+    split_arrays,
 )
-from edgefl.data.train_test import divide_each
+from edgefl.data.train_test import split_by_owner
 from edgefl.errors import DataError
 from edgefl.types import Array, Labels
 
-NAMES = ("client", "client_test", *npz.NAMES)
+DATASET_ARRAYS = ("client", "client_test", *npz.SHARD_ARRAYS)
 
 
 def load(path: str, seed: int = 1, *, test_share: float = 0.2) -> Dataset:
@@ -40,26 +40,26 @@ def load(path: str, seed: int = 1, *, test_share: float = 0.2) -> Dataset:
     client: whose each sample is, whole numbers or names; they become groups. Without x_test, `test_share` of
     each client's samples is held out, by the rule and the seed of a device that has the same samples: see
     `edgefl.data.npz.load_shard`. With x_test, the training samples of each client are those of such a device:
-    see `edgefl.data.npz.training_rows`.
+    see `edgefl.data.npz.choose_training_rows`.
     Raises DataError for what cannot be used.
     """
     if "," in path and not Path(path).exists():
         paths = path.split(",")
-        return _joined([load(each, seed, test_share=test_share) for each in paths], paths)
+        return _join_datasets([load(part, seed, test_share=test_share) for part in paths], paths)
     if not Path(path).is_file():
-        raise DataError(f"no data set at {path}; {FIX}")
-    arrays, _ = to_training_form(read_arrays(Path(path), NAMES, some=True, remedy=FIX))
+        raise DataError(f"no data set at {path}; {SAVEZ_REMEDY}")
+    arrays, _ = to_training_form(read_arrays(Path(path), DATASET_ARRAYS, some=True, remedy=SAVEZ_REMEDY))
     try:
-        x = samples_of(arrays, "")
-        y = labels_of(arrays, "")
+        x = read_sample_array(arrays, "")
+        y = read_label_array(arrays, "")
         check_lengths(x, y, "")
-        client = _groups(arrays, "", len(y))
-        recording = groups_of(arrays, len(y))
+        client = _read_clients(arrays, "", len(y))
+        recording = read_group_array(arrays, len(y))
         if "x_test" not in arrays and "y_test" not in arrays:
-            own = divide_each(
+            train_test = split_by_owner(
                 np.zeros(len(y), np.int64) if client is None else client,
-                lambda rows: divide_arrays(
-                    {name: arrays[name][rows] for name in npz.RING if name in arrays},
+                lambda rows: split_arrays(
+                    {name: arrays[name][rows] for name in npz.RING_ARRAYS if name in arrays},
                     x[rows],
                     y[rows],
                     None if recording is None else recording[rows],
@@ -67,25 +67,25 @@ def load(path: str, seed: int = 1, *, test_share: float = 0.2) -> Dataset:
                     seed,
                 ),
             )
-            train, test = own.train, own.test
+            train, test = train_test.train, train_test.test
             return Dataset(
                 x[train],
                 y[train],
                 x[test],
                 y[test],
-                num_classes_of(arrays, None, int(y.max())),
+                find_num_classes(arrays, None, int(y.max())),
                 None if client is None else client[train],
                 None if client is None else client[test],
-                recording_train=own.group,
+                recording_train=train_test.group,
             )
-        x_test = samples_of(arrays, "_test")
-        y_test = labels_of(arrays, "_test")
+        x_test = read_sample_array(arrays, "_test")
+        y_test = read_label_array(arrays, "_test")
         check_lengths(x_test, y_test, "_test")
         if x_test.shape[1:] != x.shape[1:]:
             raise DataError(f"x_test is {x_test.shape[1:]} a sample, expected {x.shape[1:]} as in x")
-        count = num_classes_of(arrays, None, int(max(y.max(), y_test.max())))
-        group, group_test = _numbered(arrays, len(y), len(y_test))
-        rows, recording = _training_rows(x, y, recording, group)
+        count = find_num_classes(arrays, None, int(max(y.max(), y_test.max())))
+        group, group_test = _number_clients(arrays, len(y), len(y_test))
+        rows, recording = _choose_training_rows(x, y, recording, group)
         return Dataset(
             x[rows],
             y[rows],
@@ -100,28 +100,30 @@ def load(path: str, seed: int = 1, *, test_share: float = 0.2) -> Dataset:
         raise DataError(f"{path}: {error}") from error
 
 
-def _training_rows(
+def _choose_training_rows(
     x: Array, y: Labels, recording: Labels | None, client: Labels | None
 ) -> tuple[Labels, Labels | None]:
     """Return `training_rows` of each client: sorted rows, and recordings that differ between clients."""
     if client is None:
-        return training_rows(x, y, recording)
+        return choose_training_rows(x, y, recording)
     numbers = np.arange(len(y), dtype=np.int64)
-    chosen, found = [], []
-    for each in np.unique(client):
-        own = np.flatnonzero(client == each)
-        rows, group = training_rows(x[own], y[own], None if recording is None else recording[own])
-        chosen.append(own[rows])
-        found.append(None if group is None else own[np.unique(group, return_inverse=True)[1]])
+    chosen, groups = [], []
+    for client_id in np.unique(client):
+        client_rows = np.flatnonzero(client == client_id)
+        rows, group = choose_training_rows(
+            x[client_rows], y[client_rows], None if recording is None else recording[client_rows]
+        )
+        chosen.append(client_rows[rows])
+        groups.append(None if group is None else client_rows[np.unique(group, return_inverse=True)[1]])
     rows = np.sort(np.concatenate(chosen))
-    if all(group is None for group in found):
+    if all(group is None for group in groups):
         return rows, None
-    for own, group in zip(chosen, found, strict=True):
-        numbers[own] = own if group is None else group
+    for client_rows, group in zip(chosen, groups, strict=True):
+        numbers[client_rows] = client_rows if group is None else group
     return rows, numbers[rows]
 
 
-def _joined(parts: Sequence[Dataset], paths: Sequence[str]) -> Dataset:
+def _join_datasets(parts: Sequence[Dataset], paths: Sequence[str]) -> Dataset:
     for part, path in zip(parts, paths, strict=True):
         if part.x_train.shape[1:] != parts[0].x_train.shape[1:]:
             raise DataError(
@@ -145,23 +147,23 @@ def _joined(parts: Sequence[Dataset], paths: Sequence[str]) -> Dataset:
         max(part.num_classes for part in parts),
         group,
         group_test,
-        recording_train=_joined_recordings(parts),
+        recording_train=_join_recordings(parts),
     )
 
 
-def _joined_recordings(parts: Sequence[Dataset]) -> Labels | None:
+def _join_recordings(parts: Sequence[Dataset]) -> Labels | None:
     """Return the recordings of all parts; a sample of a part without recordings is one by itself."""
     if all(part.recording_train is None for part in parts):
         return None
-    own = [
+    recordings = [
         np.arange(len(part.y_train), dtype=np.int64) if part.recording_train is None else part.recording_train
         for part in parts
     ]
-    offsets = np.cumsum([0, *(int(each.max()) + 1 for each in own[:-1])])
-    return np.concatenate([each + offset for each, offset in zip(own, offsets, strict=True)])
+    offsets = np.cumsum([0, *(int(recording.max()) + 1 for recording in recordings[:-1])])
+    return np.concatenate([recording + offset for recording, offset in zip(recordings, offsets, strict=True)])
 
 
-def _groups(arrays: dict[str, NDArray[Any]], part: str, count: int) -> Labels | None:
+def _read_clients(arrays: dict[str, NDArray[Any]], part: str, count: int) -> Labels | None:
     names = arrays.get(f"client{part}")
     if names is None:
         return None
@@ -173,12 +175,12 @@ def _groups(arrays: dict[str, NDArray[Any]], part: str, count: int) -> Labels | 
     return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
-def _numbered(
+def _number_clients(
     arrays: dict[str, NDArray[Any]], count: int, count_test: int
 ) -> tuple[Labels | None, Labels | None]:
     """Number the clients of both parts alike."""
-    if _groups(arrays, "", count) is None or _groups(arrays, "_test", count_test) is None:
+    if _read_clients(arrays, "", count) is None or _read_clients(arrays, "_test", count_test) is None:
         return None, None
     both = {"client": np.concatenate([arrays["client"], arrays["client_test"]])}
-    numbers = _groups(both, "", count + count_test)
+    numbers = _read_clients(both, "", count + count_test)
     return (None, None) if numbers is None else (numbers[:count], numbers[count:])

@@ -16,24 +16,24 @@ from numpy.typing import NDArray
 
 from edgefl.data.arrays import read_arrays
 from edgefl.data.dataset import Dataset
-from edgefl.data.datasets.fetch import Remote, find, obtain
+from edgefl.data.datasets.fetch import RemoteFile, find_file, find_or_download
 from edgefl.data.recordings import find_recordings
-from edgefl.data.train_test import divide, divide_each
+from edgefl.data.train_test import split_by_owner, split_train_test
 from edgefl.errors import DataError
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import Array, Labels
 
 ARCHIVE = "uci_har.zip"
-REMOTE = Remote(
+REMOTE = RemoteFile(
     "https://archive.ics.uci.edu/static/public/240/human+activity+recognition+using+smartphones.zip",
     "sha256:c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",
 )
 CHANNELS = tuple(f"{signal}_{axis}" for signal in ("body_acc", "body_gyro", "total_acc") for axis in "xyz")
-OFFICIAL_TEST = (2, 4, 9, 10, 12, 13, 18, 20, 24)
-WINDOW = 128
+TEST_WEARERS = (2, 4, 9, 10, 12, 13, 18, 20, 24)
+WINDOW_ROWS = 128
 # Fixed, so that a device can apply them too: g, rad/s, g. Rounded from the training part of 20 wearers.
-MEAN = np.array([0, 0, 0, 0, 0, 0, 0.8, 0, 0], np.float32)
-SCALE = np.array([0.19, 0.12, 0.11, 0.39, 0.37, 0.26, 0.4, 0.38, 0.36], np.float32)
+CHANNEL_MEAN = np.array([0, 0, 0, 0, 0, 0, 0.8, 0, 0], np.float32)
+CHANNEL_SCALE = np.array([0.19, 0.12, 0.11, 0.39, 0.37, 0.26, 0.4, 0.38, 0.36], np.float32)
 
 
 def load(*, split: str = "own", test_share: float = 0.2, standardise: bool = True) -> Dataset:
@@ -47,22 +47,24 @@ def load(*, split: str = "own", test_share: float = 0.2, standardise: bool = Tru
     """
     if split not in ("own", "wearer"):
         raise DataError(f"split is {split!r}, expected 'own' or 'wearer'")
-    file = find("uci_har.npz")
-    x, y, wearer = _npz(file) if file else read_zip(obtain(ARCHIVE, REMOTE))
+    file = find_file("uci_har.npz")
+    x, y, wearer = _read_npz(file) if file else read_zip(find_or_download(ARCHIVE, REMOTE))
     recording = np.zeros(len(y), np.int64)
     if split == "own":
-        own = divide_each(
+        train_test = split_by_owner(
             wearer,
-            lambda rows: divide(x[rows].astype(np.float32), y[rows], test_share, rng_for(1, 0, "split:")),
+            lambda rows: split_train_test(
+                x[rows].astype(np.float32), y[rows], test_share, derive_rng(1, 0, "split:")
+            ),
         )
-        train, test, recording = own.train, own.test, own.group
+        train, test, recording = train_test.train, train_test.test, train_test.group
     else:
-        held = np.isin(wearer, OFFICIAL_TEST)
-        train = np.flatnonzero(~held)
-        test = np.flatnonzero(held)
-        found = find_recordings(x[train].astype(np.float32))
-        recording = np.arange(len(train)) if found is None else found.group
-    values = (x.astype(np.float32) - MEAN) / SCALE if standardise else x.astype(np.float32)
+        held_out = np.isin(wearer, TEST_WEARERS)
+        train = np.flatnonzero(~held_out)
+        test = np.flatnonzero(held_out)
+        recordings = find_recordings(x[train].astype(np.float32))
+        recording = np.arange(len(train)) if recordings is None else recordings.group
+    values = (x.astype(np.float32) - CHANNEL_MEAN) / CHANNEL_SCALE if standardise else x.astype(np.float32)
     count = len(np.unique(wearer))
     note = f"{count} of the 30 wearers" if count < 30 else ""
     return Dataset(
@@ -78,7 +80,7 @@ def load(*, split: str = "own", test_share: float = 0.2, standardise: bool = Tru
     )
 
 
-def _npz(path: Path) -> tuple[NDArray[Any], Labels, Labels]:
+def _read_npz(path: Path) -> tuple[NDArray[Any], Labels, Labels]:
     x, y, wearer = read_arrays(path, ("x", "y", "subject")).values()
     return x, y.astype(np.int64), wearer.astype(np.int64)
 
@@ -92,7 +94,7 @@ def read_zip(path: Path) -> tuple[Array, Labels, Labels]:
         with zipfile.ZipFile(path) as outer:
             inner = next((name for name in outer.namelist() if name.endswith("UCI HAR Dataset.zip")), None)
             with zipfile.ZipFile(io.BytesIO(outer.read(inner))) if inner else outer as archive:
-                parts = [_zip_part(archive, part) for part in ("train", "test")]
+                parts = [_read_zip_part(archive, part) for part in ("train", "test")]
     except (OSError, EOFError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(
             f"{path} is not the official UCI HAR archive: {error}; remove it, and it is fetched again"
@@ -101,14 +103,15 @@ def read_zip(path: Path) -> tuple[Array, Labels, Labels]:
     return x, y, wearer
 
 
-def _zip_part(archive: zipfile.ZipFile, part: str) -> tuple[Array, Labels, Labels]:
-    def numbers(name: str) -> NDArray[np.float64]:
+def _read_zip_part(archive: zipfile.ZipFile, part: str) -> tuple[Array, Labels, Labels]:
+    def read_numbers(name: str) -> NDArray[np.float64]:
         return np.array(archive.read(f"UCI HAR Dataset/{part}/{name}_{part}.txt").split(), np.float64)
 
     x = np.stack(
-        [numbers(f"Inertial Signals/{channel}").reshape(-1, WINDOW) for channel in CHANNELS], axis=-1
+        [read_numbers(f"Inertial Signals/{channel}").reshape(-1, WINDOW_ROWS) for channel in CHANNELS],
+        axis=-1,
     )
-    y, wearer = (numbers(name).astype(np.int64) for name in ("y", "subject"))
+    y, wearer = (read_numbers(name).astype(np.int64) for name in ("y", "subject"))
     if not len(x) == len(y) == len(wearer):
         raise ValueError(f"{len(x)} windows, {len(y)} labels and {len(wearer)} wearers in {part}")
     return x.astype(np.float32), y - 1, wearer

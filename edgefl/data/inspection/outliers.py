@@ -12,9 +12,9 @@ MAX_DESCRIBED_CHANNELS = 32
 """Samples of more channels are described by all their values together."""
 OUTLIER_DISTANCE = 10.0
 """Distance from the median of its class, in robust standard deviations, of an outlier."""
-LEAST_FOR_OUTLIERS = 8
+MIN_CLASS_SAMPLES = 8
 MAD_TO_SIGMA = 1.4826
-TAILS = (5, 95)
+TAIL_PERCENTILES = (5, 95)
 TAILS_TO_SIGMA = 3.29
 
 
@@ -25,32 +25,36 @@ def find_outliers(devices: Sequence[ReadableSamples]) -> list[NDArray[np.bool_]]
     `OUTLIER_DISTANCE` robust standard deviations from the median of its class: those of the class (median
     absolute deviation times 1.4826) and those of all samples (from the 5th to the 95th percentile, by 3.29).
     """
-    flags = [np.zeros(len(each.x), bool) for each in devices]
+    flags = [np.zeros(len(device.x), bool) for device in devices]
     by_shape: dict[tuple[int, ...], list[int]] = {}
-    for index, each in enumerate(devices):
-        if each.x.size:
-            by_shape.setdefault(each.x.shape[1:], []).append(index)
+    for index, device in enumerate(devices):
+        if device.x.size:
+            by_shape.setdefault(device.x.shape[1:], []).append(index)
     for indices in by_shape.values():
-        features = np.concatenate([_features(devices[i].x) for i in indices])
-        known = [y for i in indices if (y := devices[i].y) is not None]
-        labels = np.concatenate(known) if len(known) == len(indices) else np.zeros(len(features), np.int64)
-        low, high = np.percentile(features, TAILS, axis=0)
+        features = np.concatenate([_measure_features(devices[i].x) for i in indices])
+        label_parts = [y for i in indices if (y := devices[i].y) is not None]
+        labels = (
+            np.concatenate(label_parts)
+            if len(label_parts) == len(indices)
+            else np.zeros(len(features), np.int64)
+        )
+        low, high = np.percentile(features, TAIL_PERCENTILES, axis=0)
         usual = np.where(high > low, (high - low) / TAILS_TO_SIGMA, features.std(axis=0))
         far = np.zeros(len(features), bool)
         for label in np.unique(labels):
-            own = np.flatnonzero(labels == label)
-            if len(own) < LEAST_FOR_OUTLIERS:
+            members = np.flatnonzero(labels == label)
+            if len(members) < MIN_CLASS_SAMPLES:
                 continue
-            distance = np.abs(features[own] - np.median(features[own], axis=0))
+            distance = np.abs(features[members] - np.median(features[members], axis=0))
             sigma = np.maximum(MAD_TO_SIGMA * np.median(distance, axis=0), usual)
-            far[own] = (distance > OUTLIER_DISTANCE * sigma).any(axis=1)
+            far[members] = (distance > OUTLIER_DISTANCE * sigma).any(axis=1)
         ends = np.cumsum([len(devices[i].x) for i in indices])
         for i, part in zip(indices, np.split(far, ends[:-1]), strict=True):
             flags[i] = part
     return flags
 
 
-def _features(x: Array) -> NDArray[np.float64]:
+def _measure_features(x: Array) -> NDArray[np.float64]:
     """Return mean and standard deviation of each channel, float64[n, features]; of all values beyond 32."""
     channels = x.shape[-1] if x.shape[-1] <= MAX_DESCRIBED_CHANNELS else 1
     values = x.reshape(len(x), -1, channels)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from edgefl.data.split import Split
+from edgefl.data.split import SplitRecord
 from edgefl.types import Array, Labels
 
 ERROR = "error"
@@ -15,7 +15,7 @@ SEVERITIES = (ERROR, WARNING, CHANGE)
 
 
 @dataclass(frozen=True)
-class Finding:
+class SampleFinding:
     """One fact that the owner of the samples should know.
 
     Attributes:
@@ -32,7 +32,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Range:
+class ValueRange:
     """Lowest, highest and mean value, and standard deviation."""
 
     low: float
@@ -42,7 +42,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Example:
+class SampleExample:
     """One sample to look at.
 
     Attributes:
@@ -87,15 +87,15 @@ class DeviceSamples:
     num_samples: int
     num_test: int
     class_counts: tuple[tuple[int, int], ...]
-    values: Range | None
-    usual: Range | None
-    channels: tuple[Range, ...]
+    values: ValueRange | None
+    usual: ValueRange | None
+    channels: tuple[ValueRange, ...]
     num_copies: int
     num_shared: int
     num_blank: int
     outliers: tuple[int, ...]
-    examples: tuple[Example, ...]
-    split: Split | None
+    examples: tuple[SampleExample, ...]
+    split: SplitRecord | None
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Inspection:
     classes: tuple[int, ...]
     class_names: tuple[str, ...]
     num_classes: int
-    findings: tuple[Finding, ...]
+    findings: tuple[SampleFinding, ...]
 
 
 @dataclass(frozen=True)

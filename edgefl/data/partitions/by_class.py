@@ -8,10 +8,12 @@ from numpy.typing import NDArray
 from edgefl.errors import DataError
 from edgefl.types import Labels
 
-Counts = NDArray[np.int64]
+CountArray = NDArray[np.int64]
 
 
-def deal(labels: Labels, counts: Counts, rng: np.random.Generator, part: str = "training") -> list[Labels]:
+def partition_by_counts(
+    labels: Labels, counts: CountArray, rng: np.random.Generator, part: str = "training"
+) -> list[Labels]:
     """Deal counts: int64[num_clients, num_classes] out of the labels; return sorted indices a client.
 
     Raises DataError when a class has fewer samples than are asked for.
@@ -26,53 +28,57 @@ def deal(labels: Labels, counts: Counts, rng: np.random.Generator, part: str = "
         )
     pieces = []
     for label in range(num_classes):
-        own = rng.permutation(np.flatnonzero(labels == label))[: need[label]]
-        pieces.append(np.split(own, np.cumsum(counts[:-1, label])))
+        indices = rng.permutation(np.flatnonzero(labels == label))[: need[label]]
+        pieces.append(np.split(indices, np.cumsum(counts[:-1, label])))
     return [np.sort(np.concatenate(parts)).astype(np.int64) for parts in zip(*pieces, strict=True)]
 
 
-def deal_any(
-    count: int, num_clients: int, each: int, rng: np.random.Generator, part: str = "training"
+def partition_evenly(
+    count: int, num_clients: int, per_client: int, rng: np.random.Generator, part: str = "training"
 ) -> list[Labels]:
     """Deal `each` of `count` samples to each client, whatever their class; 0 means all, as evenly as
     can be.
     """
-    if each * num_clients > count or num_clients > count:
+    if per_client * num_clients > count or num_clients > count:
         raise DataError(
-            f"{count} {part} samples, the {num_clients} clients ask for {max(each, 1) * num_clients}; "
+            f"{count} {part} samples, the {num_clients} clients ask for {max(per_client, 1) * num_clients}; "
             "take fewer clients or fewer samples a client"
         )
     order = rng.permutation(count)
-    parts = np.split(order[: each * num_clients], num_clients) if each else np.array_split(order, num_clients)
-    return [np.sort(own).astype(np.int64) for own in parts]
+    parts = (
+        np.split(order[: per_client * num_clients], num_clients)
+        if per_client
+        else np.array_split(order, num_clients)
+    )
+    return [np.sort(indices).astype(np.int64) for indices in parts]
 
 
-def apportion(total: int, weights: NDArray[np.float64]) -> Counts:
+def apportion(total: int, weights: NDArray[np.float64]) -> CountArray:
     """Divide a whole number by weights: floors first, the rest to the largest remainders, the first of equals
     first.
     """
     exact = total * weights / weights.sum()
-    counts: Counts = np.floor(exact + 1e-9).astype(np.int64)
+    counts: CountArray = np.floor(exact + 1e-9).astype(np.int64)
     order = np.argsort(-(exact - counts), kind="stable")
     counts[order[: total - int(counts.sum())]] += 1
     return counts
 
 
-def positive(**values: float) -> None:
+def check_positive(**values: float) -> None:
     """Raise DataError for a value that is not above 0, or without bound."""
     for name, value in values.items():
         if not 0 < value < math.inf:
             raise DataError(f"{name} is {value}, expected a number above 0")
 
 
-def dirichlet_rows(
+def draw_dirichlet(
     alpha: float, size: int, rows: int, rng: np.random.Generator, name: str = "alpha"
 ) -> NDArray[np.float64]:
     """Draw float64[rows, size] from Dirichlet(alpha).
 
     DataError when alpha is not above 0, or too large or small to be drawn.
     """
-    positive(**{name: alpha})
+    check_positive(**{name: alpha})
     drawn = rng.dirichlet(np.full(size, alpha), rows)
     if not np.isfinite(drawn).all():
         raise DataError(f"{name} is {alpha}, which cannot be drawn from; .5 is usual, 100 is nearly even")

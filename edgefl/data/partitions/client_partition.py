@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgefl.data.dataset import Dataset, as_float
-from edgefl.data.image_rotation import rotate_each
+from edgefl.data.image_rotation import rotate_by_turns
 from edgefl.errors import DataError
 from edgefl.types import Array, Labels, Shard
 
 
 @dataclass(frozen=True)
-class Allotment:
+class ClientPartition:
     """One client's part of a data set.
 
     train, test: sorted indices into the data set's training and test part.
@@ -32,17 +32,23 @@ class Allotment:
     truth: int = -1
 
 
-def take(dataset: Dataset, allotment: Allotment) -> Shard:
+def copy_shard(dataset: Dataset, client_partition: ClientPartition) -> Shard:
     """Copy one client's samples out of a data set, whose arrays may be memory-mapped; nothing else is read.
 
     The side information of a sample is its turn, its group is its recording. uint8 pictures become float32 in
     [0, 1].
     Raises DataError for indices beyond the data set, and turns of what is no picture.
     """
-    x_train, y_train = _part(
-        dataset.x_train, dataset.y_train, allotment.train, allotment.turns_train, allotment
+    x_train, y_train = _copy_part(
+        dataset.x_train,
+        dataset.y_train,
+        client_partition.train,
+        client_partition.turns_train,
+        client_partition,
     )
-    x_test, y_test = _part(dataset.x_test, dataset.y_test, allotment.test, allotment.turns_test, allotment)
+    x_test, y_test = _copy_part(
+        dataset.x_test, dataset.y_test, client_partition.test, client_partition.turns_test, client_partition
+    )
     recording = dataset.recording_train
     return Shard(
         x_train,
@@ -50,29 +56,29 @@ def take(dataset: Dataset, allotment: Allotment) -> Shard:
         x_test,
         y_test,
         dataset.num_classes,
-        allotment.turns_train,
-        None if recording is None else recording[allotment.train],
+        client_partition.turns_train,
+        None if recording is None else recording[client_partition.train],
     )
 
 
-def _part(
-    x: Array, y: Labels, own: Labels, turns: Labels | None, allotment: Allotment
+def _copy_part(
+    x: Array, y: Labels, indices: Labels, turns: Labels | None, client_partition: ClientPartition
 ) -> tuple[Array, Labels]:
-    if len(own) and int(own[-1]) >= len(y):
+    if len(indices) and int(indices[-1]) >= len(y):
         raise DataError(
-            f"the allotment asks for sample {own[-1]} of {len(y)}; it was made for another data set or "
+            f"the allotment asks for sample {indices[-1]} of {len(y)}; it was made for another data set or "
             "subsample"
         )
-    samples = as_float(np.asarray(x[own]))
-    labels = np.asarray(y[own])
+    samples = as_float(np.asarray(x[indices]))
+    labels = np.asarray(y[indices])
     if turns is not None:
-        samples = rotate_each(samples, turns, allotment.turn_degrees)
-    if allotment.relabel:
-        labels = np.asarray(allotment.relabel, np.int64)[labels]
+        samples = rotate_by_turns(samples, turns, client_partition.turn_degrees)
+    if client_partition.relabel:
+        labels = np.asarray(client_partition.relabel, np.int64)[labels]
     return samples, labels
 
 
-def client_ids(count: int) -> list[str]:
+def make_client_ids(count: int) -> list[str]:
     """Return `client-000`, `client-001`, ...: with as many digits as it takes that they sort."""
     digits = max(3, len(str(count - 1)))
     return [f"client-{i:0{digits}d}" for i in range(count)]

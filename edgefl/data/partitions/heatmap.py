@@ -10,37 +10,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.data.dataset import Dataset
-from edgefl.data.partitions.client_partition import Allotment
+from edgefl.data.partitions.client_partition import ClientPartition
 from edgefl.errors import ConfigError
 from edgefl.system.files import write_atomic
 
-Counts = NDArray[np.int64]
+CountMatrix = NDArray[np.int64]
 SHADES = " ░▒▓█"
-MAX_ROWS = 24
-WIDTH = 80
+MAX_CLIENTS_SHOWN = 24
+TERMINAL_COLUMNS = 80
 
 
-def class_counts(dataset: Dataset, allotments: Mapping[str, Allotment], part: str = "train") -> Counts:
+def count_classes(
+    dataset: Dataset, client_partitions: Mapping[str, ClientPartition], part: str = "train"
+) -> CountMatrix:
     """Return int64[num_clients, num_classes] of the labels as each client sees them."""
     labels = dataset.y_train if part == "train" else dataset.y_test
     rows = []
-    for own in allotments.values():
-        y = labels[own.train if part == "train" else own.test]
-        y = np.asarray(own.relabel, np.int64)[y] if own.relabel else y
+    for client_partition in client_partitions.values():
+        y = labels[client_partition.train if part == "train" else client_partition.test]
+        y = np.asarray(client_partition.relabel, np.int64)[y] if client_partition.relabel else y
         rows.append(np.bincount(y, minlength=dataset.num_classes))
     return np.array(rows, np.int64).reshape(-1, dataset.num_classes)
 
 
-def turn_counts(allotments: Mapping[str, Allotment]) -> Counts | None:
+def count_turns(client_partitions: Mapping[str, ClientPartition]) -> CountMatrix | None:
     """Return int64[num_clients, turns]: how many samples are turned how far; None when none is."""
-    turns = [own.turns_train for own in allotments.values() if own.turns_train is not None]
+    turns = [client.turns_train for client in client_partitions.values() if client.turns_train is not None]
     if not turns:
         return None
-    count = 1 + max(int(own.max()) for own in turns)
-    return np.array([np.bincount(own, minlength=count) for own in turns], np.int64)
+    count = 1 + max(int(client.max()) for client in turns)
+    return np.array([np.bincount(client, minlength=count) for client in turns], np.int64)
 
 
-def heat_text(counts: Counts, ids: Sequence[str], clusters: Sequence[int], heading: str) -> list[str]:
+def render_heatmap(
+    counts: CountMatrix, ids: Sequence[str], clusters: Sequence[int], heading: str
+) -> list[str]:
     """Return lines of at most 80 columns: for each client its samples, and the share of them in each column
     as a shade.
 
@@ -48,7 +52,7 @@ def heat_text(counts: Counts, ids: Sequence[str], clusters: Sequence[int], headi
     neighbours.
     """
     label = max(len(name) for name in ids) + (4 if max(clusters) >= 0 else 0)
-    room = WIDTH - label - 10
+    room = TERMINAL_COLUMNS - label - 10
     cells = 2 if 2 * counts.shape[1] <= room else 1
     merged = -(-counts.shape[1] // room)
     padded = np.pad(counts, ((0, 0), (0, -counts.shape[1] % merged)))
@@ -57,7 +61,7 @@ def heat_text(counts: Counts, ids: Sequence[str], clusters: Sequence[int], headi
     levels = np.ceil(shares / top * (len(SHADES) - 1) - 1e-9).astype(np.int64)
     columns = f"{heading} 0 to {counts.shape[1] - 1}" + (f", {merged} a column" if merged > 1 else "")
     lines = [f"{'client':{label}} {'samples':>7}  {columns}"]
-    for i in _spread(len(counts)):
+    for i in _choose_rows(len(counts)):
         name = ids[i] + (f" #{clusters[i]}" if clusters[i] >= 0 else "")
         lines.append(
             f"{name:{label}} {counts[i].sum():7d} ▕{''.join(SHADES[level] * cells for level in levels[i])}▏"
@@ -66,29 +70,29 @@ def heat_text(counts: Counts, ids: Sequence[str], clusters: Sequence[int], headi
     return [*lines, f"{steps} of a client's samples" + (" (#: true cluster)" if max(clusters) >= 0 else "")]
 
 
-def _spread(count: int) -> list[int]:
-    return [int(i) for i in np.linspace(0, count - 1, min(count, MAX_ROWS)).round()]
+def _choose_rows(count: int) -> list[int]:
+    return [int(i) for i in np.linspace(0, count - 1, min(count, MAX_CLIENTS_SHOWN)).round()]
 
 
-def summary(train: Counts, test: Counts, dataset: Dataset) -> dict[str, Any]:
+def summarize_partition(train: CountMatrix, test: CountMatrix, dataset: Dataset) -> dict[str, Any]:
     """Return figures of a partition: samples and classes a client as [least, median, most], and how many
     samples are used.
     """
 
-    def spread(values: NDArray[Any]) -> list[float]:
+    def summarize(values: NDArray[Any]) -> list[float]:
         return [float(np.min(values)), float(np.median(values)), float(np.max(values))]
 
     return {
         "clients": len(train),
-        "train_samples": spread(train.sum(axis=1)),
-        "test_samples": spread(test.sum(axis=1)),
-        "classes": spread((train > 0).sum(axis=1)),
+        "train_samples": summarize(train.sum(axis=1)),
+        "test_samples": summarize(test.sum(axis=1)),
+        "classes": summarize((train > 0).sum(axis=1)),
         "train_used": [int(train.sum()), len(dataset.y_train)],
         "test_used": [int(test.sum()), len(dataset.y_test)],
     }
 
 
-def write_png(path: Path, counts: Counts, title: str, columns: str = "class") -> None:
+def plot_heatmap(path: Path, counts: CountMatrix, title: str, columns: str = "class") -> None:
     """Draw classes by clients; ConfigError when matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure

@@ -7,14 +7,14 @@ Source: M. Isaksson et al., Adaptive Expert Models for Personalization in Federa
 import numpy as np
 
 from edgefl.data.dataset import LabelView
-from edgefl.data.partitions.by_class import Counts, deal, positive
-from edgefl.data.partitions.client_partition import Allotment
+from edgefl.data.partitions.by_class import CountArray, check_positive, partition_by_counts
+from edgefl.data.partitions.client_partition import ClientPartition
 from edgefl.errors import DataError
 
 
-def majority_counts(
+def draw_majority_counts(
     num_classes: int, majors: tuple[int, int], p: float, samples: int, rng: np.random.Generator
-) -> Counts:
+) -> CountArray:
     """Return int64[num_classes]: round(p * samples) in equal halves for the two, the rest drawn uniformly
     over the other classes.
     """
@@ -36,13 +36,13 @@ def p_majority(
     p: float = 0.8,
     samples: int = 500,
     test_samples: int = 100,
-) -> tuple[Allotment, ...]:
+) -> tuple[ClientPartition, ...]:
     """Draw two classes for each client: they make up the fraction p of its samples.
 
     p = 2 / num_classes is IID, p = 1 pathological. A client's test samples are distributed as its training
     samples, and no sample goes to two clients. Raises DataError when a class runs out.
     """
-    positive(samples=samples, test_samples=test_samples)
+    check_positive(samples=samples, test_samples=test_samples)
     if not 0 <= p <= 1:
         raise DataError(
             f"p is {p}, expected a fraction from 0 to 1; {2 / view.num_classes:g} is IID, 1 leaves two "
@@ -57,8 +57,12 @@ def p_majority(
         tuple(int(label) for label in rng.permutation(view.num_classes)[:2]) for _ in range(num_clients)
     ]
     train, test = (
-        np.stack([majority_counts(view.num_classes, (a, b), p, size, rng) for a, b in majors])
+        np.stack([draw_majority_counts(view.num_classes, (a, b), p, size, rng) for a, b in majors])
         for size in (samples, test_samples)
     )
-    dealt = zip(deal(view.train, train, rng), deal(view.test, test, rng, "test"), strict=True)
-    return tuple(Allotment(own, held) for own, held in dealt)
+    parts = zip(
+        partition_by_counts(view.train, train, rng),
+        partition_by_counts(view.test, test, rng, "test"),
+        strict=True,
+    )
+    return tuple(ClientPartition(train_indices, test_indices) for train_indices, test_indices in parts)

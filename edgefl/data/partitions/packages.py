@@ -9,12 +9,12 @@ split 80 : 20.
 import numpy as np
 
 from edgefl.data.dataset import LabelView
-from edgefl.data.partitions.by_class import Counts, deal, positive
-from edgefl.data.partitions.client_partition import Allotment
+from edgefl.data.partitions.by_class import CountArray, check_positive, partition_by_counts
+from edgefl.data.partitions.client_partition import ClientPartition
 from edgefl.errors import DataError
 
 
-def draw_pairs(packages: Counts, num_clients: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+def draw_pairs(packages: CountArray, num_clients: int, rng: np.random.Generator) -> list[tuple[int, int]]:
     """Draw two packages of different classes for each client; DataError when there are not enough.
 
     packages: int64[num_classes]. A class is drawn as often as it has packages left, unless that would leave
@@ -22,11 +22,11 @@ def draw_pairs(packages: Counts, num_clients: int, rng: np.random.Generator) -> 
     """
     left = packages.copy()
 
-    def enough(count: int) -> bool:
+    def is_enough(count: int) -> bool:
         return int(np.minimum(left, count).sum()) >= 2 * count
 
-    if not enough(num_clients):
-        most = next(count for count in range(num_clients, -1, -1) if enough(count))
+    if not is_enough(num_clients):
+        most = next(count for count in range(num_clients, -1, -1) if is_enough(count))
         raise DataError(
             f"packages a class: {packages.tolist()}, which makes {most} clients of two different classes, "
             f"expected {num_clients}; take fewer clients or smaller packages"
@@ -38,7 +38,7 @@ def draw_pairs(packages: Counts, num_clients: int, rng: np.random.Generator) -> 
             others = np.where(np.arange(len(left)) == first, 0, left)
             second = int(rng.choice(len(left), p=others / others.sum())) if others.any() else first
             left[[first, second]] -= 1
-            if first != second and enough(todo):
+            if first != second and is_enough(todo):
                 break
             left[[first, second]] += 1
         pairs.append((first, second))
@@ -54,36 +54,36 @@ def packages(
     per_class: int = 500,
     test_share: float = 0.2,
     classes: int = 0,
-) -> tuple[Allotment, ...]:
+) -> tuple[ClientPartition, ...]:
     """Give each client two packages of different classes.
 
     Of a package of 35, 28 samples are of the data set's training part and 7 of its test part, so a client
     trains on 56 and is measured on 14. classes: only the first so many, 0 means all. No sample goes to two
     clients.
     """
-    positive(package=package, per_class=per_class)
+    check_positive(package=package, per_class=per_class)
     count = classes or view.num_classes
     if not 0 < test_share < 1 or not 2 <= count <= view.num_classes:
         raise DataError(
             f"test_share {test_share} and {count} classes, expected a share between 0 and 1, and 2 to "
             f"{view.num_classes} classes"
         )
-    held = min(max(1, round(test_share * package)), package - 1)
+    test_size = min(max(1, round(test_share * package)), package - 1)
     if package < 2:
         raise DataError(
             f"package is {package}, expected at least 2: some to train on, some to be measured on"
         )
     sizes = [np.bincount(labels, minlength=view.num_classes)[:count] for labels in (view.train, view.test)]
     fit = np.minimum.reduce(
-        [sizes[0] // (package - held), sizes[1] // held, np.full(count, per_class // package)]
+        [sizes[0] // (package - test_size), sizes[1] // test_size, np.full(count, per_class // package)]
     )
     pairs = draw_pairs(fit, num_clients, rng)
     whole = np.zeros((num_clients, view.num_classes), np.int64)
     for client, pair in enumerate(pairs):
         whole[client, list(pair)] = 1
-    dealt = zip(
-        deal(view.train, whole * (package - held), rng),
-        deal(view.test, whole * held, rng, "test"),
+    parts = zip(
+        partition_by_counts(view.train, whole * (package - test_size), rng),
+        partition_by_counts(view.test, whole * test_size, rng, "test"),
         strict=True,
     )
-    return tuple(Allotment(own, kept) for own, kept in dealt)
+    return tuple(ClientPartition(train_indices, test_indices) for train_indices, test_indices in parts)

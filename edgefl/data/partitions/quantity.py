@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.data.dataset import LabelView
-from edgefl.data.partitions.by_class import Counts, apportion, dirichlet_rows, positive
-from edgefl.data.partitions.client_partition import Allotment
+from edgefl.data.partitions.by_class import CountArray, apportion, check_positive, draw_dirichlet
+from edgefl.data.partitions.client_partition import ClientPartition
 from edgefl.errors import DataError
 from edgefl.types import Labels
 
@@ -22,28 +22,29 @@ def quantity(
     law: str = "dirichlet",
     alpha: float = 0.5,
     min_samples: int = 10,
-) -> tuple[Allotment, ...]:
+) -> tuple[ClientPartition, ...]:
     """Share out all samples in uneven parts.
 
     law: `dirichlet` draws the sizes from Dir(alpha), the smaller alpha the less even; `power` makes the
     client of rank r as large as r ** -alpha, ranks drawn. Each client has `min_samples` to train on and one
     to be measured on besides.
     """
-    positive(alpha=alpha, min_samples=min_samples)
+    check_positive(alpha=alpha, min_samples=min_samples)
     if law == "dirichlet":
-        weights = dirichlet_rows(alpha, num_clients, 1, rng)[0]
+        weights = draw_dirichlet(alpha, num_clients, 1, rng)[0]
     elif law == "power":
         weights = rng.permutation(np.arange(1, num_clients + 1) ** -alpha)
     else:
         raise DataError(f"law is {law!r}, expected 'dirichlet' or 'power'")
     train, test = (
-        _sizes(len(part), weights, least) for part, least in ((view.train, min_samples), (view.test, 1))
+        _apportion_sizes(len(part), weights, least)
+        for part, least in ((view.train, min_samples), (view.test, 1))
     )
-    dealt = zip(_cut(train, rng), _cut(test, rng), strict=True)
-    return tuple(Allotment(own, held) for own, held in dealt)
+    parts = zip(_cut_samples(train, rng), _cut_samples(test, rng), strict=True)
+    return tuple(ClientPartition(train_indices, test_indices) for train_indices, test_indices in parts)
 
 
-def _sizes(total: int, weights: NDArray[np.float64], least: int) -> Counts:
+def _apportion_sizes(total: int, weights: NDArray[np.float64], least: int) -> CountArray:
     spare = total - least * len(weights)
     if spare < 0:
         raise DataError(
@@ -52,6 +53,6 @@ def _sizes(total: int, weights: NDArray[np.float64], least: int) -> Counts:
     return least + apportion(spare, weights)
 
 
-def _cut(sizes: Counts, rng: np.random.Generator) -> list[Labels]:
+def _cut_samples(sizes: CountArray, rng: np.random.Generator) -> list[Labels]:
     order = rng.permutation(int(sizes.sum()))
-    return [np.sort(own).astype(np.int64) for own in np.split(order, np.cumsum(sizes)[:-1])]
+    return [np.sort(indices).astype(np.int64) for indices in np.split(order, np.cumsum(sizes)[:-1])]

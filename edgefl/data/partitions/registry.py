@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edgefl.config import PartitionConfig, nearest
-from edgefl.data.dataset import Dataset, label_view
-from edgefl.data.options import defaults_of, full_options
-from edgefl.data.partitions.client_partition import Allotment, client_ids, take
+from edgefl.config import PartitionConfig, suggest_nearest
+from edgefl.data.dataset import Dataset, make_label_view
+from edgefl.data.options import fill_defaults, read_defaults
+from edgefl.data.partitions.client_partition import ClientPartition, copy_shard, make_client_ids
 from edgefl.data.partitions.natural import group
 from edgefl.data.partitions.p_majority import p_majority
 from edgefl.data.partitions.pachinko import pachinko
@@ -19,7 +19,7 @@ from edgefl.data.partitions.shares import dirichlet, iid
 from edgefl.data.partitions.sorted_shards import shards
 from edgefl.data.partitions.task_clusters import tasks
 from edgefl.errors import ConfigError, DataError
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import Shard
 
 
@@ -27,13 +27,13 @@ from edgefl.types import Shard
 class Partition:
     """`divide(label_view, num_clients, rng, **options)` gives one `Allotment` a client; its source."""
 
-    divide: Callable[..., tuple[Allotment, ...]]
+    divide: Callable[..., tuple[ClientPartition, ...]]
     source: str
 
     @property
     def defaults(self) -> dict[str, Any]:
         """The options with their defaults."""
-        return defaults_of(self.divide)
+        return read_defaults(self.divide)
 
 
 PARTITIONS: Mapping[str, Partition] = {
@@ -61,14 +61,16 @@ PARTITIONS: Mapping[str, Partition] = {
 }
 
 
-def partition_entry(name: str) -> Partition:
+def find_partition(name: str) -> Partition:
     """Return the registry's entry; ConfigError names the nearest known partition."""
     if name not in PARTITIONS:
-        raise ConfigError(f"unknown partition {name!r}; {nearest(name, list(PARTITIONS))}")
+        raise ConfigError(f"unknown partition {name!r}; {suggest_nearest(name, list(PARTITIONS))}")
     return PARTITIONS[name]
 
 
-def make_allotments(dataset: Dataset, config: PartitionConfig, seed: int) -> dict[str, Allotment]:
+def make_client_partitions(
+    dataset: Dataset, config: PartitionConfig, seed: int
+) -> dict[str, ClientPartition]:
     """Share a data set out: one allotment for each client id, ids in order.
 
     The same arguments give the same allotments.
@@ -76,18 +78,23 @@ def make_allotments(dataset: Dataset, config: PartitionConfig, seed: int) -> dic
     Raises ConfigError for an unknown partition or option, DataError when the data set cannot be shared out
     so: no client is ever without a sample to train on or to be measured on.
     """
-    entry = partition_entry(config.name)
-    options = full_options(f"[partition] {config.name}", entry.defaults, config.options)
-    made = entry.divide(label_view(dataset), config.num_clients, rng_for(seed, 0, "partition"), **options)
-    allotments = dict(zip(client_ids(config.num_clients), made, strict=True))
-    for client_id, own in allotments.items():
-        for part, indices in (("train on", own.train), ("be measured on", own.test)):
+    entry = find_partition(config.name)
+    options = fill_defaults(f"[partition] {config.name}", entry.defaults, config.options)
+    parts = entry.divide(
+        make_label_view(dataset), config.num_clients, derive_rng(seed, 0, "partition"), **options
+    )
+    client_partitions = dict(zip(make_client_ids(config.num_clients), parts, strict=True))
+    for client_id, client_partition in client_partitions.items():
+        for part, indices in (
+            ("train on", client_partition.train),
+            ("be measured on", client_partition.test),
+        ):
             if not len(indices):
                 raise DataError(
                     f"{client_id} would have no samples to {part}; take fewer clients, or other options of "
                     f"{config.name!r}"
                 )
-    return allotments
+    return client_partitions
 
 
 def make_shards(dataset: Dataset, config: PartitionConfig, seed: int) -> dict[str, Shard]:
@@ -97,5 +104,8 @@ def make_shards(dataset: Dataset, config: PartitionConfig, seed: int) -> dict[st
         ConfigError: unknown partition or option.
         DataError: the data set cannot be partitioned this way.
     """
-    allotments = make_allotments(dataset, config, seed)
-    return {client_id: take(dataset, allotment) for client_id, allotment in allotments.items()}
+    client_partitions = make_client_partitions(dataset, config, seed)
+    return {
+        client_id: copy_shard(dataset, client_partition)
+        for client_id, client_partition in client_partitions.items()
+    }

@@ -10,28 +10,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.data.dataset import LabelView
-from edgefl.data.partitions.by_class import dirichlet_rows
-from edgefl.data.partitions.client_partition import Allotment
+from edgefl.data.partitions.by_class import draw_dirichlet
+from edgefl.data.partitions.client_partition import ClientPartition
 from edgefl.errors import DataError
 from edgefl.types import Labels
 
-Shares = NDArray[np.float64]
+ClassShares = NDArray[np.float64]
 
 
-def iid_shares(num_classes: int, num_clients: int, rng: np.random.Generator) -> Shares:
+def make_iid_shares(num_classes: int, num_clients: int, rng: np.random.Generator) -> ClassShares:
     """Return equal shares: float64[num_classes, num_clients], rows sum to 1."""
     return np.full((num_classes, num_clients), 1 / num_clients)
 
 
-def dirichlet_shares(num_classes: int, num_clients: int, rng: np.random.Generator, *, alpha: float) -> Shares:
+def draw_dirichlet_shares(
+    num_classes: int, num_clients: int, rng: np.random.Generator, *, alpha: float
+) -> ClassShares:
     """Draw each class's shares over the clients from Dirichlet(alpha): float64[num_classes, num_clients].
 
     The smaller alpha, the fewer classes a client has (T. Hsu, H. Qi, M. Brown, arXiv:1909.06335).
     """
-    return dirichlet_rows(alpha, num_clients, num_classes, rng)
+    return draw_dirichlet(alpha, num_clients, num_classes, rng)
 
 
-def divide(labels: Labels, shares: Shares, rng: np.random.Generator, min_samples: int = 2) -> list[Labels]:
+def divide_by_shares(
+    labels: Labels, shares: ClassShares, rng: np.random.Generator, min_samples: int = 2
+) -> list[Labels]:
     """Share indices out class by class; a client below `min_samples` then takes from the largest.
 
     Raises DataError when there are fewer than `min_samples` for each client.
@@ -44,9 +48,9 @@ def divide(labels: Labels, shares: Shares, rng: np.random.Generator, min_samples
         )
     parts: list[list[int]] = [[] for _ in range(num_clients)]
     for label, row in enumerate(shares):
-        own = rng.permutation(np.flatnonzero(labels == label))
-        cuts = np.round(np.cumsum(row)[:-1] * len(own)).astype(np.int64)
-        for part, piece in zip(parts, np.split(own, cuts), strict=True):
+        indices = rng.permutation(np.flatnonzero(labels == label))
+        cuts = np.round(np.cumsum(row)[:-1] * len(indices)).astype(np.int64)
+        for part, piece in zip(parts, np.split(indices, cuts), strict=True):
             part.extend(piece.tolist())
     for part in parts:
         while len(part) < min_samples:
@@ -55,35 +59,38 @@ def divide(labels: Labels, shares: Shares, rng: np.random.Generator, min_samples
     return [np.sort(np.asarray(part, np.int64)) for part in parts]
 
 
-def divide_both(
-    view: LabelView, shares: Shares, rng: np.random.Generator, min_samples: int = 2
-) -> tuple[Allotment, ...]:
+def partition_by_shares(
+    view: LabelView, shares: ClassShares, rng: np.random.Generator, min_samples: int = 2
+) -> tuple[ClientPartition, ...]:
     """Share the training and the test part out by the same shares.
 
     Each client has `min_samples` to train on and one to be measured on.
     """
-    train = divide(view.train, shares, rng, min_samples)
+    train = divide_by_shares(view.train, shares, rng, min_samples)
     return tuple(
-        Allotment(own, held) for own, held in zip(train, divide(view.test, shares, rng, 1), strict=True)
+        ClientPartition(train_indices, test_indices)
+        for train_indices, test_indices in zip(
+            train, divide_by_shares(view.test, shares, rng, 1), strict=True
+        )
     )
 
 
 def iid(
     view: LabelView, num_clients: int, rng: np.random.Generator, *, min_samples: int = 2
-) -> tuple[Allotment, ...]:
+) -> tuple[ClientPartition, ...]:
     """Give each client an equal share of each class. All samples are used."""
-    return divide_both(view, iid_shares(view.num_classes, num_clients, rng), rng, min_samples)
+    return partition_by_shares(view, make_iid_shares(view.num_classes, num_clients, rng), rng, min_samples)
 
 
 def dirichlet(
     view: LabelView, num_clients: int, rng: np.random.Generator, *, alpha: float = 0.5, min_samples: int = 2
-) -> tuple[Allotment, ...]:
+) -> tuple[ClientPartition, ...]:
     """Draw each class's shares over the clients from Dirichlet(alpha), the same for training and test.
 
     All samples are used.
 
     A client that gets fewer than `min_samples` takes from the largest.
     """
-    return divide_both(
-        view, dirichlet_shares(view.num_classes, num_clients, rng, alpha=alpha), rng, min_samples
+    return partition_by_shares(
+        view, draw_dirichlet_shares(view.num_classes, num_clients, rng, alpha=alpha), rng, min_samples
     )

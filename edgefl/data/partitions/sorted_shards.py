@@ -7,19 +7,19 @@ Source: B. McMahan et al., Communication-Efficient Learning of Deep Networks fro
 import numpy as np
 
 from edgefl.data.dataset import LabelView
-from edgefl.data.partitions.by_class import positive
-from edgefl.data.partitions.client_partition import Allotment
+from edgefl.data.partitions.by_class import check_positive
+from edgefl.data.partitions.client_partition import ClientPartition
 from edgefl.errors import DataError
 from edgefl.types import Labels
 
 
 def shards(
     view: LabelView, num_clients: int, rng: np.random.Generator, *, each: int = 2
-) -> tuple[Allotment, ...]:
+) -> tuple[ClientPartition, ...]:
     """Give each client `each` shards of the sorted training part, and the same shards of the sorted test
     part. All samples are used.
     """
-    positive(each=each)
+    check_positive(each=each)
     count = each * num_clients
     if count > min(len(view.train), len(view.test)):
         raise DataError(
@@ -27,15 +27,17 @@ def shards(
             "sample in each; take fewer clients or shards"
         )
     drawn = rng.permutation(count).reshape(num_clients, each)
-    train, test = (_cut(labels, count, rng) for labels in (view.train, view.test))
-    return tuple(Allotment(_join(train, own), _join(test, own)) for own in drawn)
+    train, test = (_cut_shards(labels, count, rng) for labels in (view.train, view.test))
+    return tuple(
+        ClientPartition(_join_shards(train, numbers), _join_shards(test, numbers)) for numbers in drawn
+    )
 
 
-def _cut(labels: Labels, count: int, rng: np.random.Generator) -> list[Labels]:
+def _cut_shards(labels: Labels, count: int, rng: np.random.Generator) -> list[Labels]:
     """Return the indices sorted by label, in random order within a label, cut into equal shards."""
     order = rng.permutation(len(labels))
     return np.array_split(order[np.argsort(labels[order], kind="stable")].astype(np.int64), count)
 
 
-def _join(parts: list[Labels], own: Labels) -> Labels:
-    return np.sort(np.concatenate([parts[i] for i in own]))
+def _join_shards(parts: list[Labels], numbers: Labels) -> Labels:
+    return np.sort(np.concatenate([parts[i] for i in numbers]))

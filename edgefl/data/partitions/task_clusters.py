@@ -10,8 +10,8 @@ two clusters.
 import numpy as np
 
 from edgefl.data.dataset import LabelView
-from edgefl.data.partitions.by_class import apportion, deal, positive
-from edgefl.data.partitions.client_partition import Allotment
+from edgefl.data.partitions.by_class import apportion, check_positive, partition_by_counts
+from edgefl.data.partitions.client_partition import ClientPartition
 from edgefl.errors import DataError
 
 
@@ -26,7 +26,7 @@ def tasks(
     samples: int = 200,
     test_samples: int = 50,
     imbalance: float = 3.0,
-) -> tuple[Allotment, ...]:
+) -> tuple[ClientPartition, ...]:
     """Divide `num_tasks` classes over the clusters.
 
     Each client has `tasks` of its cluster's, and its truth is the cluster.
@@ -36,7 +36,9 @@ def tasks(
     order of its own; 1 is balanced. Test samples are balanced, as those of the data sets are: a task counts
     as much as another. No sample goes to two clients.
     """
-    positive(tasks=tasks, num_tasks=num_tasks, clusters=clusters, samples=samples, test_samples=test_samples)
+    check_positive(
+        tasks=tasks, num_tasks=num_tasks, clusters=clusters, samples=samples, test_samples=test_samples
+    )
     if not 1 <= imbalance < np.inf:
         raise DataError(
             f"imbalance is {imbalance}, expected 1 (balanced) or more: the most frequent class over the "
@@ -65,9 +67,16 @@ def tasks(
     train, test = np.zeros((2, num_clients, view.num_classes), np.int64)
     for client, cluster in enumerate(truth):
         pool = pools[cluster]
-        own = rng.permutation(pool[np.lexsort((rng.random(len(pool)), used[pool]))[:tasks]])
-        used[own] += 1
-        train[client, own] = sizes
-        test[client, own] = sizes_test
-    dealt = zip(deal(view.train, train, rng), deal(view.test, test, rng, "test"), truth.tolist(), strict=True)
-    return tuple(Allotment(own, held, truth=cluster) for own, held, cluster in dealt)
+        indices = rng.permutation(pool[np.lexsort((rng.random(len(pool)), used[pool]))[:tasks]])
+        used[indices] += 1
+        train[client, indices] = sizes
+        test[client, indices] = sizes_test
+    parts = zip(
+        partition_by_counts(view.train, train, rng),
+        partition_by_counts(view.test, test, rng, "test"),
+        truth.tolist(),
+        strict=True,
+    )
+    return tuple(
+        ClientPartition(indices, test_indices, truth=cluster) for indices, test_indices, cluster in parts
+    )

@@ -13,7 +13,7 @@ from edgefl.data.npz import make_shard, read_shard
 from edgefl.errors import ConfigError, DataError
 from edgefl.types import Shard
 
-FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+FUNCTION_PATTERN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,16 @@ class DataSource:
         """Whether it is the owner's own code."""
         return bool(self.folder)
 
-    def as_note(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return it as JSON knows it: `data`, and `source` with the options that are set."""
         options = {key: value for key, value in asdict(self).items() if key != "data" and value}
         return {"data": self.data, **({"source": options} if options else {})}
 
 
-def source_of_note(note: Mapping[str, Any]) -> DataSource:
+def parse_source(record: Mapping[str, Any]) -> DataSource:
     """Return what `as_note` wrote; KeyError, TypeError or ValueError for anything else."""
-    options = dict(note.get("source", {}))
-    source = DataSource(str(note["data"]), **(options | {"channels": tuple(options.get("channels", ()))}))
+    options = dict(record.get("source", {}))
+    source = DataSource(str(record["data"]), **(options | {"channels": tuple(options.get("channels", ()))}))
     if [type(value) for value in asdict(source).values()] != [str, int, int, str, tuple, str]:
         raise ValueError("the data's source has a value of another type")
     return source
@@ -61,7 +61,7 @@ def make_source(
     """
     path = Path(data)
     windows = bool(window or step or label or channels)
-    if FUNCTION.fullmatch(data) and not path.exists():
+    if FUNCTION_PATTERN.fullmatch(data) and not path.exists():
         if windows:
             raise ConfigError(
                 f"--window, --step, --label and --channels are for CSV, --data {data} is a function; let it "

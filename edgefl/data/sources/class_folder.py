@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.data.sources import DataSource
-from edgefl.data.sources.classes import names_array, number_classes
+from edgefl.data.sources.classes import number_classes, pack_class_names
 from edgefl.data.sources.sample_files import SUFFIXES, read_sample
 from edgefl.errors import DataError
 
-LAYOUT = f"expected DIR/CLASS/FILE with FILE one of {', '.join(SUFFIXES)}"
+EXPECTED_LAYOUT = f"expected DIR/CLASS/FILE with FILE one of {', '.join(SUFFIXES)}"
 
 
 def read_class_folder(source: DataSource) -> dict[str, NDArray[Any]]:
@@ -29,13 +29,13 @@ def read_class_folder(source: DataSource) -> dict[str, NDArray[Any]]:
         raise DataError(f"{folder} holds CSV files: give --window ROWS and --label COLUMN")
     numbers, names = number_classes([path.name for path in classes], folder)
     files = [
-        (path, numbers[each.name])
-        for each in classes
-        for path in sorted(each.iterdir())
+        (path, numbers[class_folder.name])
+        for class_folder in classes
+        for path in sorted(class_folder.iterdir())
         if not path.name.startswith(".")
     ]
     if not files:
-        raise DataError(f"{folder} holds no samples; {LAYOUT}")
+        raise DataError(f"{folder} holds no samples; {EXPECTED_LAYOUT}")
     first = read_sample(files[0][0])
     x = np.empty((len(files), *first.values.shape), first.values.dtype)
     for index, (path, _) in enumerate(files):
@@ -46,4 +46,4 @@ def read_class_folder(source: DataSource) -> dict[str, NDArray[Any]]:
                 f"{first.values.shape} as {files[0][0]}; all samples have one shape"
             )
         x[index] = sample.values
-    return {"x": x, "y": np.array([number for _, number in files]), **names_array(names)}
+    return {"x": x, "y": np.array([number for _, number in files]), **pack_class_names(names)}

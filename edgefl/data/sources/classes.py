@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.config import nearest
+from edgefl.config import suggest_nearest
 from edgefl.errors import DataError
 
-LIST = "classes.txt"
+CLASS_LIST_FILE = "classes.txt"
 
 
 def read_class_list(path: Path) -> tuple[str, ...]:
@@ -32,7 +32,7 @@ def read_class_list(path: Path) -> tuple[str, ...]:
     return names
 
 
-def number_classes(found: Iterable[str], folder: Path) -> tuple[dict[str, int], tuple[str, ...]]:
+def number_classes(labels: Iterable[str], folder: Path) -> tuple[dict[str, int], tuple[str, ...]]:
     """Return each name's class number, and the names of all classes in order.
 
     `classes.txt` in the folder fixes the order. Without it, names that are all whole numbers are these
@@ -40,12 +40,13 @@ def number_classes(found: Iterable[str], folder: Path) -> tuple[dict[str, int], 
     lacks a class must have the list. DataError for a name that is not in the list, and for two names of one
     number.
     """
-    names = sorted(set(found))
-    if (folder / LIST).is_file():
-        listed = read_class_list(folder / LIST)
+    names = sorted(set(labels))
+    if (folder / CLASS_LIST_FILE).is_file():
+        listed = read_class_list(folder / CLASS_LIST_FILE)
         if unknown := [name for name in names if name not in listed]:
             raise DataError(
-                f"the class {unknown[0]!r} is not in {folder / LIST}; {nearest(unknown[0], list(listed))}"
+                f"the class {unknown[0]!r} is not in {folder / CLASS_LIST_FILE}; "
+                f"{suggest_nearest(unknown[0], list(listed))}"
             )
         return {name: listed.index(name) for name in names}, listed
     if all(name.isascii() and name.isdecimal() and len(name) < 10 for name in names):
@@ -56,6 +57,6 @@ def number_classes(found: Iterable[str], folder: Path) -> tuple[dict[str, int], 
     return {name: number for number, name in enumerate(names)}, tuple(names)
 
 
-def names_array(names: tuple[str, ...]) -> Mapping[str, NDArray[np.str_]]:
+def pack_class_names(names: tuple[str, ...]) -> Mapping[str, NDArray[np.str_]]:
     """Return the names as a shard's array, nothing when there are none."""
     return {"class_names": np.array(names)} if names else {}

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.config import nearest
+from edgefl.config import suggest_nearest
 from edgefl.data.sources import DataSource
-from edgefl.data.sources.classes import names_array, number_classes
-from edgefl.data.sources.windows import FLOAT32_MAX, count_windows, cut
+from edgefl.data.sources.classes import number_classes, pack_class_names
+from edgefl.data.sources.windows import FLOAT32_MAX, count_windows, cut_windows
 from edgefl.errors import DataError
 
 
@@ -41,7 +41,7 @@ def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
     path = Path(source.data)
     folder = path if path.is_dir() else path.parent
     files = (
-        sorted(each for each in path.glob("*.csv") if not each.name.startswith("."))
+        sorted(file for file in path.glob("*.csv") if not file.name.startswith("."))
         if path.is_dir()
         else [path]
     )
@@ -50,8 +50,8 @@ def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
     channels = source.channels
     names = dict[str, int]()
     recordings = list[Recording]()
-    for each in files:
-        recording, channels = _read(each, source.label, channels, names)
+    for file in files:
+        recording, channels = _read_recording(file, source.label, channels, names)
         recordings.append(recording)
     longest = max(len(recording.labels) for recording in recordings)
     if longest < source.window:
@@ -69,15 +69,15 @@ def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
         begin = end
         end = end + count
         rows = np.frombuffer(recording.rows, np.float32).reshape(-1, len(channels))
-        x[begin:end], y[begin:end] = cut(
+        x[begin:end], y[begin:end] = cut_windows(
             rows, number_of[np.frombuffer(recording.labels, np.intc)], source.window, source.step
         )
     files_of = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
     first_row = np.concatenate([np.arange(count, dtype=np.int64) * source.step for count in counts])
-    return {"x": x, "y": y, "recording": files_of, "first_row": first_row, **names_array(classes)}
+    return {"x": x, "y": y, "recording": files_of, "first_row": first_row, **pack_class_names(classes)}
 
 
-def _read(
+def _read_recording(
     path: Path, label: str, channels: tuple[str, ...], names: dict[str, int]
 ) -> tuple[Recording, tuple[str, ...]]:
     """Read one file.
@@ -85,7 +85,7 @@ def _read(
     `names` gets the labels that are new, in order; the channels are those of the first file for all.
     """
     recording = Recording()
-    places = list[tuple[str, int]]()
+    columns = list[tuple[str, int]]()
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.reader(file, strict=True)
@@ -101,14 +101,16 @@ def _read(
                         f"{where}: {len(row)} cells, expected {len(header)} as in the header; mend or remove "
                         "the row"
                     )
-                if not places:
-                    channels = channels or _numeric(where, header, row, at)
-                    places = [(channel, header.index(channel)) for channel in channels]
+                if not columns:
+                    channels = channels or _find_numeric_columns(where, header, row, at)
+                    columns = [(channel, header.index(channel)) for channel in channels]
                 name = row[at].strip()
                 if not name:
                     raise DataError(f"{where}: no label in column {label!r}; fill it, or remove the row")
                 recording.labels.append(names.setdefault(name, len(names)))
-                recording.rows.extend(_number(where, channel, row[place]) for channel, place in places)
+                recording.rows.extend(
+                    _parse_number(where, channel, row[column]) for channel, column in columns
+                )
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(
             f"{path} cannot be read as CSV: {error}; save it as text in UTF-8 with commas"
@@ -120,19 +122,21 @@ def _read(
     return recording, channels
 
 
-def _check_header(path: Path, header: Sequence[str], wanted: Sequence[str]) -> None:
+def _check_header(path: Path, header: Sequence[str], required: Sequence[str]) -> None:
     if double := next((name for name in header if header.count(name) > 1), None):
         raise DataError(f"{path}: the header names {double!r} twice; name each column once")
-    if missing := next((name for name in wanted if name not in header), None):
+    if missing := next((name for name in required if name not in header), None):
         raise DataError(
             f"{path}: no column {missing!r} in the header ({', '.join(header)[:200]}); "
-            f"{nearest(missing, list(header))}"
+            f"{suggest_nearest(missing, list(header))}"
         )
 
 
-def _numeric(where: str, header: Sequence[str], row: Sequence[str], label: int) -> tuple[str, ...]:
+def _find_numeric_columns(
+    where: str, header: Sequence[str], row: Sequence[str], label: int
+) -> tuple[str, ...]:
     """Return the columns that hold a number in this row. An empty cell says nothing, so it is an error."""
-    found = []
+    columns = []
     for index, (name, cell) in enumerate(zip(header, row, strict=True)):
         if index == label:
             continue
@@ -144,13 +148,13 @@ def _numeric(where: str, header: Sequence[str], row: Sequence[str], label: int) 
             raise DataError(
                 f"{where}: column {name!r} is empty; fill it, or name the columns to take with --channels"
             ) from None
-        found.append(name)
-    if not found:
+        columns.append(name)
+    if not columns:
         raise DataError(f"{where}: no column with a number besides the label; expected one at least")
-    return tuple(found)
+    return tuple(columns)
 
 
-def _number(where: str, channel: str, cell: str) -> float:
+def _parse_number(where: str, channel: str, cell: str) -> float:
     try:
         value = float(cell)
     except ValueError:

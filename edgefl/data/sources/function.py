@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from edgefl.data.sources import DataSource
 from edgefl.errors import DataError
 
-SEE = "EDGEFL_DEBUG=1 shows where"
+DEBUG_HINT = "EDGEFL_DEBUG=1 shows where"
 
 
 def read_function(source: DataSource) -> dict[str, NDArray[Any]]:
@@ -29,9 +29,10 @@ def read_function(source: DataSource) -> dict[str, NDArray[Any]]:
     try:
         function = getattr(import_module(module), name, None)
     except Exception as error:
-        told = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {error}"
         raise DataError(
-            f"{source.data}: importing {module} failed: {told}; start in the folder of {module}.py; {SEE}"
+            f"{source.data}: importing {module} failed: {reason}; start in the folder of {module}.py; "
+            f"{DEBUG_HINT}"
         ) from error
     if not callable(function):
         raise DataError(
@@ -41,13 +42,13 @@ def read_function(source: DataSource) -> dict[str, NDArray[Any]]:
     try:
         returned = function()
     except Exception as error:
-        raise DataError(f"{source.data} failed: {type(error).__name__}: {error}; {SEE}") from error
+        raise DataError(f"{source.data} failed: {type(error).__name__}: {error}; {DEBUG_HINT}") from error
     if not isinstance(returned, tuple) or len(returned) != 2:
         raise DataError(
             f"{source.data} returned {type(returned).__name__}, expected a tuple of two arrays: (x, y)"
         )
     try:
-        x, y = (np.asarray(each) for each in returned)
+        x, y = (np.asarray(part) for part in returned)
     except ValueError as error:
         raise DataError(f"{source.data} returned no array: {error}; make all samples of one shape") from error
     return {"x": x, "y": y}

@@ -8,30 +8,30 @@ import click
 
 from edgefl.data.sources import make_source
 
-OPTIONS = ("data", "window", "step", "label", "channels")
+SOURCE_OPTIONS = ("data", "window", "step", "label", "channels")
 
 
-def given_source(given: Mapping[str, Any]) -> Any:
+def parse_source_options(params: Mapping[str, Any]) -> Any:
     """Return the DataSource of a command's parameters, None without `--data`.
 
     Raises ConfigError, click.UsageError.
     """
-    picked = tuple(name.strip() for name in given["channels"].split(",") if name.strip())
-    window = given["window"]
-    step = given["step"]
-    label = given["label"]
-    if given["data"] is None and (window or step or label or picked):
+    picked = tuple(name.strip() for name in params["channels"].split(",") if name.strip())
+    window = params["window"]
+    step = params["step"]
+    label = params["label"]
+    if params["data"] is None and (window or step or label or picked):
         raise click.UsageError(
             "--window, --step, --label and --channels say how to read --data, which is missing; give it"
         )
     return (
-        make_source(given["data"], window=window, step=step, label=label, channels=picked)
-        if given["data"] is not None
+        make_source(params["data"], window=window, step=step, label=label, channels=picked)
+        if params["data"] is not None
         else None
     )
 
 
-def data_options(text: str, *, required: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def add_data_options(text: str, *, required: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command `--data` and what belongs to it.
 
     The command gets `source`, a DataSource, or None without `--data`.
@@ -39,10 +39,10 @@ def data_options(text: str, *, required: bool) -> Callable[[Callable[..., Any]],
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
-        def with_source(**given: Any) -> Any:
-            source = given_source(given)
+        def with_source(**params: Any) -> Any:
+            source = parse_source_options(params)
             return command(
-                source=source, **{name: value for name, value in given.items() if name not in OPTIONS}
+                source=source, **{name: value for name, value in params.items() if name not in SOURCE_OPTIONS}
             )
 
         options = (

@@ -19,20 +19,20 @@ from typing import Any
 import numpy as np
 
 from edgefl.data.arrays import read_arrays
-from edgefl.data.sources.classes import names_array
+from edgefl.data.sources.classes import pack_class_names
 from edgefl.errors import ConfigError, DataError, StateError
-from edgefl.system.files import SECRET, write_state
+from edgefl.system.files import SECRET_MODE, write_state
 from edgefl.types import Array
 
-MAX_BYTES = 1 << 30
-REMEDY = "give another -o, or remove the file"
+MAX_RING_BYTES = 1 << 30
+RING_REMEDY = "give another -o, or remove the file"
 
 
-def check_size(capacity: int, window: int, channels: int) -> None:
+def check_ring_size(capacity: int, window: int, channels: int) -> None:
     """Raise ConfigError for a ring that would take too much memory."""
-    if 4 * capacity * window * channels > MAX_BYTES:
+    if 4 * capacity * window * channels > MAX_RING_BYTES:
         size = f"{capacity} windows of {window} x {channels} values"
-        raise ConfigError(f"{size} are above the limit of {MAX_BYTES} bytes; take a smaller --capacity")
+        raise ConfigError(f"{size} are above the limit of {MAX_RING_BYTES} bytes; take a smaller --capacity")
 
 
 class Ring:
@@ -41,7 +41,7 @@ class Ring:
     def __init__(
         self, capacity: int, window: int, channels: tuple[str, ...], classes: tuple[str, ...] = ()
     ) -> None:
-        check_size(capacity, window, len(channels))
+        check_ring_size(capacity, window, len(channels))
         self.channels = channels
         self.classes = classes
         self._x = np.zeros((capacity, window, len(channels)), np.float32)
@@ -78,17 +78,17 @@ class Ring:
         count = len(self)
         buffer = io.BytesIO()
         # A view where there is no gap, not a copy
-        there = slice(0, count) if filled[:count].all() else filled
+        rows = slice(0, count) if filled[:count].all() else filled
         arrays: dict[str, Any] = {
-            "x": self._x[there],
-            "y": self._y[there],
-            "window_number": self._number[there],
-            "recording": self._recording[there],
-            "first_row": self._first_row[there],
+            "x": self._x[rows],
+            "y": self._y[rows],
+            "window_number": self._number[rows],
+            "recording": self._recording[rows],
+            "first_row": self._first_row[rows],
         }
-        arrays |= {"channel_names": np.array(self.channels), **names_array(self.classes)}
+        arrays |= {"channel_names": np.array(self.channels), **pack_class_names(self.classes)}
         np.savez(buffer, **arrays)
-        write_state(path, buffer.getvalue(), SECRET, "free some space, or take a smaller --capacity")
+        write_state(path, buffer.getvalue(), SECRET_MODE, "free some space, or take a smaller --capacity")
 
 
 def load_ring(path: Path, capacity: int, window: int, classes: tuple[str, ...]) -> Ring | None:
@@ -102,12 +102,12 @@ def load_ring(path: Path, capacity: int, window: int, classes: tuple[str, ...]) 
         path,
         ("x", "y", "window_number", "recording", "first_row", "channel_names", "class_names"),
         some=True,
-        remedy=REMEDY,
+        remedy=RING_REMEDY,
     )
     if not {"x", "y", "window_number", "channel_names"} <= arrays.keys():
         raise DataError(
             f"{path} is no ring of `edgefl device record`, it holds {', '.join(arrays) or 'nothing'}; "
-            f"{REMEDY}"
+            f"{RING_REMEDY}"
         )
     x = arrays["x"]
     y = arrays["y"]
@@ -116,7 +116,7 @@ def load_ring(path: Path, capacity: int, window: int, classes: tuple[str, ...]) 
     recording = arrays.get("recording", number)
     first_row = arrays.get("first_row", np.zeros_like(number))
     channels = tuple(map(str, arrays["channel_names"].ravel()))
-    kept = tuple(map(str, arrays.get("class_names", np.array([]))))
+    stored_classes = tuple(map(str, arrays.get("class_names", np.array([]))))
     if (
         x.ndim != 3
         or x.shape[2] != len(channels)
@@ -126,14 +126,14 @@ def load_ring(path: Path, capacity: int, window: int, classes: tuple[str, ...]) 
     ):
         raise DataError(
             f"{path} is damaged: x is {x.shape}, {y.size} labels, {number.size} numbers, {len(channels)} "
-            f"channels; {REMEDY}"
+            f"channels; {RING_REMEDY}"
         )
-    if x.shape[1] != window or kept != classes:
-        told, asked = (
+    if x.shape[1] != window or stored_classes != classes:
+        stored, requested = (
             f"windows of {n} rows, classes {', '.join(c) or 'by number'}"
-            for n, c in ((x.shape[1], kept), (window, classes))
+            for n, c in ((x.shape[1], stored_classes), (window, classes))
         )
-        raise DataError(f"{path} holds {told}, asked for are {asked}; ask for the same, {REMEDY}")
+        raise DataError(f"{path} holds {stored}, asked for are {requested}; ask for the same, {RING_REMEDY}")
     ring = Ring(capacity, window, channels, classes)
     for index in np.argsort(number)[-capacity:]:
         ring.recorded = int(number[index])
@@ -142,7 +142,7 @@ def load_ring(path: Path, capacity: int, window: int, classes: tuple[str, ...]) 
 
 
 @contextmanager
-def sole_writer(path: Path) -> Iterator[None]:
+def lock_ring(path: Path) -> Iterator[None]:
     """Hold the file's lock, and clear away what a killed writer left beside it.
 
     StateError when another one writes it.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.data.arrays import why_unreadable
+from edgefl.data.arrays import explain_read_error
 from edgefl.errors import DataError
 
 SUFFIXES = (".npy", ".png", ".jpg", ".jpeg", ".wav")
@@ -58,16 +58,16 @@ def _read_npy(path: Path) -> Sample:
         tokenize.TokenError,
     ) as error:
         raise DataError(
-            f"{path} cannot be read as .npy: {why_unreadable(error)}; write it with numpy.save"
+            f"{path} cannot be read as .npy: {explain_read_error(error)}; write it with numpy.save"
         ) from error
     if (
         not isinstance(values, np.ndarray)
         or (values.dtype != np.uint8 and values.dtype.kind != "f")
         or values.ndim == 0
     ):
-        told = f"{values.dtype}{list(values.shape)}" if isinstance(values, np.ndarray) else "an archive"
+        received = f"{values.dtype}{list(values.shape)}" if isinstance(values, np.ndarray) else "an archive"
         raise DataError(
-            f"{path} is {told}, expected an array of uint8 or floats; convert it with x.astype('float32')"
+            f"{path} is {received}, expected an array of uint8 or floats; convert it with x.astype('float32')"
         )
     if values.dtype == np.uint8:
         return Sample(values, "uint8")

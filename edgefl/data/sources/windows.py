@@ -13,13 +13,13 @@ def count_windows(rows: int, window: int, step: int) -> int:
     return max(0, (rows - window) // step + 1)
 
 
-def majority(labels: NDArray[np.integer]) -> int:
+def find_majority(labels: NDArray[np.integer]) -> int:
     """Return the label that most rows have, the smallest of them where several are as frequent."""
     values, counts = np.unique(labels, return_counts=True)
     return int(values[counts.argmax()])
 
 
-def cut(rows: Array, labels: Labels, window: int, step: int) -> tuple[Array, Labels]:
+def cut_windows(rows: Array, labels: Labels, window: int, step: int) -> tuple[Array, Labels]:
     """Cut one recording, float32[rows, channels], int64[rows], into float32[n, window, channels], int64[n].
 
     A window's label is that which most of its rows have. What is left at the end makes no window. The windows
@@ -31,5 +31,5 @@ def cut(rows: Array, labels: Labels, window: int, step: int) -> tuple[Array, Lab
     views = np.lib.stride_tricks.sliding_window_view(rows, window, axis=0)[::step]
     starts = range(0, count * step, step)
     return views.transpose(0, 2, 1), np.array(
-        [majority(labels[start : start + window]) for start in starts], np.int64
+        [find_majority(labels[start : start + window]) for start in starts], np.int64
     )

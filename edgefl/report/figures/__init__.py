@@ -5,13 +5,13 @@ way.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from edgefl.config import nearest
+from edgefl.config import suggest_nearest
 from edgefl.errors import ConfigError
 from edgefl.report.chart import Chart
 from edgefl.report.figures import aem, clustered, fedmix, pfl_moe
 from edgefl.report.folder import Folder
 
-Make = Callable[[Sequence[Folder]], Chart]
+ChartFunction = Callable[[Sequence[Folder]], Chart]
 
 
 @dataclass(frozen=True)
@@ -24,47 +24,54 @@ class PaperFigure:
     shows: str
     needs: str
     algorithms: tuple[str, ...]
-    make: Make
+    make: ChartFunction
 
 
 _AEM = "Isaksson et al., Adaptive Expert Models"
 _FEDMIX = "Reisser et al., Federated Mixture of Experts"
 _CLUSTERED = "Filippakopoulos et al., Clustered Federated Learning"
-_PFL = "Guo et al., PFL-MoE"
-_J = "runs of aem with several num_experts"
-_EPSILON = "runs of aem with epsilon 0 and above"
-_P = "runs of aem with several p"
-_LAYERS = "runs with --layers-over EPOCHS"
-_EVALUATED = "runs of clustered with --evaluate-every 1"
-_SCATTER = "a run of pfl-mf and one of pfl-mfe with the same federation"
-_FEDERATED = ("fedavg", "pfl-ft", "pfl-fb", "pfl-mf", "pfl-mfe")
-_BOTH = ("pfl-mf", "pfl-mfe")
+_PFL_MOE = "Guo et al., PFL-MoE"
+_NEEDS_MODELS = "runs of aem with several num_experts"
+_NEEDS_EPSILON = "runs of aem with epsilon 0 and above"
+_NEEDS_P = "runs of aem with several p"
+_NEEDS_LAYERS = "runs with --layers-over EPOCHS"
+_NEEDS_EVALUATION = "runs of clustered with --evaluate-every 1"
+_NEEDS_MIXTURES = "a run of pfl-mf and one of pfl-mfe with the same federation"
+_FEDERATED_ALGORITHMS = ("fedavg", "pfl-ft", "pfl-fb", "pfl-mf", "pfl-mfe")
+_MIXTURE_ALGORITHMS = ("pfl-mf", "pfl-mfe")
 
-_ROWS: Sequence[tuple[str, str, str, str, tuple[str, ...], Make]] = (
+_ROWS: Sequence[tuple[str, str, str, str, tuple[str, ...], ChartFunction]] = (
     (
         "aem-3",
         _AEM,
         "accuracy by majority fraction p, without and with exploration",
-        _P,
+        _NEEDS_P,
         ("aem",),
-        aem.by_fraction,
+        aem.chart_accuracy_by_fraction,
     ),
     (
         "aem-4",
         _AEM,
         "accuracy by the number of cluster models J, a panel each p",
-        _J,
+        _NEEDS_MODELS,
         ("aem",),
-        aem.by_models,
+        aem.chart_accuracy_by_models,
     ),
-    ("aem-5", _AEM, "clients in each cluster, sorted, a panel each p", _EPSILON, ("aem",), aem.cluster_sizes),
+    (
+        "aem-5",
+        _AEM,
+        "clients in each cluster, sorted, a panel each p",
+        _NEEDS_EPSILON,
+        ("aem",),
+        aem.chart_cluster_sizes,
+    ),
     (
         "aem-6",
         _AEM,
         "distribution of client accuracy, a panel each data set and p",
-        _EPSILON,
+        _NEEDS_EPSILON,
         ("aem",),
-        aem.distribution,
+        aem.chart_accuracy_distribution,
     ),
     (
         "fedmix-1",
@@ -72,7 +79,7 @@ _ROWS: Sequence[tuple[str, str, str, str, tuple[str, ...], Make]] = (
         "sliding window of the gradient divergence",
         "runs of fedavg and fedmix",
         ("fedavg", "fedmix"),
-        fedmix.divergence,
+        fedmix.chart_divergence,
     ),
     (
         "fedmix-7",
@@ -80,7 +87,7 @@ _ROWS: Sequence[tuple[str, str, str, str, tuple[str, ...], Make]] = (
         "true permutations beside q(expert given the client)",
         "a run of fedmix-permutation on the partition permutation",
         ("fedmix-permutation",),
-        fedmix.permutations,
+        fedmix.chart_permutations,
     ),
     (
         "fedmix-14",
@@ -88,77 +95,92 @@ _ROWS: Sequence[tuple[str, str, str, str, tuple[str, ...], Make]] = (
         "q(expert given the label) over rounds; with objective likelihood the gate by label",
         "a run of fedmix",
         ("fedmix",),
-        fedmix.specialization,
+        fedmix.chart_specialization,
     ),
     (
         "clustered-3",
         _CLUSTERED,
         "similarity of convolutional and dense layers, by epochs of pretraining",
-        _LAYERS,
+        _NEEDS_LAYERS,
         (),
-        clustered.heat_maps,
+        clustered.chart_layer_similarity,
     ),
     (
         "clustered-4",
         _CLUSTERED,
         "similarity of dense layers, pair by pair, a line each epoch",
-        _LAYERS,
+        _NEEDS_LAYERS,
         (),
-        clustered.pair_lines,
+        clustered.chart_pair_similarity,
     ),
     (
         "clustered-5",
         _CLUSTERED,
         "test loss by lambda, with clusters and without",
-        _EVALUATED,
+        _NEEDS_EVALUATION,
         ("clustered",),
-        clustered.loss,
+        clustered.chart_test_loss,
     ),
     (
         "clustered-6",
         _CLUSTERED,
         "test accuracy by lambda, with clusters and without",
-        _EVALUATED,
+        _NEEDS_EVALUATION,
         ("clustered",),
-        clustered.accuracy,
+        clustered.chart_test_accuracy,
     ),
     (
         "pfl-moe-1",
-        _PFL,
+        _PFL_MOE,
         "local and global test of models trained alone, by alpha",
         "runs of local with several alpha",
         ("local",),
-        pfl_moe.alone,
+        pfl_moe.chart_local_models,
     ),
     (
         "pfl-moe-2",
-        _PFL,
+        _PFL_MOE,
         "global test of FedAvg over rounds, a line each alpha",
         "runs of fedavg with --evaluate-every 1",
-        _FEDERATED,
-        pfl_moe.federation,
+        _FEDERATED_ALGORITHMS,
+        pfl_moe.chart_global_accuracy,
     ),
     (
         "pfl-moe-3",
-        _PFL,
+        _PFL_MOE,
         "gain of each client over FedAvg; in the paper Fashion-MNIST and LeNet-5",
-        _SCATTER,
-        _BOTH,
-        pfl_moe.gains,
+        _NEEDS_MIXTURES,
+        _MIXTURE_ALGORITHMS,
+        pfl_moe.chart_gains,
     ),
-    ("pfl-moe-4", _PFL, "the same; in the paper CIFAR-10 and LeNet-5", _SCATTER, _BOTH, pfl_moe.gains),
-    ("pfl-moe-5", _PFL, "the same; in the paper CIFAR-10 and VGG-16", _SCATTER, _BOTH, pfl_moe.gains),
+    (
+        "pfl-moe-4",
+        _PFL_MOE,
+        "the same; in the paper CIFAR-10 and LeNet-5",
+        _NEEDS_MIXTURES,
+        _MIXTURE_ALGORITHMS,
+        pfl_moe.chart_gains,
+    ),
+    (
+        "pfl-moe-5",
+        _PFL_MOE,
+        "the same; in the paper CIFAR-10 and VGG-16",
+        _NEEDS_MIXTURES,
+        _MIXTURE_ALGORITHMS,
+        pfl_moe.chart_gains,
+    ),
 )
-FIGURES: Mapping[str, PaperFigure] = {row[0]: PaperFigure(*row[1:]) for row in _ROWS}
+PAPER_FIGURES: Mapping[str, PaperFigure] = {row[0]: PaperFigure(*row[1:]) for row in _ROWS}
 
 
-def figure(name: str) -> PaperFigure:
+def find_figure(name: str) -> PaperFigure:
     """Return a figure by name; ConfigError names the nearest."""
-    if name not in FIGURES:
+    if name not in PAPER_FIGURES:
         raise ConfigError(
-            f"no figure {name!r}; {nearest(name, list(FIGURES))}; `edgefl report --list` names all"
+            f"no figure {name!r}; {suggest_nearest(name, list(PAPER_FIGURES))}; `edgefl report --list` "
+            f"names all"
         )
-    return FIGURES[name]
+    return PAPER_FIGURES[name]
 
 
 def make_figure(name: str, folders: Sequence[Folder]) -> Chart:
@@ -166,12 +188,13 @@ def make_figure(name: str, folders: Sequence[Folder]) -> Chart:
 
     ConfigError when one of them is of another algorithm or lacks what the figure needs.
     """
-    wanted = figure(name)
+    paper_figure = find_figure(name)
     for folder in folders:
-        if wanted.algorithms and folder.algorithm not in wanted.algorithms:
+        if paper_figure.algorithms and folder.algorithm not in paper_figure.algorithms:
             raise ConfigError(
-                f"{folder.path} is a run of {folder.algorithm or 'nothing'}, {name} needs {wanted.needs}"
+                f"{folder.path} is a run of {folder.algorithm or 'nothing'}, {name} needs "
+                f"{paper_figure.needs}"
             )
     if not folders:
-        raise ConfigError(f"no folder given, {name} needs {wanted.needs}")
-    return wanted.make(folders)
+        raise ConfigError(f"no folder given, {name} needs {paper_figure.needs}")
+    return paper_figure.make(folders)

@@ -8,29 +8,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.errors import ConfigError
-from edgefl.report.chart import Chart, table
-from edgefl.report.drawing import DASHES, MARKS, PALETTE, colour
+from edgefl.report.chart import Chart, make_table
+from edgefl.report.drawing import DASHES, MARKERS, PALETTE, choose_colour
 from edgefl.report.figures.common import (
-    client_mean,
-    data_name,
-    mean_and_spread,
-    needed,
-    options,
-    sorted_values,
+    average_clients,
+    average_groups,
+    describe_data,
+    read_options,
+    require_partition_option,
+    sort_unique,
 )
-from edgefl.report.folder import Folder, index, mapping_at, number, values
-from edgefl.runs.metrics import cdf
+from edgefl.report.folder import Folder, find_mapping, read_numbers, to_index, to_number
+from edgefl.runs.metrics import compute_cdf
 from edgefl.storage.run_directory import RunFiles
 
-MODELS = {
+MODEL_KEYS = {
     "MoE": "mixture",
     "IFCA": "federated",
     "Ensemble": "ensemble",
     "Fine-tuned": "tuned",
     "Local": "local_expert",
 }
-WAYS = {False: "no exploration", True: "epsilon-greedy"}
-_WHERE = f"the runs' {RunFiles.summary.name}"
+EXPLORATION_LABELS = {False: "no exploration", True: "epsilon-greedy"}
+_SOURCE = f"the runs' {RunFiles.summary.name}"
 
 
 @dataclass(frozen=True)
@@ -46,47 +46,51 @@ class Line:
     std: NDArray[np.float64]
 
 
-def explored(folder: Folder) -> bool:
+def has_exploration(folder: Folder) -> bool:
     """Whether clients explored: epsilon above 0."""
-    return number(options(folder).get("epsilon")) > 0
+    return to_number(read_options(folder).get("epsilon")) > 0
 
 
-def fraction(folder: Folder) -> float:
+def read_fraction(folder: Folder) -> float:
     """Return p, the fraction of a client's samples that is of its majority classes."""
-    return float(needed(folder, "p", "simulate with the partition p-majority"))
+    return float(require_partition_option(folder, "p", "simulate with the partition p-majority"))
 
 
-def models(folder: Folder) -> float:
+def read_num_models(folder: Folder) -> float:
     """Return J, the number of cluster models."""
-    return number(options(folder).get("num_experts"))
+    return to_number(read_options(folder).get("num_experts"))
 
 
-def lines(folders: Sequence[Folder], x_of: Any) -> list[Line]:
+def average_lines(folders: Sequence[Folder], read_x: Any) -> list[Line]:
     """Return a line each model and way, means over the runs with the same x.
 
     Models that no run has measured are left out.
     """
-    found = []
-    for way in WAYS:
-        own = [folder for folder in folders if explored(folder) == way]
-        places = sorted_values(x_of(folder) for folder in own)
-        for model, key in MODELS.items():
+    model_lines = []
+    for way in EXPLORATION_LABELS:
+        runs = [folder for folder in folders if has_exploration(folder) == way]
+        x_values = sort_unique(read_x(folder) for folder in runs)
+        for model, key in MODEL_KEYS.items():
             groups = [
-                [100 * client_mean(folder, f"accuracy_{key}") for folder in own if x_of(folder) == x]
-                for x in places
+                [100 * average_clients(folder, f"accuracy_{key}") for folder in runs if read_x(folder) == x]
+                for x in x_values
             ]
-            mean, std = mean_and_spread(groups)
-            known = np.isfinite(mean)
-            if known.any():
-                found.append(Line(model, way, np.array(places, np.float64)[known], mean[known], std[known]))
-    return found
+            mean, std = average_groups(groups)
+            is_finite = np.isfinite(mean)
+            if is_finite.any():
+                model_lines.append(
+                    Line(
+                        model, way, np.array(x_values, np.float64)[is_finite], mean[is_finite], std[is_finite]
+                    )
+                )
+    return model_lines
 
 
-def _draw(axes: Any, line: Line, label: str) -> None:
-    place = list(MODELS).index(line.model)
+def _draw_line(axes: Any, line: Line, label: str) -> None:
+    position = list(MODEL_KEYS).index(line.model)
     style = {
-        "color": colour(MODELS[line.model], place),
-        "marker": MARKS[place],
+        "color": choose_colour(MODEL_KEYS[line.model], position),
+        "marker": MARKERS[position],
         "linestyle": "-" if line.explored else DASHES[1],
         "markerfacecolor": None if line.explored else "white",
     }
@@ -95,102 +99,117 @@ def _draw(axes: Any, line: Line, label: str) -> None:
     )
 
 
-def _rows(found: Sequence[Line], head: tuple[Any, ...] = ()) -> list[Any]:
+def _build_rows(model_lines: Sequence[Line], head: tuple[Any, ...] = ()) -> list[Any]:
     return [
-        (*head, WAYS[line.explored], line.model, float(x), round(float(mean), 3), round(float(std), 3))
-        for line in found
+        (
+            *head,
+            EXPLORATION_LABELS[line.explored],
+            line.model,
+            float(x),
+            round(float(mean), 3),
+            round(float(std), 3),
+        )
+        for line in model_lines
         for x, mean, std in zip(line.x, line.mean, line.std, strict=True)
     ]
 
 
-def _said(found: Sequence[Line], axis: str) -> str:
-    best = max(found, key=lambda line: line.mean.max())
+def _describe_best(model_lines: Sequence[Line], axis: str) -> str:
+    best = max(model_lines, key=lambda line: line.mean.max())
     at = int(best.mean.argmax())
     return (
-        f"The highest mean is {best.mean[at]:.1f} per cent, of {best.model} with {WAYS[best.explored]} at "
+        f"The highest mean is {best.mean[at]:.1f} per cent, of {best.model} with "
+        f"{EXPLORATION_LABELS[best.explored]} at "
         f"{axis} = {best.x[at]:g}."
     )
 
 
-def by_fraction(folders: Sequence[Folder]) -> Chart:
+def chart_accuracy_by_fraction(folders: Sequence[Folder]) -> Chart:
     """Figure 3: accuracy by p, a panel without exploration and one with it."""
-    found = lines(folders, fraction)
-    _check(found, folders)
-    ways = [way for way in WAYS if any(line.explored == way for line in found)]
+    model_lines = average_lines(folders, read_fraction)
+    _check_measured(model_lines, folders)
+    ways = [way for way in EXPLORATION_LABELS if any(line.explored == way for line in model_lines)]
 
     def draw(figure: Any) -> None:
         grid = figure.subplots(1, len(ways), sharey=True, squeeze=False)[0]
         for letter, axes, way in zip("ab", grid, ways, strict=False):
-            for line in found:
+            for line in model_lines:
                 if line.explored == way:
-                    _draw(axes, line, line.model)
-            axes.set(xlabel="majority class fraction p", title=f"({letter}) {WAYS[way]}")
+                    _draw_line(axes, line, line.model)
+            axes.set(xlabel="majority class fraction p", title=f"({letter}) {EXPLORATION_LABELS[way]}")
         grid[0].set_ylabel("accuracy, per cent")
         grid[0].legend()
 
     head = ("way", "model", "p", "mean accuracy, per cent", "std over runs")
-    left = "" if len(ways) == 2 else f" Only runs with {WAYS[ways[0]]} were given."
+    left = "" if len(ways) == 2 else f" Only runs with {EXPLORATION_LABELS[ways[0]]} were given."
     return Chart(
         "aem-3",
         "Accuracy by majority fraction",
-        _said(found, "p") + left,
-        table(head, _rows(found), _WHERE),
+        _describe_best(model_lines, "p") + left,
+        make_table(head, _build_rows(model_lines), _SOURCE),
         draw,
         3.6 * len(ways) + 0.4,
         3.2,
     )
 
 
-def by_models(folders: Sequence[Folder]) -> Chart:
+def chart_accuracy_by_models(folders: Sequence[Folder]) -> Chart:
     """Figure 4: accuracy by J, a panel each p; dashed without exploration."""
-    fractions = sorted_values(fraction(folder) for folder in folders)
-    panels = {p: lines([folder for folder in folders if fraction(folder) == p], models) for p in fractions}
-    every = [line for found in panels.values() for line in found]
-    _check(every, folders)
+    fractions = sort_unique(read_fraction(folder) for folder in folders)
+    panels = {
+        p: average_lines([folder for folder in folders if read_fraction(folder) == p], read_num_models)
+        for p in fractions
+    }
+    all_lines = [line for model_lines in panels.values() for line in model_lines]
+    _check_measured(all_lines, folders)
 
     def draw(figure: Any) -> None:
         grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-        for letter, axes, (p, found) in zip("abcdefgh", grid, panels.items(), strict=False):
-            for line in found:
-                _draw(axes, line, line.model + ("" if line.explored else ", none"))
+        for letter, axes, (p, model_lines) in zip("abcdefgh", grid, panels.items(), strict=False):
+            for line in model_lines:
+                _draw_line(axes, line, line.model + ("" if line.explored else ", none"))
             axes.set(xlabel="number of cluster models J", title=f"({letter}) p = {p:g}")
-            axes.set_xticks(sorted_values(x for line in found for x in line.x))
+            axes.set_xticks(sort_unique(x for line in model_lines for x in line.x))
         grid[0].set_ylabel("accuracy, per cent")
         figure.legend(*grid[-1].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
 
-    rows = [row for p, found in panels.items() for row in _rows(found, (p,))]
+    rows = [row for p, model_lines in panels.items() for row in _build_rows(model_lines, (p,))]
     head = ("p", "way", "model", "J", "mean accuracy, per cent", "std over runs")
     return Chart(
         "aem-4",
         "Accuracy by number of cluster models",
-        _said(every, "J"),
-        table(head, rows, _WHERE),
+        _describe_best(all_lines, "J"),
+        make_table(head, rows, _SOURCE),
         draw,
         3.2 * len(panels) + 0.6,
         3.2,
     )
 
 
-def sizes(folder: Folder) -> NDArray[np.float64]:
+def count_best_models(folder: Folder) -> NDArray[np.float64]:
     """Return how many clients end with each cluster model as their best, most first, float64[J]."""
-    best = [index(mapping_at(row, "diagnostics").get("best")) for row in folder.clients]
-    known = np.array([each for each in best if each >= 0], np.int64)
-    count = max(index(models(folder)), int(known.max(initial=-1)) + 1)
-    return np.sort(np.bincount(known, minlength=count))[::-1].astype(np.float64)
+    best = [to_index(find_mapping(row, "diagnostics").get("best")) for row in folder.clients]
+    chosen = np.array([expert for expert in best if expert >= 0], np.int64)
+    count = max(to_index(read_num_models(folder)), int(chosen.max(initial=-1)) + 1)
+    return np.sort(np.bincount(chosen, minlength=count))[::-1].astype(np.float64)
 
 
-def cluster_sizes(folders: Sequence[Folder]) -> Chart:
+def chart_cluster_sizes(folders: Sequence[Folder]) -> Chart:
     """Figure 5: clients in each cluster, the most picked first, means over runs; a panel each p."""
     panels: dict[float, dict[bool, NDArray[np.float64]]] = {}
-    for p in sorted_values(fraction(folder) for folder in folders):
-        for way in WAYS:
-            own = [sizes(folder) for folder in folders if fraction(folder) == p and explored(folder) == way]
-            width = max((len(each) for each in own), default=0)
+    for p in sort_unique(read_fraction(folder) for folder in folders):
+        for way in EXPLORATION_LABELS:
+            run_counts = [
+                count_best_models(folder)
+                for folder in folders
+                if read_fraction(folder) == p and has_exploration(folder) == way
+            ]
+            width = max((len(counts) for counts in run_counts), default=0)
             if width:
                 panels.setdefault(p, {})[way] = np.mean(
-                    [np.pad(each, (0, width - len(each))) for each in own], axis=0
+                    [np.pad(counts, (0, width - len(counts))) for counts in run_counts], axis=0
                 )
-    if not any(found.sum() for ways in panels.values() for found in ways.values()):
+    if not any(clients.sum() for ways in panels.values() for clients in ways.values()):
         raise ConfigError(
             "no client of these runs says which model is best for it; simulate again to the end"
         )
@@ -198,13 +217,13 @@ def cluster_sizes(folders: Sequence[Folder]) -> Chart:
     def draw(figure: Any) -> None:
         grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for letter, axes, (p, ways) in zip("abcdefgh", grid, panels.items(), strict=False):
-            for way, found in ways.items():
+            for way, clients in ways.items():
                 axes.bar(
-                    np.arange(len(found)) + (0.2 if way else -0.2),
-                    found,
+                    np.arange(len(clients)) + (0.2 if way else -0.2),
+                    clients,
                     0.4,
                     color=PALETTE[not way],
-                    label=WAYS[way],
+                    label=EXPLORATION_LABELS[way],
                     hatch="" if way else "///",
                     edgecolor="white",
                     linewidth=0.4,
@@ -215,45 +234,51 @@ def cluster_sizes(folders: Sequence[Folder]) -> Chart:
         grid[-1].legend()
 
     rows: list[Any] = [
-        (p, WAYS[way], i, float(v))
+        (p, EXPLORATION_LABELS[way], i, float(v))
         for p, ways in panels.items()
-        for way, found in ways.items()
-        for i, v in enumerate(found)
+        for way, clients in ways.items()
+        for i, v in enumerate(clients)
     ]
     largest = "; ".join(
-        f"p = {p:g}, {WAYS[way]}: {found[0]:g} of {found.sum():g}"
+        f"p = {p:g}, {EXPLORATION_LABELS[way]}: {clients[0]:g} of {clients.sum():g}"
         for p, ways in panels.items()
-        for way, found in ways.items()
+        for way, clients in ways.items()
     )
     head = ("p", "way", "cluster", "clients")
     return Chart(
         "aem-5",
         "Clients in each cluster",
         f"Clients in the largest cluster: {largest}.",
-        table(head, rows, _WHERE),
+        make_table(head, rows, _SOURCE),
         draw,
         3.0 * len(panels) + 0.6,
         3.0,
     )
 
 
-def _panel(folder: Folder) -> str:
-    p = folder.partition("p")
-    return data_name(folder) + (f", p = {p:g}" if isinstance(p, int | float) else "")
+def _name_panel(folder: Folder) -> str:
+    p = folder.find_partition_option("p")
+    return describe_data(folder) + (f", p = {p:g}" if isinstance(p, int | float) else "")
 
 
-def distribution(folders: Sequence[Folder]) -> Chart:
+def chart_accuracy_distribution(folders: Sequence[Folder]) -> Chart:
     """Figure 6: distribution of client accuracy, all runs of one kind together.
 
     A panel each data set and p, dashed without exploration.
     """
     panels: dict[str, dict[tuple[str, bool], tuple[NDArray[np.float64], NDArray[np.float64]]]] = {}
-    for name in sorted_values(map(_panel, folders)):
-        for way in WAYS:
-            own = [folder for folder in folders if _panel(folder) == name and explored(folder) == way]
-            for model, key in MODELS.items():
-                x, share = cdf(
-                    [100 * value for folder in own for value in values(folder.clients, f"accuracy_{key}")]
+    for name in sort_unique(map(_name_panel, folders)):
+        for way in EXPLORATION_LABELS:
+            runs = [
+                folder for folder in folders if _name_panel(folder) == name and has_exploration(folder) == way
+            ]
+            for model, key in MODEL_KEYS.items():
+                x, share = compute_cdf(
+                    [
+                        100 * value
+                        for folder in runs
+                        for value in read_numbers(folder.clients, f"accuracy_{key}")
+                    ]
                 )
                 if len(x):
                     panels.setdefault(name, {})[model, way] = (x, share)
@@ -264,14 +289,14 @@ def distribution(folders: Sequence[Folder]) -> Chart:
 
     def draw(figure: Any) -> None:
         grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-        for letter, axes, (name, found) in zip("abcdefgh", grid, panels.items(), strict=False):
-            for (model, way), (x, share) in found.items():
-                place = list(MODELS).index(model)
+        for letter, axes, (name, curves) in zip("abcdefgh", grid, panels.items(), strict=False):
+            for (model, way), (x, share) in curves.items():
+                position = list(MODEL_KEYS).index(model)
                 axes.step(
                     x,
                     share,
                     where="post",
-                    color=colour(MODELS[model], place),
+                    color=choose_colour(MODEL_KEYS[model], position),
                     linestyle="-" if way else DASHES[1],
                     label=f"{model}{'' if way else ', none'}",
                 )
@@ -280,31 +305,31 @@ def distribution(folders: Sequence[Folder]) -> Chart:
         figure.legend(*grid[-1].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
 
     rows: list[Any] = [
-        (name, WAYS[way], model, round(float(v), 3), round(float(s), 4))
-        for name, found in panels.items()
-        for (model, way), (x, share) in found.items()
+        (name, EXPLORATION_LABELS[way], model, round(float(v), 3), round(float(s), 4))
+        for name, curves in panels.items()
+        for (model, way), (x, share) in curves.items()
         for v, s in zip(x, share, strict=True)
     ]
     many = len(panels) > 1
     medians = "; ".join(
-        f"{model} with {WAYS[way]}{f' on {name}' if many else ''} {np.median(x):.1f}"
-        for name, found in panels.items()
-        for (model, way), (x, _) in found.items()
+        f"{model} with {EXPLORATION_LABELS[way]}{f' on {name}' if many else ''} {np.median(x):.1f}"
+        for name, curves in panels.items()
+        for (model, way), (x, _) in curves.items()
     )
     head = ("data", "way", "model", "accuracy, per cent", "share of clients")
     return Chart(
         "aem-6",
         "Distribution of client accuracy",
         f"Medians, per cent: {medians}.",
-        table(head, rows, _WHERE),
+        make_table(head, rows, _SOURCE),
         draw,
         4.2 * len(panels) + 0.4,
         3.4,
     )
 
 
-def _check(found: Sequence[Line], folders: Sequence[Folder]) -> None:
-    if not found:
+def _check_measured(model_lines: Sequence[Line], folders: Sequence[Folder]) -> None:
+    if not model_lines:
         raise ConfigError(
             f"no client of {folders[0].path} has measured its model; go on with the run by --resume"
         )

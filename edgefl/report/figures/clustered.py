@@ -9,84 +9,87 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.errors import ConfigError, StateError
-from edgefl.report.chart import Chart, table
+from edgefl.report.chart import Chart, make_table
 from edgefl.report.clusters import draw_matrix
-from edgefl.report.curves import client_values, whole
-from edgefl.report.drawing import DASHES, PALETTE, shortened
-from edgefl.report.figures.common import options, sorted_values
-from edgefl.report.folder import Folder, index, labels, number
+from edgefl.report.curves import read_client_values, set_integer_ticks
+from edgefl.report.drawing import DASHES, PALETTE, shorten_name
+from edgefl.report.figures.common import read_options, sort_unique
+from edgefl.report.folder import Folder, label_folders, to_index, to_number
 from edgefl.storage.run_directory import RunFiles
 
 Matrix = NDArray[np.float64]
-MOST_EPOCHS = 5
+MAX_EPOCHS_SHOWN = 5
 
 
-def layer_maps(folder: Folder) -> tuple[list[int], list[str], dict[str, Matrix]]:
+def read_layer_similarities(folder: Folder) -> tuple[list[int], list[str], dict[str, Matrix]]:
     """Return (epochs, clients, similarity float64[epochs, clients, clients] by kind): of dense layers, of
     others in the mean.
 
     Clients are sorted by their true cluster. ConfigError when the run has no layers.json, StateError when
     that is damaged.
     """
-    told = folder.layers
-    if told is None:
+    stored = folder.layers
+    if stored is None:
         raise ConfigError(f"{folder.path} has no {RunFiles.layers.name}; simulate with --layers-over 4, say")
     try:
-        clients = [str(client) for client in told["clients"]]
-        epochs = [int(epoch) for epoch in told["epochs"]]
+        clients = [str(client) for client in stored["clients"]]
+        epochs = [int(epoch) for epoch in stored["epochs"]]
         shape = (len(epochs), len(clients), len(clients))
-        dense = np.array(told["compared"], np.float64).reshape(shape)
+        dense = np.array(stored["compared"], np.float64).reshape(shape)
         others = [
-            np.array(each, np.float64).reshape(shape)
-            for name, each in told["layers"].items()
-            if name not in told["dense"]
+            np.array(matrices, np.float64).reshape(shape)
+            for name, matrices in stored["layers"].items()
+            if name not in stored["dense"]
         ]
-        order = np.lexsort((clients, told["truth"]))
+        order = np.lexsort((clients, stored["truth"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateError(
             f"{RunFiles(folder.path).layers} is damaged: {error!r}; simulate again with --layers-over"
         ) from error
-    found = {"other layers": np.mean(others, axis=0)} if others else {}
-    found["dense layers"] = dense
+    by_kind = {"other layers": np.mean(others, axis=0)} if others else {}
+    by_kind["dense layers"] = dense
     return (
         epochs,
         [clients[i] for i in order],
-        {name: each[:, order][:, :, order] for name, each in found.items()},
+        {name: matrices[:, order][:, :, order] for name, matrices in by_kind.items()},
     )
 
 
-def heat_maps(folders: Sequence[Folder]) -> Chart:
+def chart_layer_similarity(folders: Sequence[Folder]) -> Chart:
     """Figure 3: a row each run and kind of layer, a column each epoch of training alone."""
-    every = [(name, *layer_maps(folder)) for name, folder in zip(labels(folders), folders, strict=True)]
-    lines = [
-        (name, kind, epochs, clients, maps)
-        for name, epochs, clients, found in every
-        for kind, maps in found.items()
+    runs = [
+        (name, *read_layer_similarities(folder))
+        for name, folder in zip(label_folders(folders), folders, strict=True)
     ]
-    low = min(float(maps.min()) for *_, maps in lines)
-    columns = min(MOST_EPOCHS, max(len(epochs) for _, _, epochs, _, _ in lines))
+    panels = [
+        (name, kind, epochs, clients, maps)
+        for name, epochs, clients, by_kind in runs
+        for kind, maps in by_kind.items()
+    ]
+    low = min(float(maps.min()) for *_, maps in panels)
+    columns = min(MAX_EPOCHS_SHOWN, max(len(epochs) for _, _, epochs, _, _ in panels))
 
     def draw(figure: Any) -> None:
-        grid = figure.subplots(len(lines), columns, squeeze=False)
-        for row, (name, kind, epochs, clients, maps) in zip(grid, lines, strict=True):
-            shown = _spread(len(epochs), columns)
+        grid = figure.subplots(len(panels), columns, squeeze=False)
+        for row, (name, kind, epochs, clients, maps) in zip(grid, panels, strict=True):
+            shown = _spread_indices(len(epochs), columns)
             for axes, i in zip(row, shown, strict=False):
                 image = draw_matrix(axes, maps[i], clients if axes is row[0] else [], low=low)
                 axes.set_xticks([])
                 axes.set_title(f"epoch {epochs[i]}", fontsize=8, pad=2)
             for axes in row[len(shown) :]:
                 axes.set_axis_off()
-            row[0].set_ylabel(kind if len(every) == 1 else f"{shortened(name, 16)}\n{kind}", fontsize=7.5)
+            row[0].set_ylabel(kind if len(runs) == 1 else f"{shorten_name(name, 16)}\n{kind}", fontsize=7.5)
         figure.colorbar(image, ax=grid, label="cosine similarity", fraction=0.03)
 
-    said = " ".join(
-        f"{name}, {kind}: mean similarity {_apart(maps[0]):.3f} after epoch {epochs[0]}, "
-        f"{_apart(maps[-1]):.3f} after epoch {epochs[-1]}."
-        for name, kind, epochs, _, maps in lines
+    alt = " ".join(
+        f"{name}, {kind}: mean similarity {_average_similarity(maps[0]):.3f} after epoch {epochs[0]}, "
+        f"{_average_similarity(maps[-1]):.3f} after epoch {epochs[-1]}."
+        for name, kind, epochs, _, maps in panels
     )
     rows: list[Any] = [
         (name, kind, epochs[e], clients[i], clients[j], float(maps[e, i, j]))
-        for name, kind, epochs, clients, maps in lines
+        for name, kind, epochs, clients, maps in panels
         for e in range(len(epochs))
         for i, j in zip(*np.triu_indices(len(clients), 1), strict=True)
     ]
@@ -94,128 +97,140 @@ def heat_maps(folders: Sequence[Folder]) -> Chart:
     return Chart(
         "clustered-3",
         "How alike layers are",
-        said,
-        table(head, rows, RunFiles.layers.name),
+        alt,
+        make_table(head, rows, RunFiles.layers.name),
         draw,
         1.6 + 1.5 * columns,
-        0.4 + 1.55 * len(lines),
+        0.4 + 1.55 * len(panels),
     )
 
 
-def _apart(matrix: Matrix) -> float:
+def _average_similarity(matrix: Matrix) -> float:
     return float(matrix[np.triu_indices(len(matrix), 1)].mean()) if len(matrix) > 1 else 1.0
 
 
-def _spread(count: int, most: int) -> list[int]:
-    return sorted({int(i) for i in np.linspace(0, count - 1, min(count, most)).round()})
+def _spread_indices(count: int, max_count: int) -> list[int]:
+    return sorted({int(i) for i in np.linspace(0, count - 1, min(count, max_count)).round()})
 
 
-def pairs(folder: Folder) -> tuple[list[int], list[str], Matrix]:
+def read_pair_similarities(folder: Folder) -> tuple[list[int], list[str], Matrix]:
     """Return (epochs, names of pairs of clients, similarity of their dense layers float64[epochs, pairs])."""
-    epochs, clients, found = layer_maps(folder)
+    epochs, clients, by_kind = read_layer_similarities(folder)
     first, second = np.triu_indices(len(clients), 1)
     return (
         epochs,
         [f"{clients[i]}, {clients[j]}" for i, j in zip(first, second, strict=True)],
-        found["dense layers"][:, first, second],
+        by_kind["dense layers"][:, first, second],
     )
 
 
-def pair_lines(folders: Sequence[Folder]) -> Chart:
+def chart_pair_similarity(folders: Sequence[Folder]) -> Chart:
     """Figure 4: similarity over pairs, a line each epoch, a panel each run."""
-    every = [(name, *pairs(folder)) for name, folder in zip(labels(folders), folders, strict=True)]
+    runs = [
+        (name, *read_pair_similarities(folder))
+        for name, folder in zip(label_folders(folders), folders, strict=True)
+    ]
 
     def draw(figure: Any) -> None:
-        grid = figure.subplots(len(every), 1, squeeze=False)[:, 0]
-        for axes, (name, epochs, names, found) in zip(grid, every, strict=True):
-            for place, i in enumerate(_spread(len(epochs), MOST_EPOCHS)):
+        grid = figure.subplots(len(runs), 1, squeeze=False)[:, 0]
+        for axes, (name, epochs, names, matrix) in zip(grid, runs, strict=True):
+            for position, i in enumerate(_spread_indices(len(epochs), MAX_EPOCHS_SHOWN)):
                 axes.plot(
                     np.arange(len(names)),
-                    found[i],
-                    color=PALETTE[place],
-                    linestyle=DASHES[place % len(DASHES)],
+                    matrix[i],
+                    color=PALETTE[position],
+                    linestyle=DASHES[position % len(DASHES)],
                     linewidth=1.1,
                     label=f"epoch {epochs[i]}",
                 )
             axes.set(
                 ylabel="cosine similarity",
                 xlabel="pair of clients",
-                title=shortened(name) if len(every) > 1 else "",
+                title=shorten_name(name) if len(runs) > 1 else "",
             )
-            whole(axes)
+            set_integer_ticks(axes)
         grid[0].legend(
-            ncols=5, loc="lower left", bbox_to_anchor=(0, 1.0 if len(every) == 1 else 1.12), borderaxespad=0.1
+            ncols=5, loc="lower left", bbox_to_anchor=(0, 1.0 if len(runs) == 1 else 1.12), borderaxespad=0.1
         )
 
-    said = " ".join(
+    alt = " ".join(
         f"{name}: the ranks of {len(names)} pairs after epoch {epochs[0]} and epoch {epochs[-1]} correlate "
-        f"by {_correlation(found):.2f}."
-        for name, epochs, names, found in every
+        f"by {_correlate_ranks(matrix):.2f}."
+        for name, epochs, names, matrix in runs
     )
     rows: list[Any] = [
-        (n, names[j], epochs[i], float(found[i, j]))
-        for n, epochs, names, found in every
+        (n, names[j], epochs[i], float(matrix[i, j]))
+        for n, epochs, names, matrix in runs
         for i in range(len(epochs))
         for j in range(len(names))
     ]
     return Chart(
         "clustered-4",
         "Similarity of dense layers",
-        said,
-        table(("run", "pair", "epoch", "cosine similarity"), rows, RunFiles.layers.name),
+        alt,
+        make_table(("run", "pair", "epoch", "cosine similarity"), rows, RunFiles.layers.name),
         draw,
         6.6,
-        0.5 + 2.3 * len(every),
+        0.5 + 2.3 * len(runs),
     )
 
 
-def _correlation(found: Matrix) -> float:
+def _correlate_ranks(matrix: Matrix) -> float:
     ranks = [
-        np.argsort(np.argsort(found[i], kind="stable"), kind="stable").astype(np.float64) for i in (0, -1)
+        np.argsort(np.argsort(matrix[i], kind="stable"), kind="stable").astype(np.float64) for i in (0, -1)
     ]
-    return float(np.atleast_2d(np.corrcoef(np.stack(ranks)))[0, 1]) if found.shape[1] > 1 else float("nan")
+    return float(np.atleast_2d(np.corrcoef(np.stack(ranks)))[0, 1]) if matrix.shape[1] > 1 else float("nan")
 
 
-Key = tuple[int, bool, float]
+MixingKey = tuple[int, bool, float]
 
 
-def by_mixing(
+def average_by_mixing(
     folders: Sequence[Folder], key: str
-) -> dict[Key, tuple[NDArray[np.int64], NDArray[np.float64]]]:
+) -> dict[MixingKey, tuple[NDArray[np.int64], NDArray[np.float64]]]:
     """Return (rounds, mean over clients and runs of a figure) by (tasks a client, whether clustered,
     lambda).
     """
-    found: dict[Key, dict[int, list[float]]] = {}
+    series: dict[MixingKey, dict[int, list[float]]] = {}
     for folder in folders:
-        own = options(folder)
-        tasks = number(folder.partition("tasks"))
-        place = (max(index(tasks), 0), bool(own.get("clustering", True)), number(own.get("mixing")))
-        told = {record["round"]: list(client_values(record, key).values()) for record in folder.records}
-        if not any(told.values()):
+        settings = read_options(folder)
+        tasks = to_number(folder.find_partition_option("tasks"))
+        series_key = (
+            max(to_index(tasks), 0),
+            bool(settings.get("clustering", True)),
+            to_number(settings.get("mixing")),
+        )
+        values_by_round = {
+            record["round"]: list(read_client_values(record, key).values()) for record in folder.records
+        }
+        if not any(values_by_round.values()):
             raise ConfigError(
                 f"{folder.path} was not evaluated between rounds; simulate with --evaluate-every 1"
             )
-        for round, values in told.items():
+        for round, values in values_by_round.items():
             if values:
-                found.setdefault(place, {}).setdefault(round, []).append(float(np.mean(values)))
+                series.setdefault(series_key, {}).setdefault(round, []).append(float(np.mean(values)))
     return {
-        place: (np.array(sorted(own), np.int64), np.array([float(np.mean(own[r])) for r in sorted(own)]))
-        for place, own in sorted(found.items())
+        series_key: (
+            np.array(sorted(settings), np.int64),
+            np.array([float(np.mean(settings[r])) for r in sorted(settings)]),
+        )
+        for series_key, settings in sorted(series.items())
     }
 
 
-def _over_rounds(
+def _chart_over_rounds(
     folders: Sequence[Folder], figure_name: str, key: str, title: str, label: str, scale: float
 ) -> Chart:
-    found = by_mixing(folders, key)
-    tasks = sorted_values(place[0] for place in found)
-    rates = sorted_values(place[2] for place in found)
+    series = average_by_mixing(folders, key)
+    tasks = sort_unique(series_key[0] for series_key in series)
+    rates = sort_unique(series_key[2] for series_key in series)
 
     def draw(figure: Any) -> None:
         grid = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
         for axes, count in zip(grid, tasks, strict=True):
-            for (own, clustering, mixing), (x, y) in found.items():
-                if own == count:
+            for (num_tasks, clustering, mixing), (x, y) in series.items():
+                if num_tasks == count:
                     shade = PALETTE[rates.index(mixing) % len(PALETTE)]
                     name = f"lambda {mixing:g}, {'clusters' if clustering else 'none'}"
                     dashes = "-" if clustering else DASHES[1]
@@ -228,42 +243,43 @@ def _over_rounds(
                         marker="o" if len(x) < 3 else None,
                     )
             axes.set(xlabel="round", title=f"{count} tasks a client" if count else "")
-            whole(axes)
+            set_integer_ticks(axes)
         grid[0].set_ylabel(label)
         grid[-1].legend(fontsize=7)
 
-    said = "; ".join(
-        f"{f'{own} tasks, ' if own else ''}lambda {mixing:g}, {'clusters' if clustering else 'none'}: "
+    alt = "; ".join(
+        f"{f'{num_tasks} tasks, ' if num_tasks else ''}lambda {mixing:g}, "
+        f"{'clusters' if clustering else 'none'}: "
         f"{scale * y[-1]:.3g}"
-        for (own, clustering, mixing), (_, y) in found.items()
+        for (num_tasks, clustering, mixing), (_, y) in series.items()
     )
     rows: list[Any] = [
-        (own or None, "clusters" if clustering else "none", mixing, int(r), round(scale * float(v), 4))
-        for (own, clustering, mixing), (x, y) in found.items()
+        (num_tasks or None, "clusters" if clustering else "none", mixing, int(r), round(scale * float(v), 4))
+        for (num_tasks, clustering, mixing), (x, y) in series.items()
         for r, v in zip(x, y, strict=True)
     ]
     head = ("tasks", "way", "lambda", "round", label)
     return Chart(
         figure_name,
         title,
-        f"In the last round, {said}.",
-        table(head, rows, RunFiles.rounds.name),
+        f"In the last round, {alt}.",
+        make_table(head, rows, RunFiles.rounds.name),
         draw,
         3.9 * len(tasks) + 0.6,
         3.3,
     )
 
 
-def loss(folders: Sequence[Folder]) -> Chart:
+def chart_test_loss(folders: Sequence[Folder]) -> Chart:
     """Figure 5: mean loss over clients on their held-out samples.
 
     The paper has a validation set of its own for it.
     """
-    return _over_rounds(folders, "clustered-5", "loss_mixture", "Test loss", "test loss", 1.0)
+    return _chart_over_rounds(folders, "clustered-5", "loss_mixture", "Test loss", "test loss", 1.0)
 
 
-def accuracy(folders: Sequence[Folder]) -> Chart:
+def chart_test_accuracy(folders: Sequence[Folder]) -> Chart:
     """Figure 6: mean accuracy over clients on their held-out samples."""
-    return _over_rounds(
+    return _chart_over_rounds(
         folders, "clustered-6", "accuracy_mixture", "Test accuracy", "test accuracy, per cent", 100.0
     )

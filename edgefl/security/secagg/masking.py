@@ -13,49 +13,51 @@ from numpy.typing import NDArray
 
 from edgefl.errors import DataError
 
-Words = NDArray[np.uint64]
-STEPS = 2.0**24
-LARGEST = 64.0
-MOST_SAMPLES = 2**20
-LEAST_CLIENTS = 3
+FixedPointVector = NDArray[np.uint64]
+FIXED_POINT_SCALE = 2.0**24
+MAX_DELTA = 64.0
+MAX_CLIENT_SAMPLES = 2**20
+MIN_MASKED_CLIENTS = 3
 """Of a sum of two each one can take itself off."""
 
 
-def threshold_of(clients: int) -> int:
+def choose_threshold(clients: int) -> int:
     """Return how many of a cohort must answer to the end: two thirds, rounded up."""
     return math.ceil(2 * clients / 3)
 
 
-def to_words(values: NDArray[np.float64], samples: int) -> Words:
+def to_vector(values: NDArray[np.float64], samples: int) -> FixedPointVector:
     """Return the values times the number of samples, uint64[n], with that number itself behind them: uint64[n
     + 1].
 
     Raises DataError for a value that does not fit.
     """
-    if not 0 <= samples <= MOST_SAMPLES:
+    if not 0 <= samples <= MAX_CLIENT_SAMPLES:
         raise DataError(
-            f"{samples} samples, expected at most {MOST_SAMPLES} for secure aggregation; divide the shard"
+            f"{samples} samples, expected at most {MAX_CLIENT_SAMPLES} for secure aggregation; divide the "
+            f"shard"
         )
     largest = float(np.abs(values).max(initial=0.0))
-    if not largest <= LARGEST:
+    if not largest <= MAX_DELTA:
         raise DataError(
-            f"an update reaches {largest:g}, expected at most {LARGEST:g} for secure aggregation; lower the "
+            f"an update reaches {largest:g}, expected at most {MAX_DELTA:g} for secure aggregation; lower "
+            f"the "
             "learning rate"
         )
-    scaled = np.rint(np.asarray(values, np.float64) * STEPS).astype(np.int64) * samples
+    scaled = np.rint(np.asarray(values, np.float64) * FIXED_POINT_SCALE).astype(np.int64) * samples
     return np.append(scaled, samples).view(np.uint64)
 
 
-def to_mean(total: Words) -> NDArray[np.float64] | None:
+def to_mean(total: FixedPointVector) -> NDArray[np.float64] | None:
     """Return the mean over samples, float64[n], of a sum of `to_words`.
 
     None when there are no samples in it.
     """
     signed = total.view(np.int64)
-    return signed[:-1] / (STEPS * float(signed[-1])) if signed[-1] else None
+    return signed[:-1] / (FIXED_POINT_SCALE * float(signed[-1])) if signed[-1] else None
 
 
-def mask(seed: bytes, size: int) -> Words:
+def expand_mask(seed: bytes, size: int) -> FixedPointVector:
     """Return uint64[size] that look random to whoever has not the seed of 32 bytes: the keystream of
     ChaCha20.
     """
@@ -66,13 +68,13 @@ def mask(seed: bytes, size: int) -> Words:
     return np.frombuffer(stream, "<u8").astype(np.uint64)
 
 
-def added(words: Words, plus: Iterable[bytes], minus: Iterable[bytes]) -> Words:
+def add_masks(vector: FixedPointVector, plus: Iterable[bytes], minus: Iterable[bytes]) -> FixedPointVector:
     """Return the words with the masks of the seeds `plus` on them and those of `minus` off them, modulo
     2^64.
     """
-    total = words.copy()
+    total = vector.copy()
     for seed in plus:
-        total += mask(seed, len(words))
+        total += expand_mask(seed, len(vector))
     for seed in minus:
-        total -= mask(seed, len(words))
+        total -= expand_mask(seed, len(vector))
     return total

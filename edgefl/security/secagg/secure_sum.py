@@ -40,15 +40,15 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from edgefl.errors import RoundError
-from edgefl.security.secagg.masking import LEAST_CLIENTS, Words, added
-from edgefl.security.secagg.shamir import PRIME, SHARE_BYTES, combine, split
-from edgefl.wire.masked import MOST_CLIENTS
+from edgefl.security.secagg.masking import MIN_MASKED_CLIENTS, FixedPointVector, add_masks
+from edgefl.security.secagg.shamir import PRIME, SHARE_BYTES, combine_shares, split_secret
+from edgefl.wire.masked import MAX_MASKED_CLIENTS
 
 SEED_BYTES = 32
 DIGEST_BYTES = 32
 
 
-class NotGenuine(RoundError):
+class InvalidShareError(RoundError):
     """Shares that do not fit what their sender committed to. client_ids: who is at fault, sorted."""
 
     def __init__(self, message: str, client_ids: Collection[str]) -> None:
@@ -73,14 +73,14 @@ class Secrets:
 
     seal: bytes
     mask: bytes
-    own_seed: bytes
+    self_seed: bytes
 
     def __repr__(self) -> str:
         return "Secrets(...)"
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedShares:
     """The two shares that a client dealt to another, of its mask key and of its seed.
 
     Repr does not show them.
@@ -94,42 +94,46 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Revealed:
+class RevealedShares:
     """A client's shares, by the client that they are of: of its own mask's seed, or of its mask key."""
 
     seeds: Mapping[str, int]
     keys: Mapping[str, int]
 
 
-def extra_bytes(words: int, values: int, clients: int, threshold: int) -> tuple[int, int]:
+def count_extra_bytes(vector_size: int, values: int, clients: int, threshold: int) -> tuple[int, int]:
     """Return what a client sends (up) and receives (down) above one float32 a value, in bytes, without the
     messages' headers.
     """
     keys = 96
     signature = 64
     sealed = 2 * DIGEST_BYTES + 12 + 2 * SHARE_BYTES + 16
-    up = 8 * words - 4 * values + keys + clients * sealed + signature + clients * SHARE_BYTES
+    up = 8 * vector_size - 4 * values + keys + clients * sealed + signature + clients * SHARE_BYTES
     return up, clients * (keys + sealed) + threshold * signature
 
 
-def least_threshold(clients: int) -> int:
+def find_min_threshold(clients: int) -> int:
     """Return the smallest threshold: more than half, so that no two groups can be asked for different things
     of one client.
     """
     return clients // 2 + 1
 
 
-def advertise() -> tuple[Secrets, PublicKeys]:
+def generate_keys() -> tuple[Secrets, PublicKeys]:
     """Return a client's fresh secrets and its public keys."""
     seal = X25519PrivateKey.generate()
     mask = X25519PrivateKey.generate()
-    own = Secrets(seal.private_bytes_raw(), mask.private_bytes_raw(), secrets.token_bytes(SEED_BYTES))
-    return own, PublicKeys(
-        seal.public_key().public_bytes_raw(), mask.public_key().public_bytes_raw(), _sha256(own.own_seed)
+    client_secrets = Secrets(
+        seal.private_bytes_raw(), mask.private_bytes_raw(), secrets.token_bytes(SEED_BYTES)
+    )
+    return client_secrets, PublicKeys(
+        seal.public_key().public_bytes_raw(),
+        mask.public_key().public_bytes_raw(),
+        _hash_sha256(client_secrets.self_seed),
     )
 
 
-def check_keys(keys: PublicKeys) -> None:
+def check_public_keys(keys: PublicKeys) -> None:
     """Raise ValueError for an X25519 public key of low order: whoever uses it agrees on a secret that
     everybody knows.
     """
@@ -138,8 +142,8 @@ def check_keys(keys: PublicKeys) -> None:
         probe.exchange(X25519PublicKey.from_public_bytes(public))
 
 
-def share(
-    own: Secrets, client_id: str, public: Mapping[str, PublicKeys], threshold: int, binding: str
+def seal_shares(
+    client_secrets: Secrets, client_id: str, public: Mapping[str, PublicKeys], threshold: int, binding: str
 ) -> dict[str, bytes]:
     """Return one message for each client of `public`, this one included: two digests in the clear, then the
     sealed shares.
@@ -148,28 +152,38 @@ def share(
     them.
     """
     count = len(public)
-    if not LEAST_CLIENTS <= count <= MOST_CLIENTS or not least_threshold(count) <= threshold <= count:
+    if (
+        not MIN_MASKED_CLIENTS <= count <= MAX_MASKED_CLIENTS
+        or not find_min_threshold(count) <= threshold <= count
+    ):
         raise RoundError(
-            f"a secure sum of {count} clients with threshold {threshold}, expected {LEAST_CLIENTS} to "
-            f"{MOST_CLIENTS} clients and a threshold of {least_threshold(count)} to {count}; raise "
+            f"a secure sum of {count} clients with threshold {threshold}, expected {MIN_MASKED_CLIENTS} to "
+            f"{MAX_MASKED_CLIENTS} clients and a threshold of {find_min_threshold(count)} to {count}; raise "
             "clients_per_round"
         )
-    places = _places(public)
-    of_key, of_seed = (split(secret, places.values(), threshold) for secret in (own.mask, own.own_seed))
+    points = _assign_points(public)
+    of_key, of_seed = (
+        split_secret(secret, points.values(), threshold)
+        for secret in (client_secrets.mask, client_secrets.self_seed)
+    )
     messages = {}
     for other, keys in public.items():
-        route = _route(binding, client_id, other)
-        shares = [each[places[other]].to_bytes(SHARE_BYTES) for each in (of_key, of_seed)]
-        key = _agreed(own.seal, keys.seal, f"{binding} seal")
+        route = _encode_route(binding, client_id, other)
+        shares = [part[points[other]].to_bytes(SHARE_BYTES) for part in (of_key, of_seed)]
+        key = _derive_shared_key(client_secrets.seal, keys.seal, f"{binding} seal")
         nonce = secrets.token_bytes(12)
-        digests = b"".join(_digest(route, each) for each in shares)
+        digests = b"".join(_digest(route, part) for part in shares)
         messages[other] = digests + nonce + AESGCM(key).encrypt(nonce, b"".join(shares), route)
     return messages
 
 
 def open_shares(
-    own: Secrets, client_id: str, public: Mapping[str, PublicKeys], inbox: Mapping[str, bytes], binding: str
-) -> tuple[dict[str, Opened], tuple[str, ...]]:
+    client_secrets: Secrets,
+    client_id: str,
+    public: Mapping[str, PublicKeys],
+    inbox: Mapping[str, bytes],
+    binding: str,
+) -> tuple[dict[str, OpenedShares], tuple[str, ...]]:
     """Open what each client sent to this one by `share`.
 
     Returns:
@@ -179,46 +193,48 @@ def open_shares(
     opened = {}
     failed = []
     for other, message in sorted(inbox.items()):
-        route = _route(binding, other, client_id)
+        route = _encode_route(binding, other, client_id)
         digests = message[: 2 * DIGEST_BYTES]
         nonce = message[2 * DIGEST_BYTES :][:12]
         sealed = message[2 * DIGEST_BYTES + 12 :]
         try:
-            both = AESGCM(_agreed(own.seal, public[other].seal, f"{binding} seal")).decrypt(
-                nonce, sealed, route
-            )
+            both = AESGCM(
+                _derive_shared_key(client_secrets.seal, public[other].seal, f"{binding} seal")
+            ).decrypt(nonce, sealed, route)
         except (InvalidTag, ValueError):
             failed.append(other)
             continue
         shares = both[:SHARE_BYTES], both[SHARE_BYTES:]
-        if len(both) == 2 * SHARE_BYTES and digests == b"".join(_digest(route, each) for each in shares):
-            opened[other] = Opened(*map(int.from_bytes, shares))
+        if len(both) == 2 * SHARE_BYTES and digests == b"".join(_digest(route, part) for part in shares):
+            opened[other] = OpenedShares(*map(int.from_bytes, shares))
         else:
             failed.append(other)
     return opened, tuple(failed)
 
 
-def mask_words(
-    own: Secrets,
+def mask_vector(
+    client_secrets: Secrets,
     client_id: str,
     public: Mapping[str, PublicKeys],
     shared: Collection[str],
-    words: Words,
+    vector: FixedPointVector,
     binding: str,
-) -> Words:
+) -> FixedPointVector:
     """Return the words under all masks: towards each client in `shared`, whose sealed shares came, and its
     own.
     """
     seeds = {
-        other: _agreed(own.mask, public[other].mask, f"{binding} mask")
+        other: _derive_shared_key(client_secrets.mask, public[other].mask, f"{binding} mask")
         for other in shared
         if other != client_id
     }
-    plus = [own.own_seed, *(seed for other, seed in seeds.items() if other > client_id)]
-    return added(words, plus, (seed for other, seed in seeds.items() if other < client_id))
+    plus = [client_secrets.self_seed, *(seed for other, seed in seeds.items() if other > client_id)]
+    return add_masks(vector, plus, (seed for other, seed in seeds.items() if other < client_id))
 
 
-def reveal(client_id: str, opened: Mapping[str, Opened], came: Collection[str], threshold: int) -> Revealed:
+def reveal_shares(
+    client_id: str, opened: Mapping[str, OpenedShares], came: Collection[str], threshold: int
+) -> RevealedShares:
     """Return what the aggregator needs to unmask the sum of the clients in `came`.
 
     A client does so once in an attempt.
@@ -231,77 +247,83 @@ def reveal(client_id: str, opened: Mapping[str, Opened], came: Collection[str], 
             f"{client_id} is asked to unmask a sum of {len(set(came))} clients, expected {threshold} or more "
             "of those that shared, itself among them; nothing is revealed"
         )
-    return Revealed(
-        {other: each.seed for other, each in opened.items() if other in came},
-        {other: each.key for other, each in opened.items() if other not in came},
+    return RevealedShares(
+        {other: shares.seed for other, shares in opened.items() if other in came},
+        {other: shares.key for other, shares in opened.items() if other not in came},
     )
 
 
-def check_revealed(client_id: str, revealed: Revealed, digests: Mapping[str, bytes], binding: str) -> None:
+def check_revealed(
+    client_id: str, revealed: RevealedShares, digests: Mapping[str, bytes], binding: str
+) -> None:
     """Raise NotGenuine, naming this client, unless it revealed the shares that were dealt to it.
 
     digests: the two digests in the clear at the head of each message to this client, 64 bytes, by the client
     that dealt the shares.
     """
     wrong = []
-    for place, shares in enumerate((revealed.keys, revealed.seeds)):
-        for other, each in shares.items():
-            digest = digests[other][place * DIGEST_BYTES :][:DIGEST_BYTES]
+    for index, shares in enumerate((revealed.keys, revealed.seeds)):
+        for other, value in shares.items():
+            digest = digests[other][index * DIGEST_BYTES :][:DIGEST_BYTES]
             if (
-                each >= PRIME
-                or _digest(_route(binding, other, client_id), each.to_bytes(SHARE_BYTES)) != digest
+                value >= PRIME
+                or _digest(_encode_route(binding, other, client_id), value.to_bytes(SHARE_BYTES)) != digest
             ):
                 wrong.append(other)
     if wrong:
-        raise NotGenuine(
+        raise InvalidShareError(
             f"{client_id} sent a share that is not the one dealt to it by {', '.join(sorted(wrong))}",
             [client_id],
         )
 
 
-def unmask(
-    total: Words,
+def unmask_sum(
+    total: FixedPointVector,
     public: Mapping[str, PublicKeys],
     shared: Collection[str],
     came: Collection[str],
-    revealed: Mapping[str, Revealed],
+    revealed: Mapping[str, RevealedShares],
     threshold: int,
     binding: str,
-) -> Words:
+) -> FixedPointVector:
     """Return the sum of the words of the clients in `came`, from the sum of what they sent masked.
 
     Raises NotGenuine, naming the clients that dealt them, when shares do not give an advertised key or seed:
     provided that each client revealed what was dealt to it (`check_revealed`). Raises RoundError when fewer
     clients than the threshold revealed their shares.
     """
-    places = _places(public)
+    points = _assign_points(public)
 
-    def secret(kind: str, of: str) -> bytes:
+    def recover_secret(kind: str, owner: str) -> bytes:
         shares = {
-            places[who]: value
-            for who, each in revealed.items()
-            if (value := getattr(each, kind).get(of)) is not None
+            points[holder]: value
+            for holder, client_shares in revealed.items()
+            if (value := getattr(client_shares, kind).get(owner)) is not None
         }
         if len(shares) < threshold:
             raise RoundError(
                 f"{len(shares)} shares of a secret, expected {threshold}; more clients have to answer"
             )
         try:
-            found = combine(shares, threshold, SEED_BYTES)
+            recovered = combine_shares(shares, threshold, SEED_BYTES)
         except RoundError:  # it has more bytes than any secret has
             return b""
-        given = (
-            _sha256(found)
+        commitment = (
+            _hash_sha256(recovered)
             if kind == "seeds"
-            else X25519PrivateKey.from_private_bytes(found).public_key().public_bytes_raw()
+            else X25519PrivateKey.from_private_bytes(recovered).public_key().public_bytes_raw()
         )
-        return found if given == (public[of].seed if kind == "seeds" else public[of].mask) else b""
+        return (
+            recovered
+            if commitment == (public[owner].seed if kind == "seeds" else public[owner].mask)
+            else b""
+        )
 
-    gone = set(shared) - set(came)
-    seeds = {each: secret("seeds", each) for each in sorted(came)}
-    keys = {each: secret("keys", each) for each in sorted(gone)}
-    if wrong := [client_id for client_id, found in {**seeds, **keys}.items() if not found]:
-        raise NotGenuine(
+    dropped = set(shared) - set(came)
+    seeds = {sender: recover_secret("seeds", sender) for sender in sorted(came)}
+    keys = {sender: recover_secret("keys", sender) for sender in sorted(dropped)}
+    if wrong := [client_id for client_id, content in {**seeds, **keys}.items() if not content]:
+        raise InvalidShareError(
             f"the shares that {', '.join(wrong)} dealt are not those of the advertised keys; not genuine",
             wrong,
         )
@@ -309,29 +331,29 @@ def unmask(
     plus = list[bytes]()
     for other, key in keys.items():
         for client_id in sorted(came):
-            seed = _agreed(key, public[client_id].mask, f"{binding} mask")
+            seed = _derive_shared_key(key, public[client_id].mask, f"{binding} mask")
             (minus if other > client_id else plus).append(seed)
-    return added(total, plus, minus)
+    return add_masks(total, plus, minus)
 
 
-def _places(public: Mapping[str, PublicKeys]) -> dict[str, int]:
-    return {client_id: place for place, client_id in enumerate(sorted(public), 1)}
+def _assign_points(public: Mapping[str, PublicKeys]) -> dict[str, int]:
+    return {client_id: point for point, client_id in enumerate(sorted(public), 1)}
 
 
-def _agreed(private: bytes, public: bytes, info: str) -> bytes:
+def _derive_shared_key(private: bytes, public: bytes, info: str) -> bytes:
     exchanged = X25519PrivateKey.from_private_bytes(private).exchange(
         X25519PublicKey.from_public_bytes(public)
     )
     return HKDF(SHA256(), SEED_BYTES, None, info.encode()).derive(exchanged)
 
 
-def _route(binding: str, sender: str, receiver: str) -> bytes:
+def _encode_route(binding: str, sender: str, receiver: str) -> bytes:
     return f"{binding}\n{sender}\n{receiver}".encode()
 
 
 def _digest(route: bytes, share: bytes) -> bytes:
-    return _sha256(route + b"\n" + share)
+    return _hash_sha256(route + b"\n" + share)
 
 
-def _sha256(content: bytes) -> bytes:
+def _hash_sha256(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()

@@ -9,26 +9,26 @@ from collections.abc import Mapping
 import numpy as np
 
 from edgefl.errors import WireError
-from edgefl.security.secagg.masking import Words, to_mean, to_words
+from edgefl.security.secagg.masking import FixedPointVector, to_mean, to_vector
 from edgefl.types import Weights
 
 Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
 """Of each weight, by model."""
 
 
-def shapes_of(models: Mapping[str, Weights]) -> Shapes:
+def list_shapes(models: Mapping[str, Weights]) -> Shapes:
     """Return the shapes of these models' weights."""
     return {
         model: {name: array.shape for name, array in weights.items()} for model, weights in models.items()
     }
 
 
-def size_of(shapes: Shapes) -> int:
+def measure_vector(shapes: Shapes) -> int:
     """Return the number of words."""
-    return sum(_values(weights) + 1 for weights in shapes.values())
+    return sum(_count_values(weights) + 1 for weights in shapes.values())
 
 
-def words_of(deltas: Mapping[str, Weights], samples: int, shapes: Shapes) -> Words:
+def encode_deltas(deltas: Mapping[str, Weights], samples: int, shapes: Shapes) -> FixedPointVector:
     """Return the vector, uint64[size_of(shapes)]; a model without a delta counts no samples.
 
     DataError, see `to_words`.
@@ -39,25 +39,26 @@ def words_of(deltas: Mapping[str, Weights], samples: int, shapes: Shapes) -> Wor
             values = np.concatenate(
                 [deltas[model][name].ravel() for name in sorted(weights)], dtype=np.float64
             )
-            parts.append(to_words(values, samples))
+            parts.append(to_vector(values, samples))
         else:
-            parts.append(np.zeros(_values(weights) + 1, np.uint64))
+            parts.append(np.zeros(_count_values(weights) + 1, np.uint64))
     return np.concatenate(parts)
 
 
-def means_of(total: Words, shapes: Shapes, most: int) -> dict[str, Weights]:
+def decode_means(total: FixedPointVector, shapes: Shapes, max_samples: int) -> dict[str, Weights]:
     """Return each model's mean delta over samples, float32; without those that nobody trained.
 
     Raises WireError when a model counts more samples than `most`, those of all clients: a mask is left on the
     sum then.
     """
-    found: dict[str, Weights] = {}
+    means: dict[str, Weights] = {}
     start = 0
     for model, weights in sorted(shapes.items()):
-        end = start + _values(weights) + 1
-        if not 0 <= (count := int(total[end - 1])) <= most:
+        end = start + _count_values(weights) + 1
+        if not 0 <= (count := int(total[end - 1])) <= max_samples:
             raise WireError(
-                f"the sum of {model} counts {count} samples, expected at most {most}: a client's mask is "
+                f"the sum of {model} counts {count} samples, expected at most {max_samples}: a client's "
+                f"mask is "
                 "still on it"
             )
         mean = to_mean(total[start:end])
@@ -65,17 +66,17 @@ def means_of(total: Words, shapes: Shapes, most: int) -> dict[str, Weights]:
         if mean is None:
             continue
         names = sorted(weights)
-        ends = np.cumsum([_size(weights[name]) for name in names])
+        ends = np.cumsum([_count_elements(weights[name]) for name in names])
         parts = dict(zip(names, np.split(mean, ends[:-1]), strict=True))
-        found[model] = {
+        means[model] = {
             name: np.asarray(parts[name].reshape(shape), np.float32) for name, shape in weights.items()
         }
-    return found
+    return means
 
 
-def _values(weights: Mapping[str, tuple[int, ...]]) -> int:
-    return sum(_size(shape) for shape in weights.values())
+def _count_values(weights: Mapping[str, tuple[int, ...]]) -> int:
+    return sum(_count_elements(shape) for shape in weights.values())
 
 
-def _size(shape: tuple[int, ...]) -> int:
+def _count_elements(shape: tuple[int, ...]) -> int:
     return int(np.prod(shape, dtype=np.int64))

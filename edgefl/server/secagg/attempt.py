@@ -7,32 +7,36 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edgefl.errors import ConfigError, RoundError, WireError
-from edgefl.security.secagg.disputes import Fault, left_out
-from edgefl.security.secagg.masking import LEAST_CLIENTS, Words, threshold_of
-from edgefl.security.secagg.participant import keys_of, revealed_of
-from edgefl.security.secagg.secure_sum import NotGenuine, PublicKeys, Revealed, check_revealed, unmask
-from edgefl.security.secagg.vectors import Shapes, size_of
+from edgefl.security.secagg.complaints import Fault, find_excluded
+from edgefl.security.secagg.masking import MIN_MASKED_CLIENTS, FixedPointVector, choose_threshold
+from edgefl.security.secagg.participant import decode_revealed, from_advertised
+from edgefl.security.secagg.secure_sum import (
+    InvalidShareError,
+    PublicKeys,
+    RevealedShares,
+    check_revealed,
+    unmask_sum,
+)
+from edgefl.security.secagg.vectors import Shapes, measure_vector
 from edgefl.security.trust import Trust
 from edgefl.server import rounds
 from edgefl.server.rounds import Round
 from edgefl.server.secagg.masked_sum import MaskedSum
-from edgefl.server.tasks import Brief, Expected, Steps, Tasks
+from edgefl.server.tasks import ClientTask, ExpectedTensors, RoundTasks, StepTasks
 from edgefl.wire.masked import (
     ADVERTISED_BYTES,
-    AGREE,
+    AGREE_STEP,
     AGREED_BYTES,
-    CODEC,
     DIGESTS_BYTES,
-    MASK,
+    MASK_STEP,
+    MASKED_CODEC,
     SEALED_BYTES,
-    SHARE,
     SHARE_BYTES,
-    UNMASK,
+    SHARE_STEP,
+    UNMASK_STEP,
     Advertised,
     Agreed,
     Introduced,
-    binding_of,
-    context_of,
     decode_complaint,
     decode_keys,
     encode_agreed,
@@ -40,15 +44,17 @@ from edgefl.wire.masked import (
     encode_inbox,
     encode_keys,
     encode_lists,
+    hash_binding,
+    hash_context,
+    make_step_nonce,
     split_blob,
-    step_nonce,
 )
 from edgefl.wire.messages import Begin
 from edgefl.wire.strict_json import decode_json, encode_json
 
 
 @dataclass(frozen=True)
-class Collect:
+class CollectRequest:
     """A request to play one step of a masked round: send the tasks and collect the answers.
 
     Attributes:
@@ -58,12 +64,12 @@ class Collect:
     """
 
     round: Round
-    steps: Steps
+    steps: StepTasks
     accept: Callable[[Sequence[Begin]], None]
 
 
 @dataclass(frozen=True)
-class Services:
+class SecAggServices:
     """What masked rounds need from the server around them.
 
     Attributes:
@@ -85,20 +91,20 @@ class Services:
     introduce: Callable[[str], tuple[str, str]] | None
     offer: Callable[[str, bytes], None]
     is_gone: Callable[[str], bool]
-    without_revoked: Callable[[Round], Round]
+    remove_excluded: Callable[[Round], Round]
     new_nonce: Callable[[], str]
     save: Callable[[MaskedSum | None], None]
     load: Callable[[str, int, int], MaskedSum | None]
-    keep_means: Callable[[Begin, Expected, bytes], None]
+    keep_means: Callable[[Begin, ExpectedTensors, bytes], None]
     now: Callable[[], float]
     log: Callable[[str], None]
 
 
-Step = Generator[Collect, Round, MaskedSum]
+StepGenerator = Generator[CollectRequest, Round, MaskedSum]
 """Yields requests, each answered by the closed round. A RoundError is thrown into it."""
 
 
-class Failed(Exception):
+class AttemptError(Exception):
     """An attempt cannot come to a sum.
 
     Args:
@@ -106,12 +112,12 @@ class Failed(Exception):
         left_out: the clients that must not take part in the next attempt, and why.
     """
 
-    def __init__(self, message: str, left_out: Mapping[str, Fault] = {}) -> None:
+    def __init__(self, message: str, excluded: Mapping[str, Fault] = {}) -> None:
         super().__init__(message)
-        self.left_out = dict(left_out)
+        self.excluded = dict(excluded)
 
 
-class Attempt:
+class SecAggAttempt:
     """One attempt at a round.
 
     Args:
@@ -124,77 +130,84 @@ class Attempt:
         progress: the round with the clients that failed or are away, as far as it got.
     """
 
-    def __init__(self, services: Services, begun: Round, tasks: Tasks, shapes: Shapes) -> None:
+    def __init__(self, services: SecAggServices, begun: Round, tasks: RoundTasks, shapes: Shapes) -> None:
         self._services = services
         self._trust = services.trust
         self._tasks = tasks
         self._shapes = shapes
         self._nonce = services.new_nonce()
         self._answered: dict[str, set[str]] = {}
-        self._steps = set[str]()
-        self.progress = begun
+        self._step_nonces = set[str]()
+        self.round_so_far = begun
 
-    def gather(self) -> Step:
+    def gather_vectors(self) -> StepGenerator:
         """Play the steps up to the masked vectors.
 
         Raises:
             Failed: the attempt cannot come to a sum.
             RoundError: too few clients have an update to begin with.
         """
-        begun = self.progress
+        begun = self.round_so_far
         introduced = dict[str, Introduced]()
         public = dict[str, PublicKeys]()
         contexts = set[str]()
 
-        def advertised(client_id: str) -> Brief:
-            brief = self._tasks.brief(client_id)
-            task = replace(brief.task, codec=CODEC, nonce=step_nonce(self._nonce, "advertise"))
-            return Brief(task, brief.expected, ADVERTISED_BYTES, take_keys)
+        def prepare_advertisement(client_id: str) -> ClientTask:
+            client_task = self._tasks.prepare(client_id)
+            task = replace(
+                client_task.task, codec=MASKED_CODEC, nonce=make_step_nonce(self._nonce, "advertise")
+            )
+            return ClientTask(task, client_task.expected, ADVERTISED_BYTES, read_keys)
 
-        def take_keys(begin: Begin, blob: bytes) -> None:
+        def read_keys(begin: Begin, blob: bytes) -> None:
             if not blob:
                 raise WireError(f"{begin.client_id} cannot advertise keys: its log says why")
-            told = decode_json(Advertised, blob)
+            advertisement = decode_json(Advertised, blob)
             client_id = begin.client_id
-            self._trust.checked(told, encode_json(told), client_id)  # as the others will read it
-            context = context_of(self._trust.federation, advertised(client_id).task)
-            if (told.client_id, told.context) != (client_id, context):
+            self._trust.check(
+                advertisement, encode_json(advertisement), client_id
+            )  # as the others will read it
+            context = hash_context(self._trust.federation, prepare_advertisement(client_id).task)
+            if (advertisement.client_id, advertisement.context) != (client_id, context):
                 raise WireError(
-                    f"{client_id} advertised keys of {told.client_id!r}, or for another round; restart it"
+                    f"{client_id} advertised keys of {advertisement.client_id!r}, or for another round; "
+                    f"restart it"
                 )
-            keys = keys_of(told)
+            keys = from_advertised(advertisement)
             introduce = self._services.introduce
-            introduction = Introduced(told, *(introduce(client_id) if introduce else ()))
+            introduction = Introduced(advertisement, *(introduce(client_id) if introduce else ()))
             decode_keys(encode_keys([introduction]))  # a line that the others cannot read would stop them all
             public[client_id] = keys
             introduced[client_id] = introduction
             contexts.add(context)
 
-        needed = max(begun.needed, LEAST_CLIENTS)
-        ids, _ = yield from self._collect(begun.cohort, needed, advertised, strict=False)
+        needed = max(begun.needed, MIN_MASKED_CLIENTS)
+        ids, _ = yield from self._collect(begun.cohort, needed, prepare_advertisement, strict=False)
         if len(contexts) > 1:
             raise ConfigError(
                 "secure_aggregation needs an algorithm that sends all clients of a round the same; take "
                 "fedavg, say"
             )
         public = {client_id: public[client_id] for client_id in ids}
-        threshold = threshold_of(len(ids))
+        threshold = choose_threshold(len(ids))
         needed = max(begun.needed, threshold)
         sealed: dict[str, dict[str, bytes]] = {}
 
-        def take_shares(begin: Begin, blob: bytes) -> None:
+        def read_shares(begin: Begin, blob: bytes) -> None:
             sealed[begin.client_id] = dict(zip(ids, split_blob(blob, len(ids), SEALED_BYTES), strict=True))
 
         keys = encode_keys([introduced[client_id] for client_id in ids])
-        binding = binding_of(contexts.pop(), keys)
+        binding = hash_binding(contexts.pop(), keys)
         shared, _ = yield from self._collect(
-            ids, needed, self._asks(SHARE, "keys", lambda _: keys, SEALED_BYTES * len(ids), take_shares)
+            ids,
+            needed,
+            self._prepare_step(SHARE_STEP, "keys", lambda _: keys, SEALED_BYTES * len(ids), read_shares),
         )
-        total: Words = np.zeros(size_of(self._shapes), np.uint64)
+        total: FixedPointVector = np.zeros(measure_vector(self._shapes), np.uint64)
 
         complaints: dict[str, tuple[str, ...]] = {}
 
-        def take_words(begin: Begin, blob: bytes) -> None:
+        def add_vector(begin: Begin, blob: bytes) -> None:
             if accused := decode_complaint(blob):
                 if not set(accused) <= set(shared):
                     raise WireError(
@@ -212,26 +225,29 @@ class Attempt:
                 )
             np.add(total, np.frombuffer(blob, "<u8"), out=total)
 
-        def inbox(client_id: str) -> bytes:
+        def make_inbox(client_id: str) -> bytes:
             return encode_inbox({other: sealed[other][client_id] for other in shared})
 
         limit = max(total.nbytes, len(encode_complaint(shared)))
         try:
-            came, begins = yield from self._collect(
-                shared, needed, self._asks(MASK, "inbox", inbox, limit, take_words)
+            survivors, begins = yield from self._collect(
+                shared, needed, self._prepare_step(MASK_STEP, "inbox", make_inbox, limit, add_vector)
             )
-        except Failed as error:
-            raise Failed(str(error), left_out(complaints, len(ids) - threshold)) from error
-        out = left_out(complaints, len(ids) - threshold)
+        except AttemptError as error:
+            raise AttemptError(str(error), find_excluded(complaints, len(ids) - threshold)) from error
+        excluded = find_excluded(complaints, len(ids) - threshold)
         # where too few clients would be left for another attempt, those whose words came are enough
-        if out and len(set(begun.cohort) - set(out)) >= LEAST_CLIENTS:
-            raise Failed(f"{', '.join(sorted(complaints))} could not open all shares", out)
-        digests = {each: b"".join(sealed[other][each][:DIGESTS_BYTES] for other in shared) for each in came}
+        if excluded and len(set(begun.cohort) - set(excluded)) >= MIN_MASKED_CLIENTS:
+            raise AttemptError(f"{', '.join(sorted(complaints))} could not open all shares", excluded)
+        digests = {
+            recipient: b"".join(sealed[other][recipient][:DIGESTS_BYTES] for other in shared)
+            for recipient in survivors
+        }
         return MaskedSum(
             begins[0].session, begun.number, self._nonce, binding, public, shared, begins, total, digests
         )
 
-    def agree(self, masked: MaskedSum) -> Step:
+    def agree_on_lists(self, masked: MaskedSum) -> StepGenerator:
         """Play the step in which clients sign the lists of the clients whose vectors came.
 
         Returns:
@@ -241,25 +257,25 @@ class Attempt:
             Failed: too few clients signed.
         """
         self._resume(masked)
-        threshold = threshold_of(len(masked.public))
+        threshold = choose_threshold(len(masked.public))
         lists = encode_lists(masked.shared, masked.clients)
         digest = hashlib.sha256(lists).hexdigest()
         agreed: dict[str, Agreed] = {}
 
-        def take_agreed(begin: Begin, blob: bytes) -> None:
+        def read_agreement(begin: Begin, blob: bytes) -> None:
             answer = decode_json(Agreed, blob)
             client_id = begin.client_id
-            self._trust.checked(answer, encode_json(answer), client_id)  # as the others will read it
+            self._trust.check(answer, encode_json(answer), client_id)  # as the others will read it
             if (answer.client_id, answer.binding, answer.lists) != (client_id, masked.binding, digest):
                 raise WireError(f"{client_id} agreed to other lists than it was shown; restart it")
             agreed[client_id] = answer
 
-        asks = self._asks(AGREE, "lists", lambda _: lists, AGREED_BYTES, take_agreed)
-        ids, _ = yield from self._collect(masked.clients, threshold, asks, enough=threshold)
+        prepare_task = self._prepare_step(AGREE_STEP, "lists", lambda _: lists, AGREED_BYTES, read_agreement)
+        ids, _ = yield from self._collect(masked.clients, threshold, prepare_task, enough=threshold)
         signed = [agreed[client_id] for client_id in ids[:threshold]]
         return replace(masked, agreed=encode_agreed(lists, signed))
 
-    def unmask(self, masked: MaskedSum) -> Step:
+    def unmask(self, masked: MaskedSum) -> StepGenerator:
         """Play the last step and return the sum without masks.
 
         A client that reveals a share that was not dealt to it is refused at once. The step goes on until as
@@ -269,39 +285,39 @@ class Attempt:
             Failed: too few clients revealed shares, or the shares do not fit.
         """
         self._resume(masked)
-        threshold = threshold_of(len(masked.public))
-        came = masked.clients
-        revealed: dict[str, Revealed] = {}
-        out: dict[str, Fault] = {}
+        threshold = choose_threshold(len(masked.public))
+        survivors = masked.clients
+        revealed: dict[str, RevealedShares] = {}
+        excluded: dict[str, Fault] = {}
 
-        def take_shares(begin: Begin, blob: bytes) -> None:
+        def read_shares(begin: Begin, blob: bytes) -> None:
             client_id = begin.client_id
-            shares = Revealed(*revealed_of(blob, masked.shared, came))
+            shares = RevealedShares(*decode_revealed(blob, masked.shared, survivors))
             digests = split_blob(masked.digests[client_id], len(masked.shared), DIGESTS_BYTES)
             try:
-                dealt = dict(zip(masked.shared, digests, strict=True))
-                check_revealed(client_id, shares, dealt, masked.binding)
-            except NotGenuine as error:
-                out[client_id] = Fault("revealed a share that does not fit")
+                share_digests = dict(zip(masked.shared, digests, strict=True))
+                check_revealed(client_id, shares, share_digests, masked.binding)
+            except InvalidShareError as error:
+                excluded[client_id] = Fault("revealed a share that does not fit")
                 raise WireError(f"{error}; it is not used; update or revoke {client_id}") from error
             revealed[client_id] = shares
 
-        asks = self._asks(
-            UNMASK, "agreed", lambda _: masked.agreed, SHARE_BYTES * len(masked.shared), take_shares
+        prepare_task = self._prepare_step(
+            UNMASK_STEP, "agreed", lambda _: masked.agreed, SHARE_BYTES * len(masked.shared), read_shares
         )
         try:
-            answered, _ = yield from self._collect(came, threshold, asks, enough=threshold)
+            answered, _ = yield from self._collect(survivors, threshold, prepare_task, enough=threshold)
             answers = {client_id: revealed[client_id] for client_id in answered}
-            total = unmask(
-                masked.total, masked.public, masked.shared, came, answers, threshold, masked.binding
+            total = unmask_sum(
+                masked.total, masked.public, masked.shared, survivors, answers, threshold, masked.binding
             )
-        except NotGenuine as error:
-            raise Failed(
+        except InvalidShareError as error:
+            raise AttemptError(
                 str(error),
-                out | dict.fromkeys(error.client_ids, Fault("dealt shares that do not give its key")),
+                excluded | dict.fromkeys(error.client_ids, Fault("dealt shares that do not give its key")),
             ) from error
-        except (Failed, RoundError) as error:
-            raise Failed(str(error), out) from error
+        except (AttemptError, RoundError) as error:
+            raise AttemptError(str(error), excluded) from error
         return replace(masked, total=total, is_unmasked=True)
 
     def _resume(self, masked: MaskedSum) -> None:
@@ -309,17 +325,17 @@ class Attempt:
         self._nonce = masked.attempt
         self._answered = {begin.client_id: {begin.sha256} for begin in masked.begins} | self._answered
 
-    def _asks(
+    def _prepare_step(
         self,
         step: str,
         name: str,
         content: Callable[[str], bytes],
         limit: int,
-        take: Callable[[Begin, bytes], None],
-    ) -> Callable[[str], Brief]:
-        def brief(client_id: str) -> Brief:
+        read_answer: Callable[[Begin, bytes], None],
+    ) -> Callable[[str], ClientTask]:
+        def prepare_task(client_id: str) -> ClientTask:
             blob = content(client_id)
-            first = self._tasks.brief(client_id)
+            first = self._tasks.prepare(client_id)
             sha256 = hashlib.sha256(blob).hexdigest()
             self._services.offer(sha256, blob)
             task = replace(
@@ -327,36 +343,38 @@ class Attempt:
                 phase=step,
                 models={name: sha256},
                 scalars={},
-                codec=CODEC,
-                nonce=step_nonce(self._nonce, step),
+                codec=MASKED_CODEC,
+                nonce=make_step_nonce(self._nonce, step),
             )
-            return Brief(task, first.expected, limit, whole, frozenset(self._answered.get(client_id, ())))
+            return ClientTask(
+                task, first.expected, limit, check_answer, frozenset(self._answered.get(client_id, ()))
+            )
 
-        def whole(begin: Begin, blob: bytes) -> None:
+        def check_answer(begin: Begin, blob: bytes) -> None:
             if not blob:
                 raise WireError(f"{begin.client_id} cannot {step}: its log says why")
-            take(begin, blob)
+            read_answer(begin, blob)
 
-        return brief
+        return prepare_task
 
     def _collect(
         self,
         cohort: Sequence[str],
         needed: int,
-        brief: Callable[[str], Brief],
+        prepare_task: Callable[[str], ClientTask],
         *,
         enough: int = 0,
         strict: bool = True,
-    ) -> Generator[Collect, Round, tuple[tuple[str, ...], tuple[Begin, ...]]]:
+    ) -> Generator[CollectRequest, Round, tuple[tuple[str, ...], tuple[Begin, ...]]]:
         """Play one step. Return the clients that answered, sorted, and their announcements.
 
         Raises:
             Failed: with `strict`, fewer clients than needed answered until the deadline.
         """
-        begun = self.progress
+        begun = self.round_so_far
         begins = dict[str, Begin]()
 
-        def accepted(answers: Sequence[Begin]) -> None:
+        def record_answers(answers: Sequence[Begin]) -> None:
             for begin in answers:
                 begins[begin.client_id] = begin
                 self._answered.setdefault(begin.client_id, set()).add(begin.sha256)
@@ -373,22 +391,22 @@ class Attempt:
         opened = replace(opened, needed=needed, extensions=rounds.MAX_EXTENSIONS if strict else 0)
         for client_id in cohort:
             if self._services.is_gone(client_id):
-                opened = rounds.offline(opened, client_id, opened.opened)
-        nonce = brief(cohort[0]).task.nonce
-        steps = Steps({begun.number: nonce}, brief, frozenset(self._steps - {nonce}))
-        self._steps.add(nonce)
+                opened = rounds.mark_offline(opened, client_id, opened.opened)
+        nonce = prepare_task(cohort[0]).task.nonce
+        steps = StepTasks({begun.number: nonce}, prepare_task, frozenset(self._step_nonces - {nonce}))
+        self._step_nonces.add(nonce)
         try:
-            closed = yield Collect(opened, steps, accepted)
+            closed = yield CollectRequest(opened, steps, record_answers)
         except RoundError as error:
             if not strict:
                 raise
             gone = ", ".join(client_id for client_id in opened.cohort if client_id not in begins)
-            step = steps.brief(cohort[0]).task.phase
-            raise Failed(
+            step = steps.prepare(cohort[0]).task.phase
+            raise AttemptError(
                 f"{len(begins)} of {len(cohort)} clients answered to {step}, expected {needed}, without "
                 f"{gone}"
             ) from error
-        self.progress = replace(
+        self.round_so_far = replace(
             begun, failed={**begun.failed, **closed.failed}, away={**begun.away, **closed.away}
         )
         return tuple(sorted(closed.received)), tuple(

@@ -3,10 +3,10 @@
 from edgefl.algorithms.base import Algorithm
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, RoundError
-from edgefl.security.secagg.masking import LEAST_CLIENTS
-from edgefl.security.secagg.summing import check_secure
+from edgefl.security.secagg.masked_aggregation import check_secure_aggregation
+from edgefl.security.secagg.masking import MIN_MASKED_CLIENTS
 
-SUM = ""
+SUM_CLIENT_ID = ""
 """The client id of the update that holds the means of a round."""
 
 
@@ -16,10 +16,11 @@ class UnsettledError(RoundError):
     """
 
 
-def check_masked(algorithm: Algorithm, config: FederationConfig) -> None:
+def check_secagg_config(algorithm: Algorithm, config: FederationConfig) -> None:
     """Raise ConfigError when secure aggregation is asked for and cannot be kept, see `check_secure`."""
-    check_secure(algorithm, config)
-    if config.privacy.secure_aggregation and config.min_clients < LEAST_CLIENTS:
+    check_secure_aggregation(algorithm, config)
+    if config.privacy.secure_aggregation and config.min_clients < MIN_MASKED_CLIENTS:
         raise ConfigError(
-            f"min_clients is {config.min_clients}, expected {LEAST_CLIENTS} or more for secure_aggregation"
+            f"min_clients is {config.min_clients}, expected {MIN_MASKED_CLIENTS} or more for "
+            f"secure_aggregation"
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgefl.errors import StateError, WireError
-from edgefl.security.secagg.masking import Words
+from edgefl.security.secagg.masking import FixedPointVector
 from edgefl.security.secagg.secure_sum import PublicKeys
 from edgefl.system.files import parse_json
 from edgefl.wire.masked import DIGESTS_BYTES
@@ -43,7 +43,7 @@ class MaskedSum:
     public: Mapping[str, PublicKeys]
     shared: tuple[str, ...]
     begins: tuple[Begin, ...]
-    total: Words
+    total: FixedPointVector
     digests: Mapping[str, bytes]
     agreed: bytes = b""
     is_unmasked: bool = False
@@ -57,8 +57,10 @@ class MaskedSum:
 def encode_masked_sum(masked_sum: MaskedSum) -> bytes:
     """Return a line of JSON, the digests and the sum."""
     keys = {
-        client_id: [base64.b64encode(key).decode() for key in (each.seal, each.mask, each.seed)]
-        for client_id, each in masked_sum.public.items()
+        client_id: [
+            base64.b64encode(key).decode() for key in (public_keys.seal, public_keys.mask, public_keys.seed)
+        ]
+        for client_id, public_keys in masked_sum.public.items()
     }
     digests = b"".join(masked_sum.digests[client_id] for client_id in masked_sum.clients)
     rest = digests + masked_sum.total.astype("<u8").tobytes()

@@ -8,7 +8,7 @@ slow client costs the other steps nothing. Each later step takes the clients tha
     a client drops out before its vector came   the others' shares of its key take its masks off
     a client drops out afterwards               its vector counts; the others reveal the seed of its own mask
     too few clients answer                      the round is played again from the start, with other keys
-    a share is not genuine                      its sender is named (`edgefl.security.secagg.disputes`), and
+    a share is not genuine                      its sender is named (`edgefl.security.secagg.complaints`), and
                                                 the next attempt goes without it
 
 Until it is settled whose vectors are in the sum, an attempt is in memory only: an aggregator that was killed
@@ -21,17 +21,17 @@ from collections.abc import Generator
 from dataclasses import replace
 
 from edgefl.errors import RoundError, WireError
-from edgefl.security.secagg.disputes import Fault
-from edgefl.security.secagg.masking import LEAST_CLIENTS
-from edgefl.security.secagg.vectors import Shapes, means_of, size_of
+from edgefl.security.secagg.complaints import Fault
+from edgefl.security.secagg.masking import MIN_MASKED_CLIENTS
+from edgefl.security.secagg.vectors import Shapes, decode_means, measure_vector
 from edgefl.server.rounds import Round
-from edgefl.server.secagg.attempt import Attempt, Collect, Failed, Services
-from edgefl.server.secagg.checks import SUM, UnsettledError
+from edgefl.server.secagg.attempt import AttemptError, CollectRequest, SecAggAttempt, SecAggServices
+from edgefl.server.secagg.checks import SUM_CLIENT_ID, UnsettledError
 from edgefl.server.secagg.masked_sum import MaskedSum
-from edgefl.server.spread import mean_loss
-from edgefl.server.tasks import Brief, Tasks
-from edgefl.wire.chunks import CHUNK_BYTES, chunk_count
-from edgefl.wire.masked import MOST_ATTEMPTS
+from edgefl.server.spread import average_loss
+from edgefl.server.tasks import ClientTask, RoundTasks
+from edgefl.wire.chunks import CHUNK_BYTES, count_chunks
+from edgefl.wire.masked import MAX_ATTEMPTS
 from edgefl.wire.messages import Begin
 from edgefl.wire.tensors import encode_models
 
@@ -46,10 +46,12 @@ class MaskedRounds:
         services: what the server around it does.
     """
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: SecAggServices) -> None:
         self._services = services
 
-    def play(self, begun: Round, tasks: Tasks) -> Generator[Collect, Round, tuple[Round, list[Begin]]]:
+    def play(
+        self, begun: Round, tasks: RoundTasks
+    ) -> Generator[CollectRequest, Round, tuple[Round, list[Begin]]]:
         """Play a round.
 
         A client that sent shares which are not genuine is left out of the following attempts. The quorum is
@@ -65,60 +67,64 @@ class MaskedRounds:
         """
         services = self._services
         begun = replace(
-            begun, cohort=tuple(client_id for client_id in begun.cohort if client_id != SUM), received={}
+            begun,
+            cohort=tuple(client_id for client_id in begun.cohort if client_id != SUM_CLIENT_ID),
+            received={},
         )
-        base = tasks.brief(begun.cohort[0])
+        base = tasks.prepare(begun.cohort[0])
         shapes = {model: {spec.name: spec.shape for spec in specs} for model, specs in base.expected.items()}
-        masked = services.load(base.task.session, begun.number, size_of(shapes))
-        begun = services.without_revoked(begun)
-        if masked is None and len(begun.cohort) < LEAST_CLIENTS:
+        masked = services.load(base.task.session, begun.number, measure_vector(shapes))
+        begun = services.remove_excluded(begun)
+        if masked is None and len(begun.cohort) < MIN_MASKED_CLIENTS:
             raise UnsettledError(
-                f"round {begun.number} has {len(begun.cohort)} clients, expected {LEAST_CLIENTS} or more for "
+                f"round {begun.number} has {len(begun.cohort)} clients, expected {MIN_MASKED_CLIENTS} or "
+                f"more for "
                 "a masked sum"
             )
-        out: dict[str, Fault] = {}
+        excluded: dict[str, Fault] = {}
         failures = 0
-        for number in range(1, MOST_ATTEMPTS + 1):
-            cohort = tuple(client_id for client_id in begun.cohort if client_id not in out)
+        for number in range(1, MAX_ATTEMPTS + 1):
+            cohort = tuple(client_id for client_id in begun.cohort if client_id not in excluded)
             left = replace(begun, cohort=cohort, needed=min(begun.needed, len(cohort)))
-            attempt = Attempt(services, left, tasks, shapes)
+            attempt = SecAggAttempt(services, left, tasks, shapes)
             try:
                 if masked is None:
-                    masked = yield from attempt.gather()
+                    masked = yield from attempt.gather_vectors()
                     services.save(masked)
                 if not masked.agreed:
-                    masked = yield from attempt.agree(masked)
+                    masked = yield from attempt.agree_on_lists(masked)
                     services.save(masked)
                 if not masked.is_unmasked:
                     masked = yield from attempt.unmask(masked)
                     services.save(masked)
                 self._keep(masked, shapes, base)
                 received = {begin.client_id: begin.sha256 for begin in masked.begins}
-                faults = {client_id: fault.reason for client_id, fault in out.items()}
-                failed = {**attempt.progress.failed, **faults}
-                closed = replace(attempt.progress, cohort=begun.cohort, received=received, failed=failed)
+                faults = {client_id: fault.reason for client_id, fault in excluded.items()}
+                failed = {**attempt.round_so_far.failed, **faults}
+                closed = replace(attempt.round_so_far, cohort=begun.cohort, received=received, failed=failed)
                 return closed, list(masked.begins)
             except RoundError as error:
                 if masked is None:
                     raise UnsettledError(str(error)) from error
                 raise
-            except (Failed, WireError) as error:
+            except (AttemptError, WireError) as error:
                 masked = None
                 services.save(None)
-                named = error.left_out if isinstance(error, Failed) else {}
-                out |= named
+                named = error.excluded if isinstance(error, AttemptError) else {}
+                excluded |= named
                 failures += not named
                 for client_id, fault in sorted(named.items()):
                     services.log(
                         f"{client_id} {fault.reason}; left out of this round's next attempt; {fault.remedy}"
                     )
-                if (count := len(set(begun.cohort) - set(out))) < LEAST_CLIENTS:
+                if (count := len(set(begun.cohort) - set(excluded))) < MIN_MASKED_CLIENTS:
                     raise UnsettledError(
                         f"round {begun.number}: {error}; {count} clients are left without "
-                        f"{', '.join(sorted(out))}, expected {LEAST_CLIENTS} or more; update or revoke "
+                        f"{', '.join(sorted(excluded))}, expected {MIN_MASKED_CLIENTS} or more; update or "
+                        f"revoke "
                         "those, or add clients"
                     ) from error
-                if failures == MAX_FAILURES or number == MOST_ATTEMPTS:
+                if failures == MAX_FAILURES or number == MAX_ATTEMPTS:
                     break
                 services.log(f"round {begun.number}: {error}; it is played again, with other masks")
         raise UnsettledError(
@@ -126,27 +132,27 @@ class MaskedRounds:
             "deadline_s"
         )
 
-    def _keep(self, masked: MaskedSum, shapes: Shapes, base: Brief) -> None:
+    def _keep(self, masked: MaskedSum, shapes: Shapes, base: ClientTask) -> None:
         services = self._services
         if gone := sorted(set(masked.shared) - set(masked.clients)):
             services.log(
                 f"round {masked.round}: {', '.join(gone)} dropped out; the others' shares took the masks off"
             )
-        means = means_of(masked.total, shapes, sum(begin.num_samples for begin in masked.begins))
+        means = decode_means(masked.total, shapes, sum(begin.num_samples for begin in masked.begins))
         if not means:
             return
         blob = encode_models(means)
         begin = Begin(
-            SUM,
+            SUM_CLIENT_ID,
             masked.session,
             masked.round,
             base.task.plan,
             hashlib.sha256(blob).hexdigest(),
             len(blob),
-            chunk_count(len(blob)),
+            count_chunks(len(blob)),
             CHUNK_BYTES,
             1,
-            {"loss": mean_loss(masked.begins)},
+            {"loss": average_loss(masked.begins)},
             masked.attempt,
             0.0,
         )

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from edgefl.client.runner import WorkItem
 from edgefl.learner.base import Learner
-from edgefl.simulation.clients import ClientFunction, Federation, OpenFederation, T
+from edgefl.simulation.clients import ClientFunction, OpenFederation, SimulatedFederation, T
 
 
 class Engine(Protocol):
@@ -27,17 +27,17 @@ class Engine(Protocol):
         """End its processes."""
 
 
-class Serial:
+class SerialEngine:
     """All clients in this process; see `Engine`."""
 
-    def __init__(self, federation: Federation, learner: Learner | None = None) -> None:
+    def __init__(self, federation: SimulatedFederation, learner: Learner | None = None) -> None:
         self._federation = OpenFederation(federation, learner)
 
     def run(self, function: ClientFunction[T], items: Iterable[WorkItem]) -> Iterator[T]:
         """See `Engine.run`."""
         return (function(self._federation, item) for item in items)
 
-    def __enter__(self) -> "Serial":
+    def __enter__(self) -> "SerialEngine":
         """Nothing to open."""
         return self
 

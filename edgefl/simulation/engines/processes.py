@@ -13,10 +13,10 @@ from types import TracebackType
 
 from edgefl.client.runner import WorkItem
 from edgefl.errors import EdgeflError
-from edgefl.simulation.clients import ClientFunction, Federation, OpenFederation, T
-from edgefl.system.signals import Stopped, deaf_children
+from edgefl.simulation.clients import ClientFunction, OpenFederation, SimulatedFederation, T
+from edgefl.system.signals import Stopped, ignore_ctrl_c
 
-AHEAD = 2
+MAX_ITEMS_PER_PROCESS = 2
 """Work items in flight for each process: one runs, one waits. More would hold more broadcasts in memory."""
 
 _federation: OpenFederation
@@ -30,7 +30,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _open(federations: "Queue[Federation]") -> None:
+def _open(federations: "Queue[SimulatedFederation]") -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     global _federation
     _federation = OpenFederation(federations.get())
@@ -40,16 +40,16 @@ def _call(function: ClientFunction[T], item: WorkItem) -> T:
     return function(_federation, item)
 
 
-class Processes:
+class ProcessEngine:
     """See `Engine`. EdgeflError when one of the processes is killed."""
 
-    def __init__(self, federation: Federation, count: int) -> None:
+    def __init__(self, federation: SimulatedFederation, count: int) -> None:
         self._count = count
         # spawn, not fork: a forked child would inherit the interpreter's threads in an unknown state
         context = get_context("spawn")
         # through a queue: what a spawned child is given as an argument blocks this process for good when the
         # child dies early
-        self._federations: Queue[Federation] = context.Queue()
+        self._federations: Queue[SimulatedFederation] = context.Queue()
         for _ in range(count):
             self._federations.put(federation)
         self._started = False
@@ -61,10 +61,10 @@ class Processes:
         pending: deque[Future[T]] = deque()
         try:
             for item in items:
-                with nullcontext() if self._started else deaf_children():
+                with nullcontext() if self._started else ignore_ctrl_c():
                     pending.append(self._pool.submit(_call, function, item))
                 self._started = True
-                if len(pending) >= AHEAD * self._count:
+                if len(pending) >= MAX_ITEMS_PER_PROCESS * self._count:
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
@@ -76,7 +76,7 @@ class Processes:
             for future in pending:
                 future.cancel()
 
-    def __enter__(self) -> "Processes":
+    def __enter__(self) -> "ProcessEngine":
         """Processes start with the first work items."""
         return self
 

@@ -18,22 +18,22 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from edgefl.client.runner import WorkItem
-from edgefl.data.mapped import MappedShards
+from edgefl.data.mapped_shards import MappedShards
 from edgefl.errors import EdgeflError
-from edgefl.simulation.clients import ClientFunction, Federation, OpenFederation, T
-from edgefl.simulation.engines.ray_session import ray_session
+from edgefl.simulation.clients import ClientFunction, OpenFederation, SimulatedFederation, T
+from edgefl.simulation.engines.ray_session import open_ray_session
 from edgefl.types import Weights
 
-AHEAD = 2
+MAX_ITEMS_PER_ACTOR = 2
 """Work items for each actor that are running or wait for an earlier one to be returned."""
-_MODELS = 64
+_MAX_STORED_MODELS = 64
 """Models in the object store at a time, the newest."""
 
 
 class _Actor:
     """Runs clients. Models are arguments of their own, because only arguments are read in place."""
 
-    def open(self, federation: Federation) -> None:
+    def open(self, federation: SimulatedFederation) -> None:
         self._federation = OpenFederation(federation)
 
     def run(self, function: ClientFunction[T], item: WorkItem, names: list[str], *models: Weights) -> T:
@@ -47,7 +47,7 @@ class RayEngine:
     EdgeflError when Ray cannot be reached, when actors do not start within `start_s`, or when one is killed.
     """
 
-    def __init__(self, federation: Federation, count: int, *, start_s: float = 120.0) -> None:
+    def __init__(self, federation: SimulatedFederation, count: int, *, start_s: float = 120.0) -> None:
         self._federation = federation
         self._count = count
         self._start_s = start_s
@@ -56,11 +56,11 @@ class RayEngine:
 
     def _start(self) -> None:
         shards = self._federation.shards
-        held = replace(
-            self._federation, shards=shards.resident() if isinstance(shards, MappedShards) else shards
+        resident = replace(
+            self._federation, shards=shards.to_resident() if isinstance(shards, MappedShards) else shards
         )
         kind = ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(_Actor)
-        federation = ray.put(held)
+        federation = ray.put(resident)
         self._actors = [kind.remote() for _ in range(self._count)]
         opened = [actor.open.remote(federation) for actor in self._actors]
         ready, late = ray.wait(opened, num_returns=self._count, timeout=self._start_s)
@@ -70,8 +70,8 @@ class RayEngine:
                 f"{len(ready)} of {self._count} actors started within {self._start_s:g} s, Ray has {cpus} "
                 "CPUs in all; ask for fewer processes, or add hosts"
             )
-        for each in ready:
-            _result(each)
+        for reference in ready:
+            _fetch_result(reference)
 
     def run(self, function: ClientFunction[T], items: Iterable[WorkItem]) -> Iterator[T]:
         """See `Engine.run`."""
@@ -80,33 +80,33 @@ class RayEngine:
         order = deque[Any]()
         stored: dict[int, tuple[Weights, Any]] = {}
 
-        def first() -> T:
+        def take_first() -> T:
             reference = order.popleft()
-            result: T = _result(reference)
+            result: T = _fetch_result(reference)
             if reference in running:
                 idle.append(running.pop(reference))
             return result
 
         for item in items:
-            if len(order) >= AHEAD * self._count:
-                yield first()
+            if len(order) >= MAX_ITEMS_PER_ACTOR * self._count:
+                yield take_first()
             while not idle:
                 (done,), _ = ray.wait(list(running), num_returns=1)
                 idle.append(running.pop(done))
             models = item.broadcast.models
-            references = [_stored(stored, weights) for weights in models.values()]
+            references = [_store_model(stored, weights) for weights in models.values()]
             without_models = replace(item, broadcast=replace(item.broadcast, models={}))
             actor = idle.pop()
             result = actor.run.remote(function, without_models, list(models), *references)
             running[result] = actor
             order.append(result)
         while order:
-            yield first()
+            yield take_first()
 
     def __enter__(self) -> "RayEngine":
         """Connect to Ray and start the actors."""
         with ExitStack() as stack:
-            stack.enter_context(ray_session(self._count))
+            stack.enter_context(open_ray_session(self._count))
             stack.callback(self._end)
             self._start()
             self._stack = stack.pop_all()
@@ -124,16 +124,16 @@ class RayEngine:
         self._stack.close()
 
 
-def _stored(stored: dict[int, tuple[Weights, Any]], weights: Weights) -> Any:
+def _store_model(stored: dict[int, tuple[Weights, Any]], weights: Weights) -> Any:
     # the weights are kept beside their reference: an id is only unique while its object lives
     if id(weights) not in stored:
-        while len(stored) >= _MODELS:
+        while len(stored) >= _MAX_STORED_MODELS:
             del stored[next(iter(stored))]
         stored[id(weights)] = (weights, ray.put(weights))
     return stored[id(weights)][1]
 
 
-def _result(reference: Any) -> Any:
+def _fetch_result(reference: Any) -> Any:
     try:
         # a copy: what Ray gives lies in its object store, which would fill up and ends with Ray
         return copy.deepcopy(ray.get(reference))

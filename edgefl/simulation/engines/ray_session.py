@@ -11,11 +11,11 @@ import ray
 
 from edgefl.errors import EdgeflError
 
-_REACH_S = 10.0
+_CONNECT_TIMEOUT_S = 10.0
 
 
 @contextmanager
-def ray_session(num_cpus: int) -> Iterator[None]:
+def open_ray_session(num_cpus: int) -> Iterator[None]:
     """Connect to Ray for as long as the context lasts; what was connected before stays so.
 
     Without RAY_ADDRESS a local Ray of `num_cpus` CPUs is started: without a dashboard, and nothing is
@@ -57,6 +57,6 @@ def ray_session(num_cpus: int) -> Iterator[None]:
 
 def _reach(address: str) -> None:
     """Knock at HOST:PORT first, for Ray itself tries for many minutes. OSError when nobody answers."""
-    host, found, port = address.rpartition("://")[2].rpartition(":")
-    if found and port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), _REACH_S).close()
+    host, separator, port = address.rpartition("://")[2].rpartition(":")
+    if separator and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S).close()

@@ -22,17 +22,17 @@ from typing import Any
 import numpy as np
 
 from edgefl.config import MIXTURE_ONLY, FederationConfig
-from edgefl.data.partitions.client_partition import client_ids
+from edgefl.data.partitions.client_partition import make_client_ids
 from edgefl.learner.base import evaluate
 from edgefl.learner.litert import LiteRTLearner
-from edgefl.plan.spec import SINGLE, Plan
-from edgefl.reproduce.outcomes import config_of
-from edgefl.runs.pipeline import shared_out
-from edgefl.simulation.clients import without_mixture
+from edgefl.plan.spec import PREDICT_SINGLE, Plan
+from edgefl.reproduce.outcomes import make_stage_config
+from edgefl.runs.pipeline import open_partitioned_dataset
+from edgefl.simulation.clients import drop_mixture
 from edgefl.simulation.simulate import Simulation, simulate
-from edgefl.system.format import columns
-from edgefl.system.host import machine
-from edgefl.system.stderr import quiet_stderr
+from edgefl.system.format import align_columns
+from edgefl.system.host import describe_machine
+from edgefl.system.stderr import suppress_stderr
 from edgefl.types import Shard, Weights
 from tests.benchmarks.accuracy import keras_trainer
 from tests.benchmarks.accuracy.flower_app import Run, flower_clients, play
@@ -85,7 +85,7 @@ def agreement(edgefl: Sequence[float], flower: Sequence[float]) -> Agreement:
 
 def benchmark_config(algorithm: str, seed: int) -> FederationConfig:
     """Return a federation of the benchmark: clients train on all of their samples and choose no model."""
-    return replace(config_of(FEDERATION, algorithm, "reduced", seed), personalization=MIXTURE_ONLY)
+    return replace(make_stage_config(FEDERATION, algorithm, "reduced", seed), personalization=MIXTURE_ONLY)
 
 
 def run_accuracy_bench(flwr_python: str, seeds: int, command: str, say: Say) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def run_accuracy_bench(flwr_python: str, seeds: int, command: str, say: Say) -> 
     """
     versions = {package: version(package) for package in PACKAGES}
     flower_versions = package_versions(flwr_python, FLOWER_PACKAGES)
-    clients = client_ids(benchmark_config(ALGORITHMS[0], 1).partition.num_clients)
+    clients = make_client_ids(benchmark_config(ALGORITHMS[0], 1).partition.num_clients)
     rows: list[dict[str, Any]] = []
     with (
         tempfile.TemporaryDirectory(prefix="edgefl-bench-", ignore_cleanup_errors=True) as name,
@@ -112,7 +112,7 @@ def run_accuracy_bench(flwr_python: str, seeds: int, command: str, say: Say) -> 
         for seed in range(1, seeds + 1):
             rows += _play_seed(Path(name) / f"seed-{seed}", flower, seed, say)
     return {
-        "machine": machine(),
+        "machine": describe_machine(),
         "versions": versions,
         "flower_versions": flower_versions,
         "command": command,
@@ -133,7 +133,7 @@ def run_accuracy_bench(flwr_python: str, seeds: int, command: str, say: Say) -> 
 def _play_seed(directory: Path, flower: Deployment, seed: int, say: Say) -> list[dict[str, Any]]:
     """Return a row for each algorithm. edgefl and Flower share the partition and the first weights."""
     configs = {algorithm: benchmark_config(algorithm, seed) for algorithm in ALGORITHMS}
-    with shared_out(configs[ALGORITHMS[0]]) as shared:
+    with open_partitioned_dataset(configs[ALGORITHMS[0]]) as shared:
         return _play_both(directory, flower, shared.shards, configs, seed, say)
 
 
@@ -154,7 +154,7 @@ def _play_both(
     for algorithm, config in configs.items():
         say(f"seed {seed}, {algorithm}: edgefl")
         plan, initial = build(config)
-        simulation = simulate(plan, initial, shards, config, keep_result=without_mixture)
+        simulation = simulate(plan, initial, shards, config, keep_result=drop_mixture)
         accuracies[algorithm] = mean_accuracy(simulation)
         plans[algorithm] = plan
         model = directory / f"{algorithm}.keras"
@@ -172,7 +172,7 @@ def _play_both(
 
 def build(config: FederationConfig) -> tuple[Plan, Weights]:
     """Return the plan of a federation and its first weights."""
-    with quiet_stderr():
+    with suppress_stderr():
         from edgefl.algorithms.plans import build_plan
 
         return build_plan(config)
@@ -198,7 +198,7 @@ def measured_accuracy(plan: Plan, weights: Weights, shards: Mapping[str, Shard])
     """Return the mean over clients with test samples of the accuracy of a model on each client's own."""
     learner = LiteRTLearner(plan)
     measured = [
-        evaluate(learner, SINGLE, weights, shard.x_test, shard.y_test)
+        evaluate(learner, PREDICT_SINGLE, weights, shard.x_test, shard.y_test)
         for shard in (shards[client] for client in sorted(shards))
     ]
     return fmean(metrics.accuracy for metrics in measured if metrics.num_samples)
@@ -227,7 +227,7 @@ def render(result: dict[str, Any]) -> str:
             f"federation {result['federation']}; accuracy of the federated model on each client's own test "
             "samples, mean over clients",
             "",
-            columns(table),
+            align_columns(table),
             "",
             *sentences,
         ]

@@ -19,10 +19,10 @@ import numpy as np
 
 from edgefl.errors import EdgeflError, ExportError
 from edgefl.plan.tflite import Operator
-from firmware_export.firmware.firmware import Built, Size, run_built
-from firmware_export.firmware.project import project_files
+from firmware_export.firmware.firmware import BuiltFirmware, SectionSizes, run_firmware
+from firmware_export.firmware.project import make_project_files
 from firmware_export.firmware.targets import TARGETS, Target
-from firmware_export.firmware.toolchain import ARM, run
+from firmware_export.firmware.toolchain import ARM_GCC, run_tool
 from firmware_export.tflite.quantized_model import QuantizedModel, read_quantized_model
 
 FLAGS = ("-std=c99", "-O3", "-w", "-ffunction-sections", "-fdata-sections")
@@ -40,8 +40,8 @@ def measure(model: bytes, directory: Path, target: Target) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="edgefl-cmsis-nn-") as name:
         work = Path(name)
         built = _build(network, calls, directory.resolve(), target, work)
-        size = int(np.prod(network.tensor(network.inputs[0]).shape))
-        ran = run_built(built, np.zeros((3, size), np.int8), work)
+        size = int(np.prod(network.get_tensor(network.inputs[0]).shape))
+        ran = run_firmware(built, np.zeros((3, size), np.int8), work)
     return {
         "instructions": round(float(ran.ticks.mean()) * float(target.tick)),
         "flash_bytes": built.model.flash,
@@ -51,7 +51,7 @@ def measure(model: bytes, directory: Path, target: Target) -> dict[str, Any]:
 
 def _build(
     network: QuantizedModel, calls: Sequence[str], directory: Path, target: Target, work: Path
-) -> Built:
+) -> BuiltFirmware:
     header = next(iter(sorted(directory.rglob("arm_nnfunctions.h"))), None)
     compiler = next(iter(sorted(directory.rglob("cmsis_compiler.h"))), None)
     if header is None or compiler is None:
@@ -60,13 +60,15 @@ def _build(
             f"{directory} holds no {lacking}, expected CMSIS-NN with the CMSIS core's headers; give another "
             "--cmsis-nn"
         )
-    size_in, size_out = (network.tensor(i).size for i in (network.inputs[0], network.outputs[0]))
+    size_in, size_out = (network.get_tensor(i).size for i in (network.inputs[0], network.outputs[0]))
     defines = f"#define MODEL_INPUT_BYTES {size_in}\n#define MODEL_OUTPUT_BYTES {size_out}\n"
     model_h = (
         f"#ifndef MODEL_H\n#define MODEL_H\n#include <stdint.h>\n{defines}void model_invoke(const int8_t "
         "*input, int8_t *output);\n#endif\n"
     )
-    for path, text in project_files({"model.h": model_h, "model.c": _source(network, calls)}, target).items():
+    for path, text in make_project_files(
+        {"model.h": model_h, "model.c": _source(network, calls)}, target
+    ).items():
         if not path.startswith("ports/"):
             (work / path).parent.mkdir(parents=True, exist_ok=True)
             (work / path).write_text(text)
@@ -78,9 +80,9 @@ def _build(
     sources += sorted(header.parents[1].rglob("arm_q7_to_q15_with_offset.c"))
     include = [f"-I{header.parent}", f"-I{compiler.parent}", "-Imodel"]
     own = [work / "main.c", work / "semihosting.c", work / "startup.c", work / "model" / "model.c"]
-    run(
+    run_tool(
         [
-            ARM,
+            ARM_GCC,
             *target.flags,
             *FLAGS,
             "-fno-tree-loop-distribute-patterns",
@@ -91,9 +93,9 @@ def _build(
         work,
     )
     objects = [f"{each.stem}.o" for each in [*own, *sources]]
-    run(
+    run_tool(
         [
-            ARM,
+            ARM_GCC,
             *target.flags,
             "-nostdlib",
             "-Wl,--gc-sections",
@@ -106,9 +108,9 @@ def _build(
         ],
         work,
     )
-    told = run(["arm-none-eabi-size", "firmware.elf"], work).splitlines()[1].split()
-    image = Size(int(told[0]), int(told[1]), int(told[2]))
-    return Built(target, work / "firmware.elf", image, image, size_out)
+    told = run_tool(["arm-none-eabi-size", "firmware.elf"], work).splitlines()[1].split()
+    image = SectionSizes(int(told[0]), int(told[1]), int(told[2]))
+    return BuiltFirmware(target, work / "firmware.elf", image, image, size_out)
 
 
 def _source(network: QuantizedModel, calls: Sequence[str]) -> str:
@@ -116,16 +118,17 @@ def _source(network: QuantizedModel, calls: Sequence[str]) -> str:
         i
         for op in network.operators
         for i in (*op.inputs, *op.outputs)
-        if i >= 0 and network.tensor(i).data is None
+        if i >= 0 and network.get_tensor(i).data is None
     }
     lines = [
-        f"static int8_t t{i}[{network.tensor(i).size}] __attribute__((aligned(4)));" for i in sorted(buffers)
+        f"static int8_t t{i}[{network.get_tensor(i).size}] __attribute__((aligned(4)));"
+        for i in sorted(buffers)
     ]
     constants = {
-        i for op in network.operators for i in op.inputs if i >= 0 and network.tensor(i).data is not None
+        i for op in network.operators for i in op.inputs if i >= 0 and network.get_tensor(i).data is not None
     }
     for i in sorted(constants):
-        tensor = network.tensor(i)
+        tensor = network.get_tensor(i)
         kind = "int32_t" if tensor.dtype == "INT32" else "int8_t"
         values = ",".join(map(str, np.asarray(tensor.data).ravel().tolist()))
         lines.append(f"static const {kind} c{i}[{tensor.size}] __attribute__((aligned(4))) = {{{values}}};")
@@ -162,9 +165,9 @@ def _padding(operator: Operator, inputs: Sequence[int], outputs: Sequence[int], 
 
 def _convolution(network: QuantizedModel, operator: Operator) -> str:
     deep = operator.name == "CONV_2D"
-    source = network.tensor(operator.inputs[0])
-    kernel = network.tensor(operator.inputs[1])
-    out = network.tensor(operator.outputs[0])
+    source = network.get_tensor(operator.inputs[0])
+    kernel = network.get_tensor(operator.inputs[1])
+    out = network.get_tensor(operator.outputs[0])
     channels = out.shape[3]
     many = (
         f"static int32_t multiplier[{channels}], shift[{channels}]; cmsis_nn_per_channel_quant_params "
@@ -183,9 +186,9 @@ def _convolution(network: QuantizedModel, operator: Operator) -> str:
 
 
 def _dense(network: QuantizedModel, operator: Operator) -> str:
-    source = network.tensor(operator.inputs[0])
-    kernel = network.tensor(operator.inputs[1])
-    out = network.tensor(operator.outputs[0])
+    source = network.get_tensor(operator.inputs[0])
+    kernel = network.get_tensor(operator.inputs[1])
+    out = network.get_tensor(operator.outputs[0])
     rows, columns = kernel.shape
     return (
         "cmsis_nn_per_tensor_quant_params quantized = {1 << 30, 0}; cmsis_nn_fc_params params = {128, 0, "
@@ -197,8 +200,8 @@ def _dense(network: QuantizedModel, operator: Operator) -> str:
 
 
 def _pooling(network: QuantizedModel, operator: Operator) -> str:
-    source = network.tensor(operator.inputs[0])
-    out = network.tensor(operator.outputs[0])
+    source = network.get_tensor(operator.inputs[0])
+    out = network.get_tensor(operator.outputs[0])
     height = operator.options["filterHeight"]
     width = operator.options["filterWidth"]
     stride = f"{{{operator.options['strideW']}, {operator.options['strideH']}}}"

@@ -15,8 +15,8 @@ from edgefl.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfi
 from edgefl.errors import EdgeflError
 from edgefl.storage.checkpoint import encode_mixture
 from edgefl.storage.device_directory import DeviceFiles
-from edgefl.system.files import SECRET, write_atomic
-from edgefl.system.host import machine
+from edgefl.system.files import SECRET_MODE, write_atomic
+from edgefl.system.host import describe_machine
 
 CORES = ("cortex-m3", "cortex-m4", "cortex-m7")
 SEED = 1
@@ -98,7 +98,7 @@ def run_firmware_bench(
             rows.append(_row(graph, certificate, peers))
             say(f"{graph.name}: {certificate['golden']['samples']} samples, the same bytes everywhere")
     tools = certificate["tools"] | {name: version(name) for name in ("ai-edge-quantizer", "ai-edge-litert")}
-    return {"machine": machine(), "versions": tools, "command": command, "data": data, "rows": rows}
+    return {"machine": describe_machine(), "versions": tools, "command": command, "data": data, "rows": rows}
 
 
 def train(graph: Graph, data: str, state: Path) -> None:
@@ -123,7 +123,7 @@ def train(graph: Graph, data: str, state: Path) -> None:
     made = simulate(plan, initial, {f"client{i}": shard for i, shard in enumerate(shards)}, config)
     files = DeviceFiles(state)
     save_plan(plan, files.plan)
-    write_atomic(files.mixture, encode_mixture(made.mixtures["client0"]), SECRET)
+    write_atomic(files.mixture, encode_mixture(made.mixtures["client0"]), SECRET_MODE)
     save_shard(files.shard, shards[0])
     note = {
         "data": str(files.shard.resolve()),
@@ -131,7 +131,7 @@ def train(graph: Graph, data: str, state: Path) -> None:
         "federation": config.name,
         "seed": SEED,
     }
-    write_atomic(files.note, json.dumps(note).encode(), SECRET)
+    write_atomic(files.note, json.dumps(note).encode(), SECRET_MODE)
 
 
 def _row(graph: Graph, certificate: dict[str, Any], peers: dict[str, Any]) -> dict[str, Any]:

@@ -11,16 +11,16 @@ from edgefl.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfi
 from edgefl.data import load_data, make_shards
 from edgefl.data.npz import load_shard, save_shard
 from edgefl.plan.fill import fill_template
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.system.files import write_atomic
-from edgefl.system.host import machine, versions
+from edgefl.system.host import describe_machine, read_versions
 from edgefl.types import Shard
 from firmware_export.quantize.dense_weights import with_few_values
 from firmware_export.quantize.device_route import RECIPES, quantize
-from firmware_export.quantize.quantize import mixing_of
-from firmware_export.quantize.ranges import observe
+from firmware_export.quantize.quantize import detect_mixing
+from firmware_export.quantize.ranges import record_extremes
 from firmware_export.tflite.graph import read_graph
-from firmware_export.tflite.interpreter import accuracy, load, outputs
+from firmware_export.tflite.interpreter import load_tflite, measure_accuracy, run_samples
 from tests.benchmarks.firmware.mixing import agreement as by_formula
 
 SAMPLES = 256
@@ -118,15 +118,15 @@ def measure(kind: str, data: str, client: str, model: bytes, shard: Shard, dense
 
     x = shard.x_test
     y = shard.y_test
-    calibration = shard.x_train[rng_for(1, 0, "calibration").permutation(len(shard.x_train))[:SAMPLES]]
-    expected, _ = outputs(load(model), x)
-    made = quantize(model, observe(model, calibration), RECIPES[0])
+    calibration = shard.x_train[derive_rng(1, 0, "calibration").permutation(len(shard.x_train))[:SAMPLES]]
+    expected, _ = run_samples(load_tflite(model), x)
+    made = quantize(model, record_extremes(model, calibration), RECIPES[0])
     made = with_few_values(made, calibration, dense) if dense < 8 else made
-    ours, _ = outputs(load(made, reference=True), x)
-    theirs, _ = outputs(load(convert_float(model, calibration), reference=True), x)
-    mixes = mixing_of(read_graph(model)) == "probabilities"
+    ours, _ = run_samples(load_tflite(made, reference=True), x)
+    theirs, _ = run_samples(load_tflite(convert_float(model, calibration), reference=True), x)
+    mixes = detect_mixing(read_graph(model)) == "probabilities"
     formulas = vars(by_formula(model, calibration, x)) if mixes else {}
-    floats, device, converter = (100 * accuracy(each, y) for each in (expected, ours, theirs))
+    floats, device, converter = (100 * measure_accuracy(each, y) for each in (expected, ours, theirs))
     return Row(
         kind,
         data,
@@ -172,8 +172,8 @@ def run_int8_bench(
                     f"{row.converter:.2f}"
                 )
     return {
-        "machine": machine(),
-        "versions": versions(),
+        "machine": describe_machine(),
+        "versions": read_versions(),
         "clients": clients,
         "rounds": rounds,
         "dense": dense,

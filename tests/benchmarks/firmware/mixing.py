@@ -11,12 +11,12 @@ import numpy as np
 
 from edgefl.errors import ExportError
 from edgefl.plan.runtime import load_interpreter
-from edgefl.plan.tflite import pack, unpack
+from edgefl.plan.tflite import pack_model, unpack_model
 from edgefl.types import Array
 from firmware_export.quantize.device_route import RECIPES, quantize
-from firmware_export.quantize.ranges import observe
+from firmware_export.quantize.ranges import record_extremes
 from firmware_export.tflite.graph import read_graph
-from firmware_export.tflite.interpreter import load, outputs, quantize_input
+from firmware_export.tflite.interpreter import load_tflite, quantize_input, run_samples
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ def _experts(model: bytes) -> tuple[int, list[int]]:
 def mix_logits(model: bytes) -> bytes:
     """Return the float .tflite with the experts' softmax left out: what it mixes are logits."""
     _, experts = _experts(model)
-    root = unpack(model)
+    root = unpack_model(model)
     graph = root.subgraphs[0]
     instead = {graph.operators[place].outputs[0]: graph.operators[place].inputs[0] for place in experts}
     graph.operators = [operator for place, operator in enumerate(graph.operators) if place not in experts]
     for operator in graph.operators:
         operator.inputs = [instead.get(int(index), int(index)) for index in operator.inputs]
-    return pack(root, len(model))
+    return pack_model(root, len(model))
 
 
 def mixed_outside(model: bytes, x: Array) -> Array:
@@ -79,7 +79,7 @@ def mixed_outside(model: bytes, x: Array) -> Array:
         return np.asarray((interpreter.get_tensor(index)[0].astype(np.float32) - zero) * scale, np.float32)
 
     rows = []
-    for sample in quantize_input(load(model), x):
+    for sample in quantize_input(load_tflite(model), x):
         interpreter.set_tensor(place, sample[None])
         interpreter.invoke()
         shares = value(graph.operators[gate][1][0])
@@ -111,14 +111,14 @@ def agreement(model: bytes, calibration: Array, x: Array) -> Agreement:
     """Measure the three formulas on x float32[n, *shape], each by the device route's first recipe; `model` is
     the filled template.
     """
-    expected = outputs(load(model), x)[0].argmax(axis=1)
+    expected = run_samples(load_tflite(model), x)[0].argmax(axis=1)
 
     def integer(form: bytes) -> bytes:
-        return quantize(form, observe(form, calibration), RECIPES[0])
+        return quantize(form, record_extremes(form, calibration), RECIPES[0])
 
     own = integer(model)
     inside, of_logits = (
-        outputs(load(each, reference=True), x)[0] for each in (own, integer(mix_logits(model)))
+        run_samples(load_tflite(each, reference=True), x)[0] for each in (own, integer(mix_logits(model)))
     )
     return Agreement(
         *(

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edgefl.errors import ConfigError, EdgeflError, LinkError
-from edgefl.security.authority import enrol
-from edgefl.security.enrolment import Enrolment, load_enrolment, save_enrolment, tls_context
+from edgefl.security.authority import create_enrolment
+from edgefl.security.enrolment import Enrolment, load_enrolment, make_tls_context, save_enrolment
 from edgefl.transport.link import Link
-from mqtt_broker.broker.dev_broker import HOST, find_mosquitto, free_port
+from mqtt_broker.broker.dev_broker import LOOPBACK_HOST, find_free_port, find_mosquitto
 from tests.benchmarks.process import running
 
 WATCH = "watch"
@@ -48,7 +48,7 @@ def make_keys(directory: Path, clients: Sequence[str]) -> Path:
     of the broker.
     """
     broker = directory / "broker"
-    port = str(free_port())
+    port = str(find_free_port())
     command = [
         sys.executable,
         "-m",
@@ -61,14 +61,14 @@ def make_keys(directory: Path, clients: Sequence[str]) -> Path:
         "--port",
         port,
         "--bind",
-        HOST,
+        LOOPBACK_HOST,
     ]
     command += ["--user", getpass.getuser()]  # the benchmark makes the broker's data directory anew
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     if made.returncode:
         raise EdgeflError(f"the broker's keys could not be made: {made.stderr.strip()[-300:]}")
     for client_id in (WATCH, *clients):
-        save_enrolment(enrol(broker, client_id, DAYS), directory / f"{client_id}.enrol")
+        save_enrolment(create_enrolment(broker, client_id, DAYS), directory / f"{client_id}.enrol")
     with (broker / "acl").open("a") as acl:
         acl.write(WATCHED)
     with (broker / "mosquitto.conf").open("a") as conf:
@@ -94,17 +94,19 @@ def bare_broker(directory: Path, broker: Path | None) -> Iterator[int]:
     """Run mosquitto as it is, without access list or persistence, and yield its port; `broker`: with TLS by
     the keys there.
     """
-    port = free_port()
+    port = find_free_port()
     tls = (
         f"cafile {broker}/ca.pem\ncertfile {broker}/server.pem\nkeyfile {broker}/server.key\n"
         if broker
         else ""
     )
     conf = directory / "bare.conf"
-    conf.write_text(f"listener {port} {HOST}\n{tls}allow_anonymous true\nset_tcp_nodelay true\nuser root\n")
+    conf.write_text(
+        f"listener {port} {LOOPBACK_HOST}\n{tls}allow_anonymous true\nset_tcp_nodelay true\nuser root\n"
+    )
     with running([mosquitto_path(), "-c", str(conf)], directory / "bare.log") as process:
         own = load_enrolment(directory / f"{WATCH}.enrol") if broker else None
-        _wait(process, f"mqtts://localhost:{port}" if broker else f"mqtt://{HOST}:{port}", own)
+        _wait(process, f"mqtts://localhost:{port}" if broker else f"mqtt://{LOOPBACK_HOST}:{port}", own)
         yield port
 
 
@@ -112,7 +114,7 @@ def _wait(process: "subprocess.Popen[str]", url: str, own: Enrolment | None) -> 
     until = time.monotonic() + START_S
     while process.poll() is None and time.monotonic() < until:
         try:
-            Link(url, "probe", timeout_s=2.0, context=tls_context(own) if own else None).close(1.0)
+            Link(url, "probe", timeout_s=2.0, context=make_tls_context(own) if own else None).close(1.0)
             return
         except LinkError:
             time.sleep(0.05)

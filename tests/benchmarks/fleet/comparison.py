@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from edgefl.system.host import machine
+from edgefl.system.host import describe_machine
 from tests.benchmarks.fleet.broker import make_keys, mosquitto_version
 from tests.benchmarks.fleet.floor_run import run_floor
 from tests.benchmarks.fleet.flower import run_flower
@@ -54,7 +54,7 @@ def run_fleet_bench(
         for size in sizes.model_bytes
     ]
     return {
-        "machine": machine(),
+        "machine": describe_machine(),
         "versions": versions,
         "command": command,
         "load": [before, os.getloadavg()[0]],

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
-from edgefl.system.host import peak_rss_mb
+from edgefl.system.host import read_peak_rss_mb
 
 DEADLINE_S = 120.0
 READY = "floor/ready"
@@ -103,7 +103,7 @@ def answer(url: str, ca: str, size: int, clients: int, rounds: int, first: int) 
             raise TimeoutError("the server did not say that it is over")
     for client, _ in links:
         client.disconnect()
-    return {"peak_rss_mb": peak_rss_mb()}
+    return {"peak_rss_mb": read_peak_rss_mb()}
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from edgefl.algorithms import make_algorithm
 from edgefl.client.runner import WorkItem
 from edgefl.data.sources import DataSource
 from edgefl.plan.spec import INITIAL_FILE, load_plan
-from edgefl.rng import rng_for
-from edgefl.server.initial import decode_initial
+from edgefl.rng import derive_rng
+from edgefl.server.initial_weights import decode_initial_weights
 from edgefl.types import ClientState
 
 THREADS = 1
@@ -26,10 +26,10 @@ def trainer(plan_directory: Path, data: str, client_id: str, seed: int) -> Calla
     """Return a function that trains the initial model once."""
     plan = load_plan(plan_directory)
     initial = plan_directory / INITIAL_FILE
-    weights = decode_initial(initial.read_bytes(), plan.spec, str(initial))
+    weights = decode_initial_weights(initial.read_bytes(), plan.spec, str(initial))
     runner = open_runner(plan, LocalDataset(DataSource(data)), seed, client_id, "litert", THREADS)
     server = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
-    broadcast = server.broadcast(server.init(weights, rng_for(seed, 0, "init")), client_id)
+    broadcast = server.broadcast(server.init(weights, derive_rng(seed, 0, "init")), client_id)
 
     def train() -> None:
         runner.update(WorkItem(broadcast, ClientState(), client_id))

@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.algorithms import PERSONALIZE, full_options
+from edgefl.algorithms import PHASE_PERSONALIZE, complete_algorithm_options
 from edgefl.errors import EdgeflError
 from edgefl.plan.spec import INITIAL_FILE, Plan, save_plan
-from edgefl.security.enrolment import load_enrolment, tls_context
+from edgefl.security.enrolment import load_enrolment, make_tls_context
 from edgefl.storage.aggregator_directory import AggregatorFiles
-from edgefl.system.host import peak_rss_mb
+from edgefl.system.host import read_peak_rss_mb
 from edgefl.transport.link import Link, Message
 from edgefl.wire.messages import Summary
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.tensors import encode_weights
-from edgefl.wire.topics import Topics
+from edgefl.wire.topics import FederationTopics
 from tests.benchmarks.fleet.broker import WATCH, make_keys, secured_broker
 from tests.benchmarks.process import clients_a_process, cpu_s, running
 from tests.support.numpy_learner.softmax import softmax_spec
@@ -64,7 +64,7 @@ def write_plan(directory: Path, model_bytes: int) -> int:
         inputs=INPUTS,
         features=(model_bytes // 4 - CLASSES) // (INPUTS + CLASSES),
         classes=CLASSES,
-        options=full_options("fedavg", {}),
+        options=complete_algorithm_options("fedavg", {}),
     )
     save_plan(Plan(spec, b"", b""), directory)
     rng = np.random.default_rng(1)
@@ -112,7 +112,7 @@ def run_fleet(load: Load, directory: Path) -> dict[str, Any]:
             last = last_line(directory / "aggregator.log")
             raise EdgeflError(f"the aggregator ended with {aggregator.returncode}: {last}")
         dropped = watch.dropped_by_broker()
-    times = [summary.ts for summary in summaries if summary.phase != PERSONALIZE]
+    times = [summary.ts for summary in summaries if summary.phase != PHASE_PERSONALIZE]
     seconds = [later - earlier for earlier, later in pairwise(times)]
     return {
         "clients": load.clients,
@@ -136,8 +136,8 @@ class Watch:
     def __init__(self, directory: Path, federation: str) -> None:
         self._directory = directory
         own = load_enrolment(directory / f"{WATCH}.enrol")
-        self.link = Link(own.broker, "edgefl-watch", context=tls_context(own))
-        self.link.subscribe(Topics(federation).root + "/round/+/summary", DROPPED)
+        self.link = Link(own.broker, "edgefl-watch", context=make_tls_context(own))
+        self.link.subscribe(FederationTopics(federation).root + "/round/+/summary", DROPPED)
         self._dropped = 0
 
     def summary(self, timeout_s: float) -> Summary | None:
@@ -165,8 +165,8 @@ class Watch:
                 found.append(summary)
                 used.append(cpu_s(aggregator.pid))
             # NaN of one that has ended is not larger
-            peak_mb = max(peak_mb, peak_rss_mb(aggregator.pid))
-            if summary and summary.phase == PERSONALIZE:
+            peak_mb = max(peak_mb, read_peak_rss_mb(aggregator.pid))
+            if summary and summary.phase == PHASE_PERSONALIZE:
                 return found, peak_mb, (used[-2] - used[0]) / max(1, len(used) - 2)
         for process, name in ((aggregator, "aggregator"), (stubs, "stubs")):
             if process.poll():
@@ -212,7 +212,7 @@ def _account(out: Path, clients: list[dict[str, Any]], load: Load, dropped: int)
     with sqlite3.connect(AggregatorFiles(out).journal) as database:
         rows = database.execute(
             "select number, client_id, count(*) from accepted where phase != ? group by number, client_id",
-            (PERSONALIZE,),
+            (PHASE_PERSONALIZE,),
         )
         accepted = sum(count == 1 for *_, count in rows)
         left_out = sum(len(json.loads(row[0])) for row in database.execute("select dropped from round"))

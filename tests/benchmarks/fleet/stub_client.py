@@ -24,19 +24,19 @@ from zlib import crc32
 
 import numpy as np
 
-from devices.join import join
+from devices.join import join_federation
 from devices.session import Session, Superseded
 from devices.telemetry import publish_telemetry
 from devices.upload import send_update
-from edgefl.algorithms import DONE, PERSONALIZE
+from edgefl.algorithms import PHASE_DONE, PHASE_PERSONALIZE
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.plan.spec import PlanSpec, decode_plan
 from edgefl.security.enrolment import Enrolment, load_enrolment
-from edgefl.system.host import peak_rss_mb
+from edgefl.system.host import read_peak_rss_mb
 from edgefl.transport.link import KEEPALIVE_S
 from edgefl.types import Array
-from edgefl.wire.messages import STOPPED, Task
-from edgefl.wire.tensors import encode_models, size_limit
+from edgefl.wire.messages import STOPPED_PHASE, Task
+from edgefl.wire.tensors import bound_blob_size, encode_models
 
 MOST = 180
 MAX_PLAN_BYTES = 64 * 1024 * 1024
@@ -95,7 +95,7 @@ class Client:
         """Take part until the federation is done."""
         own = self._enrolment
         with JOINING:
-            session = join(
+            session = join_federation(
                 Place(own.broker, own.client_id, self._federation, own),
                 NUM_SAMPLES,
                 "",
@@ -120,15 +120,15 @@ class Client:
             state = session.state
             task = session.task
             # a task that comes again is answered again, with the same bytes
-            if task and session.tasks_heard != answered and session.is_current(task):
+            if task and session.tasks_received != answered and session.is_current(task):
                 with suppress(Superseded):
                     self._perform(session, task)
                     if session.is_current(task):
-                        answered = session.tasks_heard
+                        answered = session.tasks_received
                 continue
-            if state and state.phase == DONE and state.session == seen:
+            if state and state.phase == PHASE_DONE and state.session == seen:
                 return
-            if state and state.phase not in (DONE, STOPPED):
+            if state and state.phase not in (PHASE_DONE, STOPPED_PHASE):
                 seen = state.session
 
     def _perform(self, session: Session, task: Task) -> None:
@@ -138,11 +138,11 @@ class Client:
         lacking = set(task.models.values()) - self._known
         if lacking:
             session.fetch(
-                lambda: session.is_current(task), dict.fromkeys(lacking, size_limit(self._spec.weights))
+                lambda: session.is_current(task), dict.fromkeys(lacking, bound_blob_size(self._spec.weights))
             )
             self._known |= lacking
-        blob = encode_models({} if task.phase == PERSONALIZE else self._deltas(task, self._spec))
-        metrics = {"loss": LOSS, "seconds": 0.0, "peak_rss_mb": peak_rss_mb()}
+        blob = encode_models({} if task.phase == PHASE_PERSONALIZE else self._deltas(task, self._spec))
+        metrics = {"loss": LOSS, "seconds": 0.0, "peak_rss_mb": read_peak_rss_mb()}
         client_id = self._enrolment.client_id
         receipt = send_update(session, client_id, task, blob, metrics, NUM_SAMPLES)
         if receipt.outcome == "rejected":
@@ -185,7 +185,7 @@ def run_part(federation: str, enrolments: list[Path], told: Connection) -> None:
     except EdgeflError as error:
         told.send(str(error))
         return
-    told.send((peak_rss_mb(), [asdict(tally) for tally in tallies]))
+    told.send((read_peak_rss_mb(), [asdict(tally) for tally in tallies]))
 
 
 def main(federation: str, together: int, enrolments: list[Path]) -> None:

@@ -26,15 +26,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from edgefl.algorithms import PERSONALIZE
+from edgefl.algorithms import PHASE_PERSONALIZE
 from edgefl.data import load_dataset
 from edgefl.data.npz import save_shard
 from edgefl.errors import EdgeflError
 from edgefl.plan.spec import load_plan
-from edgefl.system.host import machine
+from edgefl.system.host import describe_machine
 from edgefl.types import Shard
 from edgefl.wire.messages import Summary
-from mqtt_broker.aggregator.plan_source import build_in_child
+from mqtt_broker.aggregator.plan_source import build_plan_in_child
 from tests.benchmarks.fleet.broker import make_keys, mosquitto_version, secured_broker
 from tests.benchmarks.fleet.floor_run import run_floor
 from tests.benchmarks.fleet.local_training import THREADS
@@ -104,7 +104,7 @@ def run_training_bench(
         save_samples(sizes, directory)
         rows = [_compare(sizes, count, repeats, directory, progress) for count in epochs]
     return {
-        "machine": machine(),
+        "machine": describe_machine(),
         "versions": versions,
         "command": command,
         "load": [before, os.getloadavg()[0]],
@@ -145,7 +145,7 @@ def write_federation(sizes: TrainingSizes, epochs: int, directory: Path) -> tupl
             epochs=epochs,
         )
     )
-    build_in_child(config, plan)
+    build_plan_in_child(config, plan)
     return config, plan
 
 
@@ -280,7 +280,7 @@ def _follow(
     until = time.monotonic() + TIMEOUT_S
     while time.monotonic() < until:
         summary = watch.summary(0.5)
-        if summary and summary.phase == PERSONALIZE:
+        if summary and summary.phase == PHASE_PERSONALIZE:
             return summaries, used
         if summary:
             summaries.append(summary)

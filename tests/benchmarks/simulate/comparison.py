@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from edgefl.system.host import machine
+from edgefl.system.host import describe_machine
 from tests.benchmarks.simulate.scale import measure_memory, measure_scaling
 from tests.benchmarks.simulate.steps import compile_plan, find_torch, measure_steps
 
@@ -29,7 +29,7 @@ def run_simulate_bench(repeats: int, torch_python: str | None, say: Callable[[st
         memory = measure_memory(directory, say)
     given = f" --torch-python {torch_python}" if torch_python else ""
     return {
-        "machine": machine(),
+        "machine": describe_machine(),
         "versions": {package: version(package) for package in PACKAGES} | _torch_version(steps),
         "command": f"python -m tests.benchmarks simulate --repeats {repeats}{given}",
         "steps": steps,

@@ -15,7 +15,7 @@ from edgefl.algorithms.plans import build_plan
 from edgefl.client.runner import ClientRunner, WorkItem
 from edgefl.config import FederationConfig, ModelConfig
 from edgefl.learner.litert import LiteRTLearner
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import ClientState, Shard
 
 ALGORITHMS = ("fedavg", "clustered", "ifca", "aem", "fedmix")
@@ -41,7 +41,7 @@ def measure(name: str, samples: int, repeats: int) -> dict[str, float]:
     learner = LiteRTLearner(plan)
     runner = ClientRunner(plan, learner, {CLIENT: samples_of(samples)}, 1)
     server = make_algorithm(name, None, plan.spec.options)
-    broadcast = server.broadcast(server.init(initial, rng_for(1, 0, "init")), CLIENT)
+    broadcast = server.broadcast(server.init(initial, derive_rng(1, 0, "init")), CLIENT)
     items = [WorkItem(broadcast, ClientState(), CLIENT, evaluate=evaluate) for evaluate in (False, True)]
     times: tuple[list[float], list[float]] = ([], [])
     runner.update(items[0])

@@ -30,7 +30,7 @@ def build(config: FederationConfig, plan: Path, samples: Path, steps: int) -> No
 
     built, weights = build_plan(config)
     save_plan(built, plan)
-    train = built.spec.signature("train")
+    train = built.spec.find_signature("train")
     rng = np.random.default_rng(1)
     count = train.batch_size * steps
     x = rng.random((count, *built.spec.input_shape), dtype=np.float32)

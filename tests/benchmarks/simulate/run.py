@@ -14,10 +14,10 @@ import numpy as np
 
 from edgefl.config import FederationConfig
 from edgefl.data.dataset import Dataset
-from edgefl.data.mapped import MappedShards
-from edgefl.data.partitions.client_partition import Allotment, client_ids
+from edgefl.data.mapped_shards import MappedShards
+from edgefl.data.partitions.client_partition import ClientPartition, make_client_ids
 from edgefl.plan.spec import PlanSpec, load_plan
-from edgefl.simulation.clients import without_mixture
+from edgefl.simulation.clients import drop_mixture
 from edgefl.simulation.simulate import Record, simulate
 from edgefl.types import ServerState
 
@@ -43,8 +43,8 @@ def random_shards(spec: PlanSpec, directory: Path, clients: int, samples: int) -
                 file.write(rng.bytes(count * math.prod(spec.input_shape)))
     none = np.zeros(0, np.float32)
     allotments = {
-        client_id: Allotment(np.arange(samples) + i * samples, np.arange(tests) + i * tests)
-        for i, client_id in enumerate(client_ids(clients))
+        client_id: ClientPartition(np.arange(samples) + i * samples, np.arange(tests) + i * tests)
+        for i, client_id in enumerate(make_client_ids(clients))
     }
     return MappedShards(directory, Dataset(none, labels[0], none, labels[1], spec.num_classes), allotments)
 
@@ -57,7 +57,7 @@ def main(
     with np.load(given) as file:
         initial = {spec.name: file[spec.name] for spec in plan.spec.weights}
     config = replace(FederationConfig(), rounds=rounds, clients_per_round=cohort)
-    size = plan.spec.signature("train").batch_size
+    size = plan.spec.find_signature("train").batch_size
     steps = 0
     seconds = 0.0
     epochs = int(plan.spec.options["epochs"])
@@ -70,9 +70,7 @@ def main(
 
     with tempfile.TemporaryDirectory(prefix="edgefl-bench-") as directory:
         shards = random_shards(plan.spec, Path(directory), clients, samples)
-        simulate(
-            plan, initial, shards, config, processes=processes, progress=count, keep_result=without_mixture
-        )
+        simulate(plan, initial, shards, config, processes=processes, progress=count, keep_result=drop_mixture)
     print(json.dumps({"steps_per_second": steps / seconds, "steps": steps}))
 
 

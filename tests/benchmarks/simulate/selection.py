@@ -12,14 +12,14 @@ from dataclasses import replace
 from typing import TypeVar
 
 from edgefl.algorithms import make_algorithm
-from edgefl.algorithms.base import PERSONALIZE
+from edgefl.algorithms.base import PHASE_PERSONALIZE
 from edgefl.algorithms.plans import build_plan
-from edgefl.client.personalization import make_candidates, score
+from edgefl.client.personalization import make_candidates, score_samples
 from edgefl.client.runner import ClientRunner, WorkItem
 from edgefl.config import FederationConfig, ModelConfig
 from edgefl.learner.litert import LiteRTLearner
-from edgefl.rng import rng_for
-from edgefl.server.stack import server_stack
+from edgefl.rng import derive_rng
+from edgefl.server.server_algorithm import build_server_algorithm
 from edgefl.simulation.simulate import simulate
 from edgefl.types import ClientState, Peer, Shard
 from tests.benchmarks.simulate.evaluation import CLIENT, samples_of
@@ -46,25 +46,29 @@ def measure(name: str, samples: int, rounds: int) -> dict[str, float]:
     shards = {client: samples_of(samples) for client in (CLIENT, "other")}
     states: dict[str, ClientState] = {}
     ended = simulate(plan, initial, shards, config, states=states).state
-    played = replace(ended, phase=PERSONALIZE)
-    server = server_stack(make_algorithm(name, None, plan.spec.options), config, plan.spec, key=bytes(32))
+    played = replace(ended, phase=PHASE_PERSONALIZE)
+    server = build_server_algorithm(
+        make_algorithm(name, None, plan.spec.options), config, plan.spec, key=bytes(32)
+    )
     item = WorkItem(server.broadcast(played, CLIENT), states[CLIENT], CLIENT)
     runner = ClientRunner(plan, learner, shards, config.seed)
     split = runner.split(CLIENT)
 
     def make(shard: Shard) -> Mapping[str, Peer]:
         return make_candidates(
-            runner.algorithm(item),
+            runner.configure_algorithm(item),
             learner,
             item.broadcast,
             item.state,
             shard,
             config.personalization,
-            lambda purpose: rng_for(config.seed, played.round, f"{CLIENT}:{purpose}"),
+            lambda purpose: derive_rng(config.seed, played.round, f"{CLIENT}:{purpose}"),
         ).models
 
     compared, first = _timed(lambda: make(split.train))
-    _, comparison = _timed(lambda: [score(learner, peer, split.x, split.y) for peer in compared.values()])
+    _, comparison = _timed(
+        lambda: [score_samples(learner, peer, split.x, split.y) for peer in compared.values()]
+    )
     _, finishing = _timed(lambda: make(runner.shards[CLIENT]))
     total = first + comparison + finishing
     return {

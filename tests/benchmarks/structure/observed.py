@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from devices.service import Device, Settings, run_device
+from devices.service import DeviceService, DeviceSettings, run_device
 from edgefl.algorithms import make_algorithm
 from edgefl.client.runner import WorkItem
 from edgefl.config import FederationConfig, load_config
@@ -19,13 +19,13 @@ from edgefl.data.npz import save_shard
 from edgefl.data.sources import DataSource
 from edgefl.errors import EdgeflError
 from edgefl.plan.spec import Plan
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.server.events import Event, OpenRound
 from edgefl.server.round_server import RoundServer
-from edgefl.simulation.clients import Federation, OpenFederation, train
+from edgefl.simulation.clients import OpenFederation, SimulatedFederation, train_client
 from edgefl.types import ClientState, Shard, Weights
 from edgefl.wire.messages import Task
-from mqtt_broker.aggregator.plan_source import build_in_child, open_plan
+from mqtt_broker.aggregator.plan_source import build_plan_in_child, open_built_plan
 from mqtt_broker.aggregator.service import Aggregator
 from tests.benchmarks.fleet.broker import bare_broker
 from tests.benchmarks.structure.call_path import CallGraph
@@ -53,11 +53,11 @@ def observe_federation(
     The round lasts from the event after the one that opens it to the one that opens the next round.
     """
     of_device, of_server = CallGraph(), CallGraph()
-    original_perform, original_handle = Device._perform, RoundServer.handle
+    original_perform, original_handle = DeviceService._answer_task, RoundServer.handle
     perform, handle = of_device.observe(original_perform, position=1), of_server.observe(original_handle)
     opened = 0
 
-    def perform_first(device: Device, task: Task, federation: str) -> None:
+    def perform_first(device: DeviceService, task: Task, federation: str) -> None:
         (perform if task.round == 1 else original_perform)(device, task, federation)
 
     def handle_first(server: RoundServer, event: Event, now: float) -> Any:
@@ -77,12 +77,12 @@ def observe_federation(
 
     with (
         bare_broker(directory, None) as port,
-        patch.object(Device, "_perform", perform_first),
+        patch.object(DeviceService, "_answer_task", perform_first),
         patch.object(RoundServer, "handle", handle_first),
     ):
         url = f"mqtt://127.0.0.1:{port}"
         data = DataSource(str(directory / "samples.npz"))
-        settings = Settings(url, CLIENT, data, directory / CLIENT, wait_s=WAIT_S, export=False)
+        settings = DeviceSettings(url, CLIENT, data, directory / CLIENT, wait_s=WAIT_S, export=False)
         aggregator = threading.Thread(target=lead, args=(url,), daemon=True)
         aggregator.start()
         run_device(settings)
@@ -95,11 +95,11 @@ def observe_federation(
 def observe_simulation(plan: Plan, initial: Weights, config: FederationConfig) -> CallGraph:
     """Return the calls of the simulator for the update of one client."""
     graph = CallGraph()
-    federation = OpenFederation(Federation(plan, config.seed, {CLIENT: samples()}))
+    federation = OpenFederation(SimulatedFederation(plan, config.seed, {CLIENT: samples()}))
     server = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
-    broadcast = server.broadcast(server.init(initial, rng_for(config.seed, 0, "init")), CLIENT)
+    broadcast = server.broadcast(server.init(initial, derive_rng(config.seed, 0, "init")), CLIENT)
     item = WorkItem(broadcast, ClientState(), CLIENT, evaluate=config.reports_accuracy)
-    graph.observe(train)(federation, item)
+    graph.observe(train_client)(federation, item)
     return graph
 
 
@@ -115,12 +115,12 @@ def run_calls_bench(since: str | None, command: str, progress: Callable[[str], N
         (directory / "federation.toml").write_text(CONFIG)
         config = load_config(directory / "federation.toml")
         progress("compiling the plan")
-        build_in_child(directory / "federation.toml", directory / "plan")
-        plan, initial = open_plan(directory / "plan", config)
+        build_plan_in_child(directory / "federation.toml", directory / "plan")
+        plan, initial = open_built_plan(directory / "plan", config)
         progress("observing a federation")
         device, server = observe_federation(plan, initial, config, directory)
     paths = {
-        "device task (Device._perform)": device.path(),
+        "device task (DeviceService._answer_task)": device.path(),
         "  of it, calls that get the task": device.path(of_argument=True),
         "round server (RoundServer.handle)": server.path(),
         "simulated update (simulation.clients.train)": observe_simulation(plan, initial, config).path(),

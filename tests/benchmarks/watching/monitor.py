@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from edgefl.errors import LinkError
-from edgefl.system.host import machine
+from edgefl.system.host import describe_machine
 from tests.benchmarks.process import measured, running
 from tests.benchmarks.watching.simulated_devices import Fleet, messages_per_s
 
@@ -63,7 +63,7 @@ def load_of(command: str, fleet: Fleet, broker: dict[str, Any], seconds: float) 
     """Return what a result says of how it was measured."""
     return {
         "command": command,
-        "machine": machine(),
+        "machine": describe_machine(),
         "broker": broker["kind"],
         "devices": fleet.devices,
         "messages_per_s": round(messages_per_s(fleet)),

@@ -21,7 +21,7 @@ from edgefl import __version__
 from edgefl.transport.link import Link
 from edgefl.wire.messages import Begin, Clusters, Metrics, Receipt, State, Status, Summary, Task
 from edgefl.wire.strict_json import encode_json
-from edgefl.wire.topics import Topics
+from edgefl.wire.topics import FederationTopics
 
 PLAN = "0" * 64
 GROUPS = 4
@@ -65,7 +65,7 @@ def messages_per_s(fleet: Fleet) -> float:
 
 
 def _round(fleet: Fleet, session: str, number: int, now: float) -> Iterator[Due]:
-    topics = Topics(fleet.federation)
+    topics = FederationTopics(fleet.federation)
     rng = np.random.default_rng([fleet.seed, number])
     deadline_s = 0.9 * fleet.round_s
     ids = fleet.ids
@@ -87,7 +87,7 @@ def _round(fleet: Fleet, session: str, number: int, now: float) -> Iterator[Due]
         yield from _periodic(fleet, topics, client_id, i, number, float(losses[i]), now)
         if client_id not in asked:
             continue
-        yield 0.1, topics.device(client_id, "task"), task, False
+        yield 0.1, topics.format_device(client_id, "task"), task, False
         if fates[client_id] == "slow":
             continue
         took = float(rng.uniform(0.1, 0.8)) * deadline_s
@@ -96,7 +96,7 @@ def _round(fleet: Fleet, session: str, number: int, now: float) -> Iterator[Due]
         begin = Begin(
             client_id, session, number, PLAN, sha256, SIZE, 1, 245760, 40 + i, values, nonce, now + took
         )
-        yield took, topics.upload(client_id, sha256, "begin"), encode_json(begin), False
+        yield took, topics.format_upload(client_id, sha256, "begin"), encode_json(begin), False
         outcome, reason = (
             ("rejected", "global/fc1/kernel is not finite; restart it")
             if fates[client_id] == "rejected"
@@ -105,7 +105,7 @@ def _round(fleet: Fleet, session: str, number: int, now: float) -> Iterator[Due]
         came += outcome == "ok"
         yield (
             took + 0.02,
-            topics.device(client_id, "receipt"),
+            topics.format_device(client_id, "receipt"),
             encode_json(Receipt(number, sha256, outcome, (), reason, nonce, now + took)),
             False,
         )
@@ -126,7 +126,7 @@ def _round(fleet: Fleet, session: str, number: int, now: float) -> Iterator[Due]
         dropped,
         now + deadline_s,
     )
-    yield deadline_s, topics.summary(number), encode_json(summary), False
+    yield deadline_s, topics.format_summary(number), encode_json(summary), False
     placed = {client_id: (i + number * (i % 10 == 0)) % GROUPS for i, client_id in enumerate(ids)}
     yield (
         deadline_s + 0.05,
@@ -137,7 +137,7 @@ def _round(fleet: Fleet, session: str, number: int, now: float) -> Iterator[Due]
 
 
 def _periodic(
-    fleet: Fleet, topics: Topics, client_id: str, index: int, number: int, loss: float, now: float
+    fleet: Fleet, topics: FederationTopics, client_id: str, index: int, number: int, loss: float, now: float
 ) -> Iterator[Due]:
     """Yield a device's statuses and metrics of a round."""
     kind = fate(index)
@@ -147,7 +147,7 @@ def _periodic(
         status = Status(
             client_id, f"{index:016x}", kind != "offline", now, 40 + index, __version__, now + at, paused
         )
-        yield at, topics.device(client_id, "status"), encode_json(status), True
+        yield at, topics.format_device(client_id, "status"), encode_json(status), True
         if kind != "offline":
             values = {"loss": loss, "accuracy": max(0.0, 1 - loss / 2.5)} | {
                 f"gate_{k}": (k + 1) / 10 for k in range(GROUPS)
@@ -155,7 +155,7 @@ def _periodic(
             metrics = Metrics(
                 client_id, number, values, 45.0 + index % 7, 70.0, 40.0 + index % 20 + at, 3.0, now + at
             )
-            yield at, topics.device(client_id, "metrics"), encode_json(metrics), False
+            yield at, topics.format_device(client_id, "metrics"), encode_json(metrics), False
         at += fleet.period_s
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgefl.algorithms import FEDERATE, PERSONALIZE, Algorithm, make_algorithm
-from edgefl.rng import rng_for
+from edgefl.algorithms import PHASE_FEDERATE, PHASE_PERSONALIZE, Algorithm, make_algorithm
+from edgefl.rng import derive_rng
 from edgefl.types import Broadcast, ClientState, Mixture, Shard, Update, Weights
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
@@ -44,14 +44,16 @@ class OneSample:
     def update(self, algorithm: Algorithm, state: ClientState, model: Weights) -> tuple[Update, ClientState]:
         """Train client `a` in round 1."""
         return algorithm.local_update(
-            Broadcast(1, FEDERATE, {"global": model}), state, self.shard, "a", rng_for(1, 1, "a")
+            Broadcast(1, PHASE_FEDERATE, {"global": model}), state, self.shard, "a", derive_rng(1, 1, "a")
         )
 
     def ending(
         self, algorithm: Algorithm, state: ClientState, models: Mapping[str, Weights]
     ) -> tuple[Mixture, ClientState]:
         """Personalize client `a` after one round."""
-        return algorithm.personalize(Broadcast(2, PERSONALIZE, models), state, self.shard, rng_for(1, 2, "a"))
+        return algorithm.personalize(
+            Broadcast(2, PHASE_PERSONALIZE, models), state, self.shard, derive_rng(1, 2, "a")
+        )
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgefl.algorithms import REGISTRY, full_options, make_algorithm
+from edgefl.algorithms import REGISTRY, complete_algorithm_options, make_algorithm
 from edgefl.algorithms.check import check_algorithm
 from edgefl.algorithms.papers.fedavg import FedAvgOptions, fedavg
 from edgefl.learner.litert import LiteRTLearner
@@ -35,7 +35,7 @@ def test_laws_hold(name, shards):
 def test_laws_hold_on_litert(name, tiny_config, digits):
     from edgefl.algorithms.plans import build_plan
 
-    known = full_options(name, {})
+    known = complete_algorithm_options(name, {})
     given = COMPILED | ITS_OWN.get(name, {})
     options = {key: value for key, value in given.items() if key in known}
     plan, initial = build_plan(replace(tiny_config, algorithm=name, options=options))

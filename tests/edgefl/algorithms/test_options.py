@@ -1,6 +1,6 @@
 import pytest
 
-from edgefl.algorithms.options import epochs_with_steps
+from edgefl.algorithms.options import extend_epochs
 
 
 @pytest.mark.parametrize(
@@ -9,8 +9,8 @@ from edgefl.algorithms.options import epochs_with_steps
 )
 def test_few_samples_are_trained_on_for_more_epochs(samples: int, epochs: int, expected: int) -> None:
     """Batches of 16: 45 samples are 3 steps an epoch, and 67 epochs are the first with 200 steps."""
-    assert epochs_with_steps(epochs, 200, samples, 16) == expected
+    assert extend_epochs(epochs, 200, samples, 16) == expected
 
 
 def test_without_a_least_number_the_epochs_are_as_configured() -> None:
-    assert epochs_with_steps(7, 0, 56, 16) == 7
+    assert extend_epochs(7, 0, 56, 16) == 7

@@ -5,19 +5,19 @@ comes late.
 import numpy as np
 import pytest
 
-from edgefl.algorithms import FEDERATE, PERSONALIZE
-from edgefl.algorithms.names import output_layer
-from edgefl.algorithms.papers.lg_fedavg import local_part
-from edgefl.algorithms.papers.partial import START
+from edgefl.algorithms import PHASE_FEDERATE, PHASE_PERSONALIZE
+from edgefl.algorithms.names import find_output_layer
+from edgefl.algorithms.papers.lg_fedavg import select_local_weights
+from edgefl.algorithms.papers.partial import START_MODEL
 from edgefl.errors import ConfigError
-from edgefl.rng import rng_for
-from edgefl.simulation.communication_cost import Traffic
+from edgefl.rng import derive_rng
+from edgefl.simulation.communication_cost import CommunicationCost
 from edgefl.types import Broadcast, ClientState, Update
 
 
 def started(one, name, **options):
     algorithm = one.algorithm(name, **options)
-    return algorithm, algorithm.init(one.start, rng_for(1, 0, "init"))
+    return algorithm, algorithm.init(one.start, derive_rng(1, 0, "init"))
 
 
 def test_a_round_by_hand(one):
@@ -27,8 +27,8 @@ def test_a_round_by_hand(one):
     algorithm, state = started(one, "biased-fedavg")
     sent = algorithm.broadcast(state, "a")
     assert set(sent.models["global"]) == {"trunk/kernel", "head/kernel"}
-    assert set(sent.models[START]) == {"head/bias"}
-    update, own = algorithm.local_update(sent, ClientState(), one.shard, "a", rng_for(1, 1, "a"))
+    assert set(sent.models[START_MODEL]) == {"head/bias"}
+    update, own = algorithm.local_update(sent, ClientState(), one.shard, "a", derive_rng(1, 1, "a"))
     assert set(update.deltas) == {"global"}
     assert set(update.deltas["global"]) == {"trunk/kernel", "head/kernel"}
     np.testing.assert_allclose(update.deltas["global"]["head/kernel"], [[0.5, -0.5]], atol=1e-6)
@@ -38,26 +38,31 @@ def test_a_round_by_hand(one):
     )
     after = algorithm.aggregate(state, [update, other])
     np.testing.assert_allclose(after.models["global"]["head/kernel"], [[0.125, -0.125]], atol=1e-6)
-    np.testing.assert_array_equal(after.models[START]["head/bias"], [0, 0])
+    np.testing.assert_array_equal(after.models[START_MODEL]["head/bias"], [0, 0])
 
 
 def test_the_own_part_goes_on_from_where_it_was(one):
     algorithm, state = started(one, "biased-fedavg")
     kept = ClientState({"head/bias": np.array([3.0, -3.0], np.float32)})
-    _, own = algorithm.local_update(algorithm.broadcast(state, "a"), kept, one.shard, "a", rng_for(1, 1, "a"))
+    _, own = algorithm.local_update(
+        algorithm.broadcast(state, "a"), kept, one.shard, "a", derive_rng(1, 1, "a")
+    )
     assert own.arrays["head/bias"][0] == pytest.approx(3 + 1 / (1 + np.exp(6)), abs=1e-6)
 
 
 def test_the_start_crosses_the_wire_once(one):
     """The shared part, moved in each round, is all that comes down from the second round on."""
     algorithm, state = started(one, "lg-fedavg", local_layers="head")
-    ledger = Traffic()
+    ledger = CommunicationCost()
     costs = []
     for number in (1, 2, 3):
         moved = {name: array + np.float32(number) for name, array in state.models["global"].items()}
         costs.append(
-            ledger.down(
-                Broadcast(number, FEDERATE, {**algorithm.broadcast(state, "a").models, "global": moved}), "a"
+            ledger.count_bytes_down(
+                Broadcast(
+                    number, PHASE_FEDERATE, {**algorithm.broadcast(state, "a").models, "global": moved}
+                ),
+                "a",
             )
         )
     # A task tells the time, which has not always as many digits
@@ -67,9 +72,9 @@ def test_the_start_crosses_the_wire_once(one):
 
 def test_personal_is_the_shared_part_with_the_own_one(one):
     algorithm, state = started(one, "lg-fedavg")
-    ended = algorithm.broadcast(type(state)(2, PERSONALIZE, state.models), "a")
+    ended = algorithm.broadcast(type(state)(2, PHASE_PERSONALIZE, state.models), "a")
     kept = ClientState({"trunk/kernel": np.full((1, 1), 7, np.float32)})
-    mixture, after = algorithm.personalize(ended, kept, one.shard, rng_for(1, 2, "a"))
+    mixture, after = algorithm.personalize(ended, kept, one.shard, derive_rng(1, 2, "a"))
     assert mixture.weights["trunk/kernel"][0, 0] == 7
     assert mixture.peers["federated"].weights["trunk/kernel"][0, 0] == 1
     assert after == kept
@@ -77,8 +82,8 @@ def test_personal_is_the_shared_part_with_the_own_one(one):
 
 def test_who_comes_late_trains_the_whole_for_a_round(one):
     algorithm, state = started(one, "biased-fedavg")
-    ended = algorithm.broadcast(type(state)(2, PERSONALIZE, state.models), "late")
-    mixture, own = algorithm.personalize(ended, ClientState(), one.shard, rng_for(1, 2, "late"))
+    ended = algorithm.broadcast(type(state)(2, PHASE_PERSONALIZE, state.models), "late")
+    mixture, own = algorithm.personalize(ended, ClientState(), one.shard, derive_rng(1, 2, "late"))
     np.testing.assert_allclose(mixture.weights["head/bias"], [0.5, -0.5], atol=1e-6)
     np.testing.assert_allclose(mixture.weights["head/kernel"], [[0.5, -0.5]], atol=1e-6)
     assert set(own.arrays) == {"head/bias"}
@@ -87,7 +92,7 @@ def test_who_comes_late_trains_the_whole_for_a_round(one):
 def test_defences_act_on_the_shared_part_alone(one):
     algorithm, state = started(one, "biased-fedavg", clip_update=0.1)
     update, own = algorithm.local_update(
-        algorithm.broadcast(state, "a"), ClientState(), one.shard, "a", rng_for(1, 1, "a")
+        algorithm.broadcast(state, "a"), ClientState(), one.shard, "a", derive_rng(1, 1, "a")
     )
     np.testing.assert_allclose(own.arrays["head/bias"], [0.5, -0.5], atol=1e-6)
     np.testing.assert_allclose(
@@ -110,9 +115,14 @@ NET = {
 
 
 def test_layers_by_name():
-    assert local_part(NET, "") == ["stem/conv1/kernel", "stem/conv1/bias"]
-    assert local_part(NET, "stem, fc1") == ["stem/conv1/kernel", "stem/conv1/bias", "fc1/kernel", "fc1/bias"]
-    assert output_layer(NET) == ("fc2/kernel", "fc2/bias")
+    assert select_local_weights(NET, "") == ["stem/conv1/kernel", "stem/conv1/bias"]
+    assert select_local_weights(NET, "stem, fc1") == [
+        "stem/conv1/kernel",
+        "stem/conv1/bias",
+        "fc1/kernel",
+        "fc1/bias",
+    ]
+    assert find_output_layer(NET) == ("fc2/kernel", "fc2/bias")
 
 
 @pytest.mark.parametrize(
@@ -130,4 +140,4 @@ def test_a_part_that_is_none_is_an_error(one, name, options, words):
 
 def test_a_model_without_an_output_bias_is_an_error():
     with pytest.raises(ConfigError, match="use_bias=True"):
-        output_layer({name: array for name, array in NET.items() if name != "fc2/bias"})
+        find_output_layer({name: array for name, array in NET.items() if name != "fc2/bias"})

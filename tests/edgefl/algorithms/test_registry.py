@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from edgefl.algorithms import REGISTRY, full_options
+from edgefl.algorithms import REGISTRY, complete_algorithm_options
 from edgefl.algorithms.registry import make_options
 from edgefl.cli.commands.algorithms import algorithms
-from edgefl.config.template import key_docs
+from edgefl.config.template import read_key_docs
 from edgefl.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
@@ -44,31 +44,31 @@ def test_every_algorithm_is_listed_with_source_and_options():
 def test_the_options_of_one_algorithm_are_explained():
     told = CliRunner().invoke(algorithms, ["fedprox"], catch_exceptions=False).output
     assert told.startswith("fedprox\n  Li et al.")
-    for key, text in key_docs(REGISTRY["fedprox"].options).items():
+    for key, text in read_key_docs(REGISTRY["fedprox"].options).items():
         assert f"  {key} = " in told
         assert text in " ".join(told.split())
     listed = json.loads(CliRunner().invoke(algorithms, ["fedprox", "--json"], catch_exceptions=False).output)
-    assert listed["fedprox"]["explained"] == key_docs(REGISTRY["fedprox"].options)
+    assert listed["fedprox"]["explained"] == read_key_docs(REGISTRY["fedprox"].options)
 
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_every_option_is_explained_and_nothing_else(name):
-    assert key_docs(REGISTRY[name].options).keys() == REGISTRY[name].defaults.keys()
+    assert read_key_docs(REGISTRY[name].options).keys() == REGISTRY[name].defaults.keys()
 
 
 def test_options_are_one_record_that_the_factory_takes():
     options = make_options("fedprox", {"mu": 1, "epochs": 2})
     assert (options.mu, options.epochs, options.momentum) == (1, 2, 0.5)
-    assert list(full_options("fedprox", {}))[-2:] == ["withhold", "mu"]
+    assert list(complete_algorithm_options("fedprox", {}))[-2:] == ["withhold", "mu"]
     with pytest.raises(FrozenInstanceError):
         options.mu = 2.0
 
 
 def test_options_are_checked_before_an_algorithm_is_made():
     with pytest.raises(ConfigError, match="mixing is 2"):
-        full_options("clustered", {"mixing": 2})
+        complete_algorithm_options("clustered", {"mixing": 2})
     with pytest.raises(ConfigError, match="batch_size is 0, expected 1 or more"):
-        full_options("fedavg", {"batch_size": 0})
+        complete_algorithm_options("fedavg", {"batch_size": 0})
 
 
 def test_an_option_without_a_default_is_named(tmp_path, monkeypatch):
@@ -85,12 +85,12 @@ ENTRIES = {"own": Entry(Options, None, None, "a test")}
     (tmp_path / "without_default.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match="required positional argument: 'rate'"):
-        full_options("without_default:own", {})
+        complete_algorithm_options("without_default:own", {})
 
 
 def test_what_makes_an_algorithm_is_no_option_of_it():
     with pytest.raises(ConfigError, match="pfl-fb has no option 'kind'"):
-        full_options("pfl-fb", {"kind": "mf"})
+        complete_algorithm_options("pfl-fb", {"kind": "mf"})
 
 
 def test_an_option_of_an_older_version_is_refused_with_its_successor():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.algorithms import REGISTRY, full_options, resolved_options
+from edgefl.algorithms import REGISTRY, complete_algorithm_options, resolve_algorithm_options
 from edgefl.config import FederationConfig, PartitionConfig, with_simulated_clients
 
 
@@ -26,13 +26,13 @@ def config_of(algorithm: str, rounds: int = 20, clients: int = 10, **options: ob
     ],
 )
 def test_the_phases_of_fedap_follow_from_the_rounds(rounds, options, pretrain, decay):
-    found = resolved_options(config_of("fedap", rounds, **options))
+    found = resolve_algorithm_options(config_of("fedap", rounds, **options))
     assert (found["pretrain_rounds"], found["decay_rounds"]) == (pretrain, decay)
 
 
 @given(rounds=st.integers(3, 5000))
 def test_fedap_trains_in_clusters_in_a_federation_of_three_rounds_or_more(rounds):
-    found = resolved_options(config_of("fedap", rounds))
+    found = resolve_algorithm_options(config_of("fedap", rounds))
     assert 1 <= found["pretrain_rounds"] <= rounds - 2
     assert found["pretrain_rounds"] + 1 + found["decay_rounds"] == rounds
 
@@ -50,12 +50,12 @@ def test_fedap_trains_in_clusters_in_a_federation_of_three_rounds_or_more(rounds
     ],
 )
 def test_the_rates_of_fedmix_follow_from_the_rounds(rounds, options, rate, phi_rate):
-    found = resolved_options(config_of("fedmix", rounds, **options))
+    found = resolve_algorithm_options(config_of("fedmix", rounds, **options))
     assert (found["server_learning_rate"], found["phi_learning_rate"]) == pytest.approx((rate, phi_rate))
 
 
 def test_the_rate_of_fedmix_permutation_follows_from_the_rounds():
-    found = resolved_options(config_of("fedmix-permutation", 100))
+    found = resolve_algorithm_options(config_of("fedmix-permutation", 100))
     assert found["server_learning_rate"] == pytest.approx(0.003)
 
 
@@ -64,7 +64,7 @@ def test_the_rate_of_fedmix_permutation_follows_from_the_rounds():
 )
 def test_there_is_at_most_one_expert_for_each_client_unless_the_option_is_set(name, most):
     def count(**changes: object) -> int:
-        return int(resolved_options(replace(config_of(name), **changes))["num_experts"])
+        return int(resolve_algorithm_options(replace(config_of(name), **changes))["num_experts"])
 
     assert count() == most
     assert count(min_clients=2) == 2
@@ -75,12 +75,12 @@ def test_there_is_at_most_one_expert_for_each_client_unless_the_option_is_set(na
 
 def test_the_simulator_expects_the_clients_of_its_partition():
     config = replace(config_of("fedmix", clients=2), partition=PartitionConfig(num_clients=3))
-    assert resolved_options(with_simulated_clients(config))["num_experts"] == 3
+    assert resolve_algorithm_options(with_simulated_clients(config))["num_experts"] == 3
 
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_resolved_options_are_options_and_stay_as_they_are(name):
     config = config_of(name, rounds=7, clients=3)
-    found = resolved_options(config)
-    assert full_options(name, found) == found
-    assert resolved_options(replace(config, options=found)) == found
+    found = resolve_algorithm_options(config)
+    assert complete_algorithm_options(name, found) == found
+    assert resolve_algorithm_options(replace(config, options=found)) == found

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from edgefl.algorithms import make_algorithm
 from edgefl.algorithms.check import check_algorithm
 from edgefl.algorithms.names import GLOBAL
-from edgefl.algorithms.papers.fedavg import SKIPPED, FedAvgOptions, fedavg
-from edgefl.algorithms.robust import clip, krum, l2_norm, mean_of, median, trimmed_mean
+from edgefl.algorithms.papers.fedavg import SKIPPED_ROUNDS, FedAvgOptions, fedavg
+from edgefl.algorithms.robust import average_deltas, clip_delta, krum, l2_norm, median, trimmed_mean
 from edgefl.errors import ConfigError
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import Update
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
@@ -23,11 +23,11 @@ def deltas(*rows):
 def test_norm_and_clip_by_hand():
     delta = {"a": np.array([3.0], np.float32), "b": np.array([[0.0, 4.0]], np.float32)}
     assert l2_norm(delta) == 5.0
-    half = clip(delta, 2.5)
+    half = clip_delta(delta, 2.5)
     np.testing.assert_array_equal(half["a"], [1.5])
     np.testing.assert_array_equal(half["b"], [[0.0, 2.0]])
-    assert clip(delta, 5.0) is delta
-    assert clip(delta, 0.0) is delta
+    assert clip_delta(delta, 5.0) is delta
+    assert clip_delta(delta, 0.0) is delta
 
 
 def test_trimmed_mean_by_hand():
@@ -81,7 +81,7 @@ def test_one_hostile_client_does_not_leave_the_range_of_the_others(kind, honest,
     rows = [[value] for value in honest]
     rows.insert(place, [hostile])
     terms = [(delta, count if i == place else 1) for i, delta in enumerate(deltas(*rows))]
-    found = mean_of(kind, terms, trim=0.1)["w"][0]
+    found = average_deltas(kind, terms, trim=0.1)["w"][0]
     assert min(honest) - 1e-6 <= found <= max(honest) + 1e-6
 
 
@@ -92,13 +92,13 @@ def test_one_hostile_client_does_not_leave_the_range_of_the_others(kind, honest,
 )
 def test_of_equal_deltas_each_mean_is_that_delta(kind, rows):
     same = [rows[0]] * len(rows)
-    np.testing.assert_allclose(mean_of(kind, [(d, 3) for d in deltas(*same)])["w"], rows[0], rtol=1e-6)
+    np.testing.assert_allclose(average_deltas(kind, [(d, 3) for d in deltas(*same)])["w"], rows[0], rtol=1e-6)
 
 
 def hostile_round(**options):
     """Return the model after four honest updates of 1 and one of -1000, from 0."""
     algorithm = fedavg(None, FedAvgOptions(**options))
-    state = algorithm.init({"w": np.zeros(1, np.float32)}, rng_for(1, 0, "init"))
+    state = algorithm.init({"w": np.zeros(1, np.float32)}, derive_rng(1, 0, "init"))
     values = {"a": 1.0, "b": 1.0, "c": -1000.0, "d": 1.0, "e": 1.0}
     return algorithm.aggregate(
         state, [Update(c, 1, 10, {GLOBAL: {"w": np.array([v], np.float32)}}) for c, v in values.items()]
@@ -123,12 +123,12 @@ def test_a_round_too_small_for_krum_changes_nothing_and_is_counted():
     after = hostile_round(mean="krum", krum_faults=2)
     assert after.models[GLOBAL]["w"][0] == 0.0
     assert after.round == 2
-    assert after.scalars[SKIPPED] == 1.0
+    assert after.scalars[SKIPPED_ROUNDS] == 1.0
 
 
 def test_the_server_optimizer_keeps_its_state_between_rounds():
     algorithm = fedavg(None, FedAvgOptions(server_optimizer="momentum", server_beta1=0.5))
-    state = algorithm.init({"w": np.zeros(1, np.float32)}, rng_for(1, 0, "init"))
+    state = algorithm.init({"w": np.zeros(1, np.float32)}, derive_rng(1, 0, "init"))
     for value in (2.0, 3.0):
         state = algorithm.aggregate(
             state, [Update("a", state.round, 1, {GLOBAL: {"w": np.array([value], np.float32)}})]

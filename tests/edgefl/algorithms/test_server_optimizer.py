@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgefl.algorithms.server_optimizer import OPTIMIZERS, check_optimizer, step
+from edgefl.algorithms.server_optimizer import OPTIMIZERS, check_optimizer, step_optimizer
 from edgefl.errors import ConfigError
 
 
@@ -17,7 +17,7 @@ def run(name, hyper, deltas, start=0.0):
     weights = one(start)
     slots = {}
     for delta in deltas:
-        weights, slots = step(name, hyper, weights, one(delta), slots)
+        weights, slots = step_optimizer(name, hyper, weights, one(delta), slots)
     return float(weights["w"][0]), slots
 
 
@@ -64,14 +64,14 @@ def test_adam_steps_as_keras_does():
     slots = {}
     for delta in deltas:
         optimizer.apply([-delta], [variable])
-        weights, slots = step("adam", {"learning_rate": 0.01}, weights, {"w": delta}, slots)
+        weights, slots = step_optimizer("adam", {"learning_rate": 0.01}, weights, {"w": delta}, slots)
     np.testing.assert_allclose(weights["w"], variable.numpy(), atol=1e-6)
 
 
 def test_statistics_are_averaged_not_optimized():
     weights = {"bn/moving_variance": np.array([1.0], np.float32), "bn/gamma": np.array([1.0], np.float32)}
     delta = {name: np.array([-0.001], np.float32) for name in weights}
-    new, slots = step("adam", {"learning_rate": 2.0}, weights, delta, {})
+    new, slots = step_optimizer("adam", {"learning_rate": 2.0}, weights, delta, {})
     assert new["bn/moving_variance"][0] == pytest.approx(0.999)
     assert new["bn/gamma"][0] == pytest.approx(-1.0, abs=1e-4)
     assert set(slots) == {"momentum/bn/gamma", "velocity/bn/gamma", "step"}
@@ -88,7 +88,7 @@ def test_finite_pure_and_still_where_nothing_moves(name, deltas):
     for value in deltas:
         given_slots = {key: array.copy() for key, array in slots.items()}
         delta = {"w": np.array([value, 0.0], np.float32)}
-        new, after = step(name, {}, weights, delta, slots)
+        new, after = step_optimizer(name, {}, weights, delta, slots)
         assert all(np.array_equal(slots[key], given_slots[key]) for key in slots)
         assert new["w"].dtype == np.float32
         assert np.isfinite(new["w"]).all()

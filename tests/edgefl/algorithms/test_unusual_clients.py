@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgefl.algorithms import PERSONALIZE, REGISTRY
-from edgefl.algorithms.names import FEDERATED, LOCAL, MIXED
-from edgefl.client.comparison import shared_order
-from edgefl.client.selection import MODELS
+from edgefl.algorithms import PHASE_PERSONALIZE, REGISTRY
+from edgefl.algorithms.names import FEDERATED_MODEL, LOCAL_MODEL, MIXTURE_MODEL
+from edgefl.client.comparison import rank_models
+from edgefl.client.selection import COMPARED_MODELS
 from edgefl.config import MIXTURE_ONLY, FederationConfig, PersonalizationConfig
 from edgefl.simulation.simulate import Simulation
 from edgefl.types import Shard, Weights
@@ -90,29 +90,31 @@ def test_unusual_clients_take_part(
     assert rounds == [set(unusual)] * 3
     for weights in [*end.state.models.values(), *(mixture.weights for mixture in end.mixtures.values())]:
         assert all(np.isfinite(array).all() for array in weights.values())
-    assert end.state.phase in (PERSONALIZE, "done")
+    assert end.state.phase in (PHASE_PERSONALIZE, "done")
     for client_id, metrics in end.metrics.items():
         accuracy = {key: value for key, value in metrics.items() if key.startswith("accuracy_")}
         assert accuracy
         assert all(math.isnan(value) == (client_id == "no test") for value in accuracy.values()), accuracy
     assert "is left out" not in caplog.text
     if not settings.select:
-        assert {int(metrics["shipped"]) for metrics in end.metrics.values()} == {MODELS.index(MIXED)}
+        assert {int(metrics["shipped"]) for metrics in end.metrics.values()} == {
+            COMPARED_MODELS.index(MIXTURE_MODEL)
+        }
         return
-    candidates = {LOCAL, MIXED} if name == "local" else set(MODELS)
+    candidates = {LOCAL_MODEL, MIXTURE_MODEL} if name == "local" else set(COMPARED_MODELS)
     for client_id, metrics in end.metrics.items():
         compared = {
             key.removeprefix("validation/"): float(np.asarray(value).item())
             for key, value in end.mixtures[client_id].diagnostics.items()
             if key.startswith("validation/")
         }
-        shipped = MODELS[int(metrics["shipped"])]
+        shipped = COMPARED_MODELS[int(metrics["shipped"])]
         assert {f"accuracy_{model}" for model in candidates} <= metrics.keys()
         assert same(end.mixtures[client_id].weights, end.mixtures[client_id].peers[shipped].weights)
         assert metrics["n_train"] + metrics["n_validation"] == len(unusual[client_id].y_train)
         if client_id == "one sample":
             assert (metrics["n_validation"], compared) == (0, {})
-            assert shipped == next(m for m in shared_order(end.state.scalars) if m in candidates)
+            assert shipped == next(m for m in rank_models(end.state.scalars) if m in candidates)
         else:
             assert metrics["n_validation"] >= 1
             assert compared.keys() == candidates
@@ -139,6 +141,6 @@ def test_a_client_whose_training_diverges_ships_a_model_it_need_not_train(
     assert rounds == [{"usual"}] * 3
     metrics = end.metrics["large values"]
     assert not {"accuracy_local", "accuracy_fine_tuned"} & metrics.keys()
-    assert MODELS[int(metrics["shipped"])] in (FEDERATED, MIXED)
+    assert COMPARED_MODELS[int(metrics["shipped"])] in (FEDERATED_MODEL, MIXTURE_MODEL)
     assert math.isfinite(metrics["accuracy_shipped"])
     assert all(np.isfinite(array).all() for array in end.mixtures["large values"].weights.values())

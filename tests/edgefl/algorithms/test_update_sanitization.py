@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from edgefl.algorithms import FEDERATE, make_algorithm
-from edgefl.algorithms.names import ALONE, GLOBAL
+from edgefl.algorithms import PHASE_FEDERATE, make_algorithm
+from edgefl.algorithms.names import GLOBAL, LOCAL_ROUND
 from edgefl.algorithms.robust import l2_norm
-from edgefl.algorithms.update_sanitization import Defence, ends_with
+from edgefl.algorithms.update_sanitization import UpdateSanitizer, has_suffix
 from edgefl.errors import ConfigError
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import Broadcast, ClientState
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
@@ -21,8 +21,8 @@ DELTA = {
 
 def test_withheld_first_then_clipped():
     """With the bias and the statistics withheld, |d| is 3: clipped to 1.5 that is half."""
-    sent = Defence(clip_update=1.5, withhold=("bias", "moving_variance")).apply(
-        DELTA, set(DELTA), rng_for(1, 1)
+    sent = UpdateSanitizer(clip_update=1.5, withhold=("bias", "moving_variance")).apply(
+        DELTA, set(DELTA), derive_rng(1, 1)
     )
     np.testing.assert_array_equal(sent["fc/kernel"], [[1.5, 0.0]])
     np.testing.assert_array_equal(sent["fc/bias"], [0.0, 0.0])
@@ -32,21 +32,21 @@ def test_withheld_first_then_clipped():
 
 def test_noise_has_the_promised_deviation_and_spares_what_is_frozen_or_withheld():
     delta = {name: np.zeros(20_000, np.float32) for name in ("a", "b/bias", "frozen", "bn/moving_mean")}
-    defence = Defence(clip_update=2.0, noise_multiplier=0.25, withhold=("bias",))
-    sent = defence.apply(delta, {"a", "b/bias", "bn/moving_mean"}, rng_for(1, 1))
+    defence = UpdateSanitizer(clip_update=2.0, noise_multiplier=0.25, withhold=("bias",))
+    sent = defence.apply(delta, {"a", "b/bias", "bn/moving_mean"}, derive_rng(1, 1))
     assert sent["a"].std() == pytest.approx(0.5, rel=0.02)
     assert abs(sent["a"].mean()) < 0.02
     for name in ("b/bias", "frozen", "bn/moving_mean"):
         assert not sent[name].any(), name
-    again = defence.apply(delta, {"a", "b/bias", "bn/moving_mean"}, rng_for(1, 1))
+    again = defence.apply(delta, {"a", "b/bias", "bn/moving_mean"}, derive_rng(1, 1))
     np.testing.assert_array_equal(sent["a"], again["a"])
 
 
 def test_the_end_of_a_name_is_its_last_parts():
-    assert ends_with("fc3/bias", ["bias"])
-    assert ends_with("net/fc3/bias", ["fc3/bias"])
-    assert not ends_with("fc13/bias", ["3/bias"])
-    assert not ends_with("fc3/unbias", ["bias"])
+    assert has_suffix("fc3/bias", ["bias"])
+    assert has_suffix("net/fc3/bias", ["fc3/bias"])
+    assert not has_suffix("fc13/bias", ["3/bias"])
+    assert not has_suffix("fc3/unbias", ["bias"])
 
 
 def setup(shards, **options):
@@ -60,7 +60,11 @@ def setup(shards, **options):
 def sent_by(shards, round=1, **options):
     algorithm, initial, shard = setup(shards, **options)
     update, _ = algorithm.local_update(
-        Broadcast(round, FEDERATE, {GLOBAL: initial}), ClientState(), shard, "pi-1", rng_for(1, 1, "pi-1")
+        Broadcast(round, PHASE_FEDERATE, {GLOBAL: initial}),
+        ClientState(),
+        shard,
+        "pi-1",
+        derive_rng(1, 1, "pi-1"),
     )
     return update.deltas[GLOBAL]
 
@@ -79,8 +83,8 @@ def test_defences_act_on_what_fedavg_sends(shards):
 
 def test_what_a_client_makes_for_itself_is_not_changed(shards):
     options = {"clip_update": 0.01, "noise_multiplier": 1.0, "withhold": "head/bias"}
-    plain = sent_by(shards, ALONE)
-    guarded = sent_by(shards, ALONE, **options)
+    plain = sent_by(shards, LOCAL_ROUND)
+    guarded = sent_by(shards, LOCAL_ROUND, **options)
     assert all(np.array_equal(plain[name], guarded[name]) for name in plain)
 
 
@@ -91,4 +95,4 @@ def test_what_a_client_makes_for_itself_is_not_changed(shards):
 def test_a_defence_that_does_nothing_is_an_error(shards, options, words):
     with pytest.raises(ConfigError, match=words):
         algorithm, initial, _ = setup(shards, **options)
-        algorithm.init(initial, rng_for(1, 0, "init"))
+        algorithm.init(initial, derive_rng(1, 0, "init"))

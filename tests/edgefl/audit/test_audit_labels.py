@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from edgefl.audit.labels import (
     OutputLayer,
     correlation,
+    count_shares,
+    infer_shares_from_direction,
+    infer_shares_from_step,
     read_labels,
-    shares_from_direction,
-    shares_from_step,
     total_variation,
-    true_shares,
 )
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 KERNEL = np.array([[1, 0, -1, 0], [0, 2, 0, 0], [1, 1, 1, -1], [0, 0, 0, 1]], np.float32)
@@ -28,10 +28,12 @@ def test_four_samples_by_hand():
     (.05, 0, -.025, -.025).
     """
     delta = [0.05, 0.0, -0.025, -0.025]
-    np.testing.assert_allclose(shares_from_step(delta, 0.1), [0.75, 0.25, 0, 0], atol=1e-12)
-    np.testing.assert_allclose(shares_from_direction(delta), [0.75, 0.25, 0, 0], atol=1e-12)
-    np.testing.assert_allclose(shares_from_direction([3 * d for d in delta]), [0.75, 0.25, 0, 0], atol=1e-12)
-    np.testing.assert_array_equal(true_shares(np.array([0, 0, 0, 1]), 4), [0.75, 0.25, 0, 0])
+    np.testing.assert_allclose(infer_shares_from_step(delta, 0.1), [0.75, 0.25, 0, 0], atol=1e-12)
+    np.testing.assert_allclose(infer_shares_from_direction(delta), [0.75, 0.25, 0, 0], atol=1e-12)
+    np.testing.assert_allclose(
+        infer_shares_from_direction([3 * d for d in delta]), [0.75, 0.25, 0, 0], atol=1e-12
+    )
+    np.testing.assert_array_equal(count_shares(np.array([0, 0, 0, 1]), 4), [0.75, 0.25, 0, 0])
 
 
 def test_distance_and_correlation_by_hand():
@@ -54,9 +56,9 @@ def test_a_step_of_softmax_regression_from_zero_tells_all():
         "head/bias": np.zeros(3, np.float32),
     }
     moved, _ = learner.fit(
-        "train", zeros, {"x": x}, y, epochs=1, rng=rng_for(1, 1), hyper={"learning_rate": 0.2}
+        "train", zeros, {"x": x}, y, epochs=1, rng=derive_rng(1, 1), hyper={"learning_rate": 0.2}
     )
-    np.testing.assert_allclose(shares_from_step(moved["head/bias"], 0.2), true_shares(y, 3), atol=1e-6)
+    np.testing.assert_allclose(infer_shares_from_step(moved["head/bias"], 0.2), count_shares(y, 3), atol=1e-6)
 
 
 def layer_deltas(shares):
@@ -97,8 +99,8 @@ def test_what_is_all_withheld_tells_nothing():
 def test_any_shares_come_back(counts, rate, scale):
     truth = np.array(counts) / sum(counts)
     away = truth - 1 / len(truth)
-    np.testing.assert_allclose(shares_from_step(rate * away, rate), truth, atol=1e-9)
-    found = shares_from_direction(scale * away)
+    np.testing.assert_allclose(infer_shares_from_step(rate * away, rate), truth, atol=1e-9)
+    found = infer_shares_from_direction(scale * away)
     assert found.sum() == pytest.approx(1)
     assert found.min() >= 0
     if 0 in counts:

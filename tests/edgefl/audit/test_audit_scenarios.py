@@ -10,23 +10,23 @@ from edgefl.algorithms import make_algorithm
 from edgefl.audit.labels import read_labels
 from edgefl.audit.plot import plot_labels
 from edgefl.audit.scenarios import (
-    ONE_STEP,
+    ONE_STEP_NAME,
     Leak,
     Scenario,
     Setting,
     audit_labels,
-    defences,
-    first_updates,
+    choose_read_layer,
     guess,
-    layer_read,
-    one_step,
+    list_defences,
+    simulate_first_updates,
+    take_one_step,
 )
-from edgefl.cli.commands.audit import report, table
-from edgefl.cli.main import run
+from edgefl.cli.commands.audit import format_audit, to_json_report
+from edgefl.cli.main import run_command
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.plan.spec import Plan
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import Shard
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
@@ -58,18 +58,18 @@ def setting():
 @pytest.fixture(scope="module")
 def findings(setting):
     """One step, then no defence, clipping, the bias and the output layer withheld."""
-    return audit_labels(setting, (), accuracy=True, progress=lambda line: None)
+    return audit_labels(setting, (), accuracy=True, show_scenario=lambda line: None)
 
 
 def test_one_step_over_batches_is_the_step_of_one_batch(setting):
     shard = setting.shards["pi-0"]
-    small = one_step(setting.learner, setting.initial, shard, 0.1, rng_for(1, 1))
-    large = one_step(
+    small = take_one_step(setting.learner, setting.initial, shard, 0.1, derive_rng(1, 1))
+    large = take_one_step(
         SoftmaxLearner(softmax_spec("fedavg", inputs=6, features=6, classes=5, batch_size=60)),
         setting.initial,
         shard,
         0.1,
-        rng_for(1, 1),
+        derive_rng(1, 1),
     )
     for name, array in small.items():
         np.testing.assert_allclose(array, large[name], atol=1e-6)
@@ -100,7 +100,7 @@ def test_clipping_hides_no_direction_and_withholding_the_bias_leaves_the_kernel(
 
 
 def test_noise_hides_as_it_grows(setting):
-    limit = defences(setting, ())[1].options["clip_update"]
+    limit = list_defences(setting, ())[1].options["clip_update"]
     found = []
     for noise in (0.01, 0.3, 3.0):
         scenario = Scenario("", {"clip_update": limit, "noise_multiplier": noise})
@@ -110,9 +110,9 @@ def test_noise_hides_as_it_grows(setting):
 
 
 def audit_one(setting, scenario):
-    layer = layer_read(setting)
+    layer = choose_read_layer(setting)
     truth = {c: leak.truth for c, leak in guess(setting).clients.items()}
-    updates = first_updates(setting, scenario)
+    updates = simulate_first_updates(setting, scenario)
     return float(
         np.mean(
             [
@@ -125,17 +125,17 @@ def audit_one(setting, scenario):
 
 def test_the_kernel_tells_when_the_bias_is_each_clients_own():
     personal = setting_of("biased-fedavg")
-    found = audit_labels(personal, (), accuracy=False, progress=lambda line: None)[1]
+    found = audit_labels(personal, (), accuracy=False, show_scenario=lambda line: None)[1]
     assert sources(found) == {"kernel"}
     assert found.correlation > 0.7
 
 
 def test_the_report_is_json_and_the_table_has_a_line_a_scenario(setting, findings):
-    told = json.loads(json.dumps(report(setting.config, findings, guess(setting)), allow_nan=False))
-    assert told["rows"][0]["name"] == ONE_STEP
+    told = json.loads(json.dumps(to_json_report(setting.config, findings, guess(setting)), allow_nan=False))
+    assert told["rows"][0]["name"] == ONE_STEP_NAME
     assert told["rows"][0]["accuracy"] is None
     assert sum(told["rows"][0]["clients"]["pi-3"]["read"]) == pytest.approx(1)
-    lines = table(setting.config, findings, guess(setting), True).splitlines()
+    lines = format_audit(setting.config, findings, guess(setting), True).splitlines()
     assert [line.partition("  ")[0] for line in lines[1:7]] == [
         f.scenario.name for f in (*findings, guess(setting))
     ]
@@ -161,7 +161,7 @@ def test_an_algorithm_without_defences_is_an_error(setting):
 def test_an_output_layer_that_is_not_found_is_an_error(setting):
     spec = replace(setting.plan.spec, num_classes=7)
     with pytest.raises(ConfigError, match="one number a class, 7"):
-        layer_read(replace(setting, plan=Plan(spec, b"", b"")))
+        choose_read_layer(replace(setting, plan=Plan(spec, b"", b"")))
 
 
 def test_defences_are_those_of_the_scenario_alone(setting):
@@ -178,7 +178,7 @@ def test_the_command(tmp_path, capsys):
         '"digits"\nnum_train = 200\nnum_test = 50\n[partition]\nname = "dirichlet"\nnum_clients = '
         '3\n[algorithm]\nname = "fedavg"\nepochs = 1\nmomentum = 0.0\n'
     )
-    assert run(["audit", "labels", "--config", str(config), "--noise", "0.1", "--json"]) == 0
+    assert run_command(["audit", "labels", "--config", str(config), "--noise", "0.1", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert len(rows) == 7
     assert rows[0]["distance"] < rows[-1]["distance"] / 2

@@ -12,7 +12,7 @@ pytest.importorskip("tensorflow", reason="the aggregator extra is not installed"
 
 
 def test_device_bench(monkeypatch):
-    monkeypatch.setitem(device.MODELS, "lenet5-b10", ("lenet5", (28, 28, 1), 10, 3))
+    monkeypatch.setitem(device.BENCH_MODELS, "lenet5-b10", ("lenet5", (28, 28, 1), 10, 3))
     ran = CliRunner().invoke(
         bench, ["device", "--repeats", "1", "--model", "lenet5-b10", "--json"], catch_exceptions=False
     )

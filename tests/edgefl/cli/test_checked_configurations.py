@@ -2,7 +2,7 @@
 
 import pytest
 
-from edgefl.cli.main import run
+from edgefl.cli.main import run_command
 from edgefl.server import config_check
 
 TOO_SHORT = "rounds is 20, expected 42 or more"
@@ -25,7 +25,7 @@ def too_short(tmp_path, monkeypatch):
     ],
 )
 def test_a_configuration_that_cannot_work_is_refused(command, too_short, capsys):
-    assert run(command.split()) == 1
+    assert run_command(command.split()) == 1
     err = capsys.readouterr().err
     assert TOO_SHORT in err
     assert "Traceback" not in err
@@ -35,7 +35,7 @@ def test_a_configuration_that_cannot_work_is_refused(command, too_short, capsys)
 def test_init_writes_no_file_that_cannot_work(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     options = "--algorithm clustered --rounds 1 --input-shape 28,28,1 --num-classes 10"
-    assert run(["init", "--yes", *options.split()]) == 1
+    assert run_command(["init", "--yes", *options.split()]) == 1
     assert "rounds is 1, expected 2 or more" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
@@ -43,16 +43,16 @@ def test_init_writes_no_file_that_cannot_work(tmp_path, monkeypatch, capsys):
 def test_init_warns_of_what_hardly_works(tmp_path, monkeypatch, capsys):
     """One round of the default epochs is enough for no warning, so the limit is raised."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(config_check, "FEW_PASSES", 11)
+    monkeypatch.setattr(config_check, "MIN_PASSES", 11)
     options = "--algorithm fedmix --rounds 2 --input-shape 28,28,1 --num-classes 10"
-    assert run(["init", "--yes", *options.split()]) == 0
+    assert run_command(["init", "--yes", *options.split()]) == 0
     assert "warning: rounds x epochs is 10, expected 11 or more" in capsys.readouterr().err
 
 
 def test_the_aggregator_asks_for_the_broker_before_it_compiles(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "federation.toml").write_text("[federation]\nrounds = 5\n")
-    assert run(["aggregator", "start", "--broker", "mqtt://127.0.0.1:1", "--out", "out"]) == 1
+    assert run_command(["aggregator", "start", "--broker", "mqtt://127.0.0.1:1", "--out", "out"]) == 1
     err = capsys.readouterr().err
     assert "looking for the broker" in err or "127.0.0.1:1" in err
     assert "building the plan" not in err

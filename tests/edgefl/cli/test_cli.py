@@ -19,7 +19,9 @@ def raises(error: BaseException) -> Callable[[], None]:
 
 
 def register(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
-    points = [EntryPoint(name=name, value=value, group=cli.GROUP) for name, value in values.items()]
+    points = [
+        EntryPoint(name=name, value=value, group=cli.ENTRY_POINT_GROUP) for name, value in values.items()
+    ]
     monkeypatch.setattr(cli, "entry_points", lambda group: points)
 
 
@@ -32,7 +34,7 @@ def command(monkeypatch: pytest.MonkeyPatch, body: Callable[[], Any]) -> None:
 
 
 def test_alone_it_prints_the_five_commands_that_matter(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run([]) == 0
+    assert cli.run_command([]) == 0
     out = capsys.readouterr().out
     assert out.count("\n  edgefl ") == 5
     assert max(map(len, out.splitlines())) <= 80
@@ -55,7 +57,7 @@ def test_python_m_edgefl() -> None:
 
 
 def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["dmeo"]) == 1
+    assert cli.run_command(["dmeo"]) == 1
     assert capsys.readouterr().err == "edgefl: no command 'dmeo'; did you mean 'demo'?\n"
 
 
@@ -91,7 +93,7 @@ def test_errors_are_one_message_and_a_code(
     message: str,
 ) -> None:
     command(monkeypatch, raises(error))
-    assert cli.run(["boom"]) == code
+    assert cli.run_command(["boom"]) == code
     err = capsys.readouterr().err
     assert message in err
     assert "Traceback" not in err
@@ -100,30 +102,30 @@ def test_errors_are_one_message_and_a_code(
 def test_a_defect_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     command(monkeypatch, raises(ZeroDivisionError()))
     with pytest.raises(ZeroDivisionError):
-        cli.run(["boom"])
+        cli.run_command(["boom"])
 
 
 @pytest.mark.parametrize(("result", "code"), [(None, 0), (3, 3), ({"a": 1}, 0), (True, 0)])
 def test_a_command_may_return_its_exit_code(monkeypatch: pytest.MonkeyPatch, result: Any, code: int) -> None:
     command(monkeypatch, lambda: result)
-    assert cli.run(["boom"]) == code
+    assert cli.run_command(["boom"]) == code
 
 
 def test_a_broken_package_hides_no_other(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     register(monkeypatch, gone="nowhere_at_all:x", odd="edgefl.errors:DataError", other="edgefl.cli.main:cli")
-    assert cli.run(["--help"]) == 0
+    assert cli.run_command(["--help"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "gone (not usable here: No module named 'nowhere_at_all')" in out
     assert "expected a click command" in out
     assert "Federate small networks" in out
-    assert cli.run(["gone"]) == 1
+    assert cli.run_command(["gone"]) == 1
 
 
 def test_a_package_cannot_replace_a_command_of_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
     register(monkeypatch, plan="evil:plan")
-    assert cli.sources()["plan"] == cli.CORE["plan"]
+    assert cli.find_commands()["plan"] == cli.CORE_COMMANDS["plan"]
 
 
 @pytest.mark.parametrize(
@@ -142,5 +144,5 @@ def test_a_package_cannot_replace_a_command_of_the_core(monkeypatch: pytest.Monk
     ],
 )
 def test_each_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run([*name.split(), "--help"]) == 0
+    assert cli.run_command([*name.split(), "--help"]) == 0
     assert f"edgefl {name.split()[0]}" in capsys.readouterr().out.partition("\n")[2]

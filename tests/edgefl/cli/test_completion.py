@@ -9,13 +9,13 @@ import sys
 
 import pytest
 
-from edgefl.cli.completion import SHELLS, VARIABLE
+from edgefl.cli.completion import COMPLETION_VARIABLE, SHELLS
 
 
 def ask(words: str, shell: str = "bash") -> list[str]:
     env = {
         **os.environ,
-        VARIABLE: f"{shell}_complete",
+        COMPLETION_VARIABLE: f"{shell}_complete",
         "COMP_WORDS": words,
         "COMP_CWORD": str(len(words.split(" ")) - 1),
     }
@@ -55,7 +55,7 @@ def test_nothing_is_offered_for_what_is_not_known() -> None:
 def test_files_are_left_to_the_shell() -> None:
     env = {
         **os.environ,
-        VARIABLE: "bash_complete",
+        COMPLETION_VARIABLE: "bash_complete",
         "COMP_WORDS": "edgefl init --data pi-1",
         "COMP_CWORD": "3",
     }
@@ -74,7 +74,7 @@ def test_each_shell_takes_its_script(shell: str) -> None:
         timeout=60,
         check=True,
     )
-    assert VARIABLE in made.stdout
+    assert COMPLETION_VARIABLE in made.stdout
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"no {shell} here")

@@ -41,7 +41,7 @@ def save(name: str, seed: int = 0, **arrays) -> None:
 def test_two_devices_in_a_terminal(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save("pi-1.npz")
     save("pi-2.npz", 1, y=np.eye(4)[np.arange(40) % 2])
-    assert cli.run(["data", "show", "pi-1.npz", "pi-2.npz"]) == 0
+    assert cli.run_command(["data", "show", "pi-1.npz", "pi-2.npz"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "2 devices, 80 samples of 9x9x1, 4 classes"
     cells = [line.split() for line in lines if line.startswith(("pi-", "all"))]
@@ -64,7 +64,7 @@ def test_overlapping_windows_in_a_terminal(here: Path, capsys: pytest.CaptureFix
         x_test=np.concatenate([windows_of(4, 16, 2), x[20:]]),
         y_test=np.arange(5) % 2,
     )
-    assert cli.run(["data", "show", "pi-1.npz"]) == 0
+    assert cli.run_command(["data", "show", "pi-1.npz"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("warning")] == [
         "warning: pi-1: windows of different groups overlap, so 4 groups count as 1; give windows of one "
@@ -76,7 +76,7 @@ def test_overlapping_windows_in_a_terminal(here: Path, capsys: pytest.CaptureFix
 
 def test_json(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save("pi-1.npz", x=np.random.default_rng(0).random((40, 3, 9, 9)))
-    assert cli.run(["data", "show", "pi-1.npz", "--json", "--html", "data.html"]) == 0
+    assert cli.run_command(["data", "show", "pi-1.npz", "--json", "--html", "data.html"]) == 0
     out, err = capsys.readouterr()
     shown = json.loads(out)
     (device,) = shown["devices"]
@@ -91,7 +91,7 @@ def test_json(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_many_classes_are_shades(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save("pi-1.npz", y=np.arange(40) % 20)
-    assert cli.run(["data", "show", "pi-1.npz"]) == 0
+    assert cli.run_command(["data", "show", "pi-1.npz"]) == 0
     out = capsys.readouterr().out
     assert "class 0 to 19" in out and "▕" in out
 
@@ -111,7 +111,7 @@ def test_every_source_of_a_device(here: Path, capsys: pytest.CaptureFixture[str]
         (["steps.csv", "--window", "16", "--label", "activity"], [16, 2], ["run", "walk"]),
         (["own:load"], [30], []),
     ):
-        assert cli.run(["data", "show", *words, "--json", "--html", "data.html"]) == 0
+        assert cli.run_command(["data", "show", *words, "--json", "--html", "data.html"]) == 0
         shown = json.loads(capsys.readouterr().out)
         assert shown["devices"][0]["shape"] == shape
         assert shown["class_names"] == names
@@ -129,7 +129,7 @@ def test_every_source_of_a_device(here: Path, capsys: pytest.CaptureFixture[str]
 def test_what_cannot_be_read_is_one_line(here, capsys, content, words, message) -> None:
     if content:
         Path(words[0]).write_bytes(content)
-    assert cli.run(["data", "show", *words, "--html", "data.html"]) == 1
+    assert cli.run_command(["data", "show", *words, "--html", "data.html"]) == 1
     out, err = capsys.readouterr()
     assert out == "" and message in err and "Traceback" not in err and err.count("\n") == 1
     assert not Path("data.html").exists()
@@ -144,7 +144,7 @@ def test_a_damaged_file_is_no_traceback(tmp_path, capsys, noise, at, byte) -> No
     content[at % len(content)] = byte
     for damaged in (bytes(content), noise):
         path.write_bytes(damaged)
-        assert cli.run(["data", "show", str(path)]) in (0, 1)
+        assert cli.run_command(["data", "show", str(path)]) in (0, 1)
         assert "Traceback" not in capsys.readouterr().err
 
 
@@ -163,7 +163,7 @@ def test_a_device_needs_its_base_install_only(here: Path) -> None:
 
 def test_digits_are_dealt(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("sklearn")
-    assert cli.run(["data", "deal", "digits", "--clients", "3", "-o", "dealt"]) == 0
+    assert cli.run_command(["data", "deal", "digits", "--clients", "3", "-o", "dealt"]) == 0
     assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == [
         f"dealt/pi-{number}.npz" for number in (1, 2, 3)
     ]
@@ -176,7 +176,7 @@ def test_digits_are_dealt(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert len(np.unique(rows, axis=0)) == 1438  # no sample is dealt twice
 
     before = Path("dealt/pi-2.npz").read_bytes()
-    assert cli.run(["data", "deal", "digits", "-o", "dealt"]) == 1
+    assert cli.run_command(["data", "deal", "digits", "-o", "dealt"]) == 1
     assert "dealt/pi-1.npz exists and is not replaced" in capsys.readouterr().err
     assert Path("dealt/pi-2.npz").read_bytes() == before
 
@@ -196,7 +196,7 @@ def test_deal_takes_partition_samples_and_seed(here: Path, capsys: pytest.Captur
     ]
     shares = []
     for out, seed in (("a", "1"), ("b", "1"), ("c", "2")):
-        assert cli.run([*words, "-o", out, "--seed", seed, "--json"]) == 0
+        assert cli.run_command([*words, "-o", out, "--seed", seed, "--json"]) == 0
         files = json.loads(capsys.readouterr().out)["files"]
         assert [Path(each["path"]).name for each in files] == ["pi-1.npz", "pi-2.npz"]
         assert sum(each["train"] for each in files) == 60
@@ -216,7 +216,7 @@ def test_deal_takes_partition_samples_and_seed(here: Path, capsys: pytest.Captur
     ],
 )
 def test_what_cannot_be_dealt(here, capsys, words, message) -> None:
-    assert cli.run(["data", "deal", *words, "-o", "out"]) == 1
+    assert cli.run_command(["data", "deal", *words, "-o", "out"]) == 1
     out, err = capsys.readouterr()
     assert out == "" and message in err and "Traceback" not in err
     assert not Path("out").exists()

@@ -8,17 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.algorithms import FEDERATE, PERSONALIZE, make_algorithm
+from edgefl.algorithms import PHASE_FEDERATE, PHASE_PERSONALIZE, make_algorithm
 from edgefl.algorithms.names import LOCAL_START
-from edgefl.client.batch_norm import MAX_SAMPLES, reestimate, renewing, with_statistics
+from edgefl.client.batch_norm import (
+    MAX_STATISTICS_SAMPLES,
+    make_renewer,
+    reestimate_statistics,
+    with_statistics,
+)
 from edgefl.client.runner import ClientRunner, WorkItem
 from edgefl.config import FederationConfig, ModelConfig, PersonalizationConfig
 from edgefl.errors import DivergedError
 from edgefl.learner.base import evaluate
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.learner.loop import StepLearner
-from edgefl.plan.spec import PlanSpec, Signature, TensorSpec
-from edgefl.rng import rng_for
+from edgefl.plan.spec import PlanSpec, SignatureSpec, TensorSpec
+from edgefl.rng import derive_rng
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, Shard, Weights
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
@@ -35,7 +40,7 @@ class OneNorm(StepLearner):
     def __init__(self, momentum: float, batch_size: int = 2) -> None:
         trained = tuple(TensorSpec(name, (2,)) for name in ("norm/gamma", *NORM))
         data = (TensorSpec("x", (batch_size, 2)),)
-        train = Signature("train", "train", batch_size, data, trained, hyper={"learning_rate": 0.5})
+        train = SignatureSpec("train", "train", batch_size, data, trained, hyper={"learning_rate": 0.5})
         self.spec = PlanSpec("norm", "fedavg", {}, (2,), 2, trained, (train,))
         self.momentum = np.float32(momentum)
         self.rows: list[int] = []
@@ -62,7 +67,7 @@ def test_statistics_of_four_samples_by_hand(momentum: float) -> None:
     x = np.array([[1, 10], [3, 10], [5, 30], [7, 30]], np.float32)
     y = np.zeros(4, np.int64)
     weights = norm_weights()
-    new = reestimate(OneNorm(momentum), "train", weights, x, y, np.random.default_rng(1))
+    new = reestimate_statistics(OneNorm(momentum), "train", weights, x, y, np.random.default_rng(1))
     # Mean of 1, 3, 5, 7 and of 10, 10, 30, 30; squared distances 9, 1, 1, 9 and 100 each
     np.testing.assert_allclose(new[NORM[0]], [4, 20], rtol=1e-3)
     np.testing.assert_allclose(new[NORM[1]], [5, 100], rtol=1e-3)
@@ -82,7 +87,7 @@ def test_full_batches_give_mean_and_variance_of_all_samples(
     rng = np.random.default_rng(seed)
     x = (rng.normal(0.5, 1, (count, 2)) * scale).astype(np.float32)
     y = np.zeros(count, np.int64)
-    new = reestimate(OneNorm(momentum, 4), "train", norm_weights(), x, y, rng)
+    new = reestimate_statistics(OneNorm(momentum, 4), "train", norm_weights(), x, y, rng)
     np.testing.assert_allclose(new[NORM[0]], x.mean(axis=0), rtol=1e-3, atol=1e-4 * scale)
     np.testing.assert_allclose(new[NORM[1]], x.var(axis=0), rtol=1e-3)
 
@@ -90,7 +95,9 @@ def test_full_batches_give_mean_and_variance_of_all_samples(
 def test_each_sample_counts_and_the_last_batch_is_filled_with_samples() -> None:
     learner = OneNorm(0.9, batch_size=4)
     x = np.arange(1, 11, dtype=np.float32)[:, None] * np.ones(2, np.float32)
-    reestimate(learner, "train", norm_weights(), x, np.zeros(10, np.int64), np.random.default_rng(1))
+    reestimate_statistics(
+        learner, "train", norm_weights(), x, np.zeros(10, np.int64), np.random.default_rng(1)
+    )
     assert len(learner.rows) == 16  # 3 batches, the first twice
     assert set(learner.rows[:12]) == set(range(1, 11))
     assert sorted(learner.rows[12:]) == sorted(learner.rows[:4])
@@ -99,8 +106,10 @@ def test_each_sample_counts_and_the_last_batch_is_filled_with_samples() -> None:
 def test_of_many_samples_some_are_drawn() -> None:
     learner = OneNorm(0.9, batch_size=16)
     x = np.arange(2000, dtype=np.float32)[:, None] * np.ones(2, np.float32)
-    reestimate(learner, "train", norm_weights(), x, np.zeros(2000, np.int64), np.random.default_rng(1))
-    assert len(set(learner.rows)) == MAX_SAMPLES
+    reestimate_statistics(
+        learner, "train", norm_weights(), x, np.zeros(2000, np.int64), np.random.default_rng(1)
+    )
+    assert len(set(learner.rows)) == MAX_STATISTICS_SAMPLES
 
 
 @pytest.mark.parametrize("case", ["momentum 1", "constant samples", "no samples"])
@@ -109,7 +118,9 @@ def test_statistics_that_cannot_be_estimated_stay(case: str) -> None:
     x = np.ones_like(x) if case == "constant samples" else x[:0] if case == "no samples" else x
     learner = OneNorm(1.0 if case == "momentum 1" else 0.9)
     weights = norm_weights()
-    new = reestimate(learner, "train", weights, x, np.zeros(len(x), np.int64), np.random.default_rng(1))
+    new = reestimate_statistics(
+        learner, "train", weights, x, np.zeros(len(x), np.int64), np.random.default_rng(1)
+    )
     assert all(new[name] is weights[name] for name in weights)
 
 
@@ -118,7 +129,7 @@ def test_a_model_without_statistics_costs_nothing() -> None:
     weights = {w.name: np.ones(w.shape, np.float32) for w in learner.spec.weights}
     x = np.full((9, 4), np.nan, np.float32)  # would be refused by a step
     y = np.zeros(9, np.int64)
-    assert reestimate(learner, "train", weights, x, y, np.random.default_rng(1)) is weights
+    assert reestimate_statistics(learner, "train", weights, x, y, np.random.default_rng(1)) is weights
 
 
 FOUR = Shard(
@@ -131,7 +142,7 @@ FOUR = Shard(
 
 
 def renewed(learner: OneNorm, weights: Weights) -> Weights:
-    return renewing(learner, "train", FOUR, np.random.default_rng(1), 64)(weights)
+    return make_renewer(learner, "train", FOUR, np.random.default_rng(1), 64)(weights)
 
 
 def test_in_a_mixture_whole_networks_get_new_statistics() -> None:
@@ -151,7 +162,7 @@ def test_in_a_mixture_whole_networks_get_new_statistics() -> None:
 
 def test_a_network_is_estimated_once() -> None:
     learner = OneNorm(0.9)
-    renew = renewing(learner, "train", FOUR, np.random.default_rng(1), 64)
+    renew = make_renewer(learner, "train", FOUR, np.random.default_rng(1), 64)
     one = norm_weights()
     new = renew(one)
     steps = len(learner.rows)
@@ -183,7 +194,7 @@ def test_what_a_client_personalizes_has_its_own_statistics() -> None:
     learner = OneNorm(0.9)
     algorithm = with_statistics(base, learner)
     models = {"global": norm_weights(), LOCAL_START: norm_weights(), "phi": {"phi": np.ones((2, 2))}}
-    received = Broadcast(4, PERSONALIZE, models, {"epochs": 2.0})
+    received = Broadcast(4, PHASE_PERSONALIZE, models, {"epochs": 2.0})
     state = ClientState({"own": np.ones(1, np.float32)})
     mixture, after = algorithm.personalize(received, state, FOUR, np.random.default_rng(1))
     assert after is state
@@ -191,7 +202,7 @@ def test_what_a_client_personalizes_has_its_own_statistics() -> None:
         "global": [4, 20],
         LOCAL_START: [3, 3],
     }
-    assert (heard[0].round, heard[0].phase, heard[0].scalars) == (4, PERSONALIZE, {"epochs": 2.0})
+    assert (heard[0].round, heard[0].phase, heard[0].scalars) == (4, PHASE_PERSONALIZE, {"epochs": 2.0})
     assert means_of({"mixture": mixture.weights}) == {"mixture": [4, 20]}
     assert means_of({name: peer.weights for name, peer in mixture.peers.items()}) == {
         "federated": [4, 20],
@@ -204,7 +215,7 @@ def test_what_a_client_personalizes_has_its_own_statistics() -> None:
 
 def test_the_current_model_has_the_clients_own_statistics() -> None:
     algorithm = with_statistics(make_algorithm("fedavg", None, {}), OneNorm(0.9))
-    received = Broadcast(1, FEDERATE, {"global": norm_weights()})
+    received = Broadcast(1, PHASE_FEDERATE, {"global": norm_weights()})
     current = algorithm.current(received, ClientState(), FOUR)
     assert current is not None
     assert current.signature == "predict"
@@ -214,7 +225,7 @@ def test_the_current_model_has_the_clients_own_statistics() -> None:
 def test_a_model_that_diverged_is_measured_as_it_is() -> None:
     broken = {**norm_weights(), "norm/gamma": np.full(2, np.nan, np.float32)}
     algorithm = with_statistics(make_algorithm("fedavg", None, {}), OneNorm(0.9))
-    current = algorithm.current(Broadcast(1, FEDERATE, {"global": broken}), ClientState(), FOUR)
+    current = algorithm.current(Broadcast(1, PHASE_FEDERATE, {"global": broken}), ClientState(), FOUR)
     assert current is not None
     assert current.weights is broken
     with pytest.raises(DivergedError):
@@ -277,7 +288,7 @@ def trained(normed, digits):
 def test_statistics_of_the_first_layer_are_those_of_its_input(trained, normed) -> None:
     learner, weights, x, y = trained
     model = normed[2]
-    new = reestimate(learner, "train", weights, x[:160], y[:160], np.random.default_rng(2))
+    new = reestimate_statistics(learner, "train", weights, x[:160], y[:160], np.random.default_rng(2))
     model.get_layer("conv").set_weights([weights["conv/kernel"]])
     images = np.asarray(model.get_layer("conv")(x[:160]))
     np.testing.assert_allclose(new["norm1/moving_mean"], images.mean(axis=(0, 1, 2)), rtol=1e-3, atol=1e-5)
@@ -290,7 +301,7 @@ def test_the_first_values_of_the_statistics_do_not_matter(trained) -> None:
     learner, weights, x, y = trained
     shifted = {name: w + np.float32(5) if "moving" in name else w for name, w in weights.items()}
     both = [
-        reestimate(learner, "train", each, x[:50], y[:50], np.random.default_rng(2))
+        reestimate_statistics(learner, "train", each, x[:50], y[:50], np.random.default_rng(2))
         for each in (weights, shifted)
     ]
     for name in weights:
@@ -299,7 +310,7 @@ def test_the_first_values_of_the_statistics_do_not_matter(trained) -> None:
 
 def test_few_epochs_are_worth_what_they_taught(trained) -> None:
     learner, weights, x, y = trained
-    new = reestimate(learner, "train", weights, x[:160], y[:160], np.random.default_rng(2))
+    new = reestimate_statistics(learner, "train", weights, x[:160], y[:160], np.random.default_rng(2))
     before = evaluate(learner, "predict", weights, x[160:], y[160:]).accuracy
     after = evaluate(learner, "predict", new, x[160:], y[160:]).accuracy
 
@@ -319,9 +330,9 @@ def test_a_client_ships_statistics_of_its_own_samples(name, normed, digits) -> N
     shard = Shard(x[:120], y[:120], x[120:200], y[120:200], 10)
     runner = ClientRunner(plan, LiteRTLearner(plan), {"pi-1": shard}, 1)
     server = make_algorithm(name, None, plan.spec.options)
-    state = server.init(initial, rng_for(1, 0, "init"))
+    state = server.init(initial, derive_rng(1, 0, "init"))
     update, own = runner.update(WorkItem(server.broadcast(state, "pi-1"), ClientState(), "pi-1"))
-    state = replace(server.aggregate(state, [update]), phase=PERSONALIZE)
+    state = replace(server.aggregate(state, [update]), phase=PHASE_PERSONALIZE)
     received = server.broadcast(state, "pi-1")
     mixture, *_ = runner.personalize(WorkItem(received, own, "pi-1"))
     for prefix in ("expert0/", "local/") if name == "aem" else ("",):

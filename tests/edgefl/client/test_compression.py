@@ -7,14 +7,14 @@ import pytest
 
 from edgefl.algorithms import make_algorithm
 from edgefl.algorithms.check import check_algorithm
-from edgefl.client.compression import RESIDUAL, compressed
+from edgefl.client.compression import RESIDUAL_PREFIX, with_compression
 from edgefl.config import FederationConfig
 from edgefl.plan.spec import Plan
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.simulation.simulate import simulate
 from edgefl.types import Broadcast, ClientState
-from edgefl.wire.codecs import rounded
-from edgefl.wire.tensors import decode_models, encode_models, model_specs, size_limit, specs_of
+from edgefl.wire.codecs import apply_codec
+from edgefl.wire.tensors import bound_blob_size, decode_models, encode_models, list_model_specs, list_specs
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 OPTIONS = {"epochs": 1, "learning_rate": 0.3}
@@ -33,15 +33,15 @@ def test_what_was_sent_and_what_is_owed_add_up_to_what_was_trained(codec, shards
     """Over three rounds: the sum of what arrived and of what is still owed is the sum of the plain deltas."""
     learner, weights = start()
     plain = make_algorithm("fedavg", learner, OPTIONS)
-    wrapped = compressed(plain, codec)
+    wrapped = with_compression(plain, codec)
     state = ClientState()
     client_id, shard = next(iter(shards.items()))
     arrived = dict.fromkeys(weights, 0.0)
     trained = dict.fromkeys(weights, 0.0)
     for round in (1, 2, 3):
         broadcast = Broadcast(round, "federate", {"global": weights})
-        update, state = wrapped.local_update(broadcast, state, shard, client_id, rng_for(1, round))
-        wanted, _ = plain.local_update(broadcast, ClientState(), shard, client_id, rng_for(1, round))
+        update, state = wrapped.local_update(broadcast, state, shard, client_id, derive_rng(1, round))
+        wanted, _ = plain.local_update(broadcast, ClientState(), shard, client_id, derive_rng(1, round))
         for name in weights:
             arrived[name] = arrived[name] + update.deltas["global"][name].astype(float)
             trained[name] = trained[name] + wanted.deltas["global"][name].astype(float)
@@ -49,13 +49,13 @@ def test_what_was_sent_and_what_is_owed_add_up_to_what_was_trained(codec, shards
             update.deltas["global"]["head/kernel"], wanted.deltas["global"]["head/kernel"]
         )
         blob = encode_models(update.deltas, codec)
-        expected = {"global": specs_of(update.deltas["global"])}
-        assert len(blob) <= size_limit(model_specs(expected, codec))
+        expected = {"global": list_specs(update.deltas["global"])}
+        assert len(blob) <= bound_blob_size(list_model_specs(expected, codec))
         for name, array in decode_models(blob, expected, "pi", codec)["global"].items():
             assert array.tobytes() == update.deltas["global"][name].tobytes()
     for name in weights:
         np.testing.assert_allclose(
-            arrived[name] + state.arrays[f"{RESIDUAL}global/{name}"], trained[name], atol=2e-6
+            arrived[name] + state.arrays[f"{RESIDUAL_PREFIX}global/{name}"], trained[name], atol=2e-6
         )
 
 
@@ -65,15 +65,15 @@ def test_the_laws_hold_with_a_codec(name, shards):
     learner, initial = start(name)
     options = {"local_epochs": 20} if name == "aem" else {}
     check_algorithm(
-        lambda each: compressed(make_algorithm(name, each, options), "int8"), learner, initial, shards
+        lambda each: with_compression(make_algorithm(name, each, options), "int8"), learner, initial, shards
     )
 
 
 def test_fp32_is_the_algorithm_itself():
     learner, weights = start()
     algorithm = make_algorithm("fedavg", learner, {})
-    assert compressed(algorithm, "fp32") is algorithm
-    assert rounded("fp32", weights)["head/bias"].tobytes() == weights["head/bias"].tobytes()
+    assert with_compression(algorithm, "fp32") is algorithm
+    assert apply_codec("fp32", weights)["head/bias"].tobytes() == weights["head/bias"].tobytes()
 
 
 def test_int8_learns_as_well(shards):

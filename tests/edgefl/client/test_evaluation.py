@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.algorithms import FEDERATE, PERSONALIZE, REGISTRY, make_algorithm
-from edgefl.client.compression import compressed
-from edgefl.client.evaluation import validation_metrics
-from edgefl.client.validation import Split
+from edgefl.algorithms import PHASE_FEDERATE, PHASE_PERSONALIZE, REGISTRY, make_algorithm
+from edgefl.client.compression import with_compression
+from edgefl.client.evaluation import evaluate_current_model
+from edgefl.client.validation import ValidationSplit
 from edgefl.errors import DataError
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import Broadcast, ClientState, Shard
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
@@ -33,7 +33,7 @@ def shard_of(*labels):
 def split_of(labels, train=(0,)):
     """Return samples with these labels to validate on, and with others to train on."""
     held = shard_of(*labels)
-    return Split(shard_of(*train), held.x_train, held.y_train)
+    return ValidationSplit(shard_of(*train), held.x_train, held.y_train)
 
 
 def measure(name, models, labels, *, state=None, train=(0,), **options):
@@ -41,8 +41,10 @@ def measure(name, models, labels, *, state=None, train=(0,), **options):
     full = {"batch_size": 1, **options}
     learner = SoftmaxLearner(softmax_spec(name, inputs=1, features=1, classes=2, batch_size=1, options=full))
     algorithm = make_algorithm(name, learner, full)
-    broadcast = Broadcast(3, FEDERATE, models)
-    return validation_metrics(algorithm, learner, broadcast, state or ClientState(), split_of(labels, train))
+    broadcast = Broadcast(3, PHASE_FEDERATE, models)
+    return evaluate_current_model(
+        algorithm, learner, broadcast, state or ClientState(), split_of(labels, train)
+    )
 
 
 def test_the_share_of_right_answers_by_hand():
@@ -62,10 +64,12 @@ def test_nothing_is_reported_where_nothing_can_be_measured():
 def test_a_sample_that_is_not_finite_is_an_error():
     learner = SoftmaxLearner(softmax_spec("fedavg", inputs=1, features=1, classes=2, batch_size=1))
     algorithm = make_algorithm("fedavg", learner, {})
-    broadcast = Broadcast(1, FEDERATE, {"global": biased(0, 1)})
+    broadcast = Broadcast(1, PHASE_FEDERATE, {"global": biased(0, 1)})
     x = np.full((1, 1), np.nan, np.float32)
     with pytest.raises(DataError, match="NaN"):
-        validation_metrics(algorithm, learner, broadcast, ClientState(), Split(shard_of(0), x, np.array([0])))
+        evaluate_current_model(
+            algorithm, learner, broadcast, ClientState(), ValidationSplit(shard_of(0), x, np.array([0]))
+        )
 
 
 def test_a_client_of_a_cluster_uses_its_own_model_mixed_with_the_clusters():
@@ -129,10 +133,10 @@ def test_the_experts_of_fedmix_are_weighed_by_the_clients_labels():
 @pytest.mark.parametrize("codec", ["fp32", "int8"])
 def test_the_rounding_of_updates_does_not_hide_what_a_client_kept(codec):
     learner = SoftmaxLearner(softmax_spec("ditto", inputs=1, features=1, classes=2, batch_size=1))
-    algorithm = compressed(make_algorithm("ditto", learner, {}), codec)
+    algorithm = with_compression(make_algorithm("ditto", learner, {}), codec)
     own = {"head/bias": np.array([0, 4], np.float32), "owed:global/head/bias": np.zeros(2, np.float32)}
-    broadcast = Broadcast(1, FEDERATE, {"global": biased(1, 0)})
-    assert validation_metrics(algorithm, learner, broadcast, ClientState(own), split_of([1, 1, 0])) == {
+    broadcast = Broadcast(1, PHASE_FEDERATE, {"global": biased(1, 0)})
+    assert evaluate_current_model(algorithm, learner, broadcast, ClientState(own), split_of([1, 1, 0])) == {
         "accuracy": pytest.approx(2 / 3)
     }
 
@@ -155,14 +159,14 @@ def test_every_algorithm_reports_an_accuracy_in_its_first_round(name, shards):
     rng = np.random.default_rng(3)
     initial = {each.name: rng.normal(0, 0.3, each.shape).astype(np.float32) for each in spec.weights}
     server = make_algorithm(name, None, options)
-    broadcast = server.broadcast(server.init(initial, rng_for(5, 0, "init")), "pi-1")
+    broadcast = server.broadcast(server.init(initial, derive_rng(5, 0, "init")), "pi-1")
     before = {model: {n: a.copy() for n, a in weights.items()} for model, weights in broadcast.models.items()}
     shard = shards["pi-1"]
     algorithm = make_algorithm(name, learner, options)
-    samples = Split(shard, shard.x_test, shard.y_test)
-    found = validation_metrics(algorithm, learner, broadcast, ClientState(), samples)
+    samples = ValidationSplit(shard, shard.x_test, shard.y_test)
+    found = evaluate_current_model(algorithm, learner, broadcast, ClientState(), samples)
     assert found.keys() == {"accuracy"} and 0 <= found["accuracy"] <= 1
     for model, weights in broadcast.models.items():
         for each, array in weights.items():
             np.testing.assert_array_equal(array, before[model][each])
-    assert broadcast.phase != PERSONALIZE
+    assert broadcast.phase != PHASE_PERSONALIZE

@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgefl.algorithms import PERSONALIZE, make_algorithm
+from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
 from edgefl.client.runner import ClientRunner, WorkItem
-from edgefl.client.selection import MODELS
+from edgefl.client.selection import COMPARED_MODELS
 from edgefl.config import FederationConfig, ModelConfig, PersonalizationConfig
 from edgefl.learner.litert import LiteRTLearner
-from edgefl.plan.fill import fill_template, weights_of
+from edgefl.plan.fill import fill_template, list_weight_names
 from edgefl.plan.runtime import load_interpreter
-from edgefl.plan.spec import MIXTURE, SINGLE
-from edgefl.rng import rng_for
+from edgefl.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE
+from edgefl.rng import derive_rng
 from edgefl.server.baseline import with_baseline
 from edgefl.simulation.simulate import simulate
 from edgefl.types import ClientState, Shard
@@ -58,10 +58,10 @@ def ended(built, shard, federated=None, **settings):
     spec = replace(plan.spec, personalization={**plan.spec.personalization, **settings})
     plan = replace(plan, spec=spec)
     algorithm = with_baseline(make_algorithm(spec.algorithm, None, spec.options), CONFIG, spec)
-    state = algorithm.init(initial, rng_for(1, 0, "init"))
+    state = algorithm.init(initial, derive_rng(1, 0, "init"))
     if federated is not None:
         state = replace(state, models={**state.models, "global": federated})
-    broadcast = algorithm.broadcast(replace(state, round=9, phase=PERSONALIZE), CLIENT)
+    broadcast = algorithm.broadcast(replace(state, round=9, phase=PHASE_PERSONALIZE), CLIENT)
     runner = ClientRunner(plan, LiteRTLearner(plan), {CLIENT: shard}, seed=1)
     return runner.personalize(WorkItem(broadcast, ClientState(), CLIENT))
 
@@ -82,10 +82,10 @@ def test_a_client_ships_its_local_model_where_the_federation_has_learnt_nothing(
     wrong = {name: -array for name, array in perfect(built[1]).items()}
     mixture, _, metrics = ended(built, shard_of(150), wrong, epochs=0)
     assert metrics["accuracy_federated"] == 0.0
-    assert MODELS[int(metrics["shipped"])] == "local"
+    assert COMPARED_MODELS[int(metrics["shipped"])] == "local"
     assert metrics["accuracy_shipped"] == metrics["accuracy_local"] > 0.9
     assert (metrics["test_gained"], metrics["test_lost"]) == (0.0, 0.0)
-    assert mixture.signature == SINGLE
+    assert mixture.signature == PREDICT_SINGLE
     assert same(mixture.weights, mixture.peers["local"].weights)
 
 
@@ -93,15 +93,15 @@ def test_a_client_ships_the_federations_model_where_it_learns_nothing_alone(buil
     """At a learning rate of nearly zero the local model stays as it was drawn."""
     _, _, metrics = ended(built, shard_of(150), perfect(built[1]), learning_rate=1e-9)
     assert metrics["accuracy_local"] < 0.9
-    assert MODELS[int(metrics["shipped"])] in ("federated", "fine_tuned")
+    assert COMPARED_MODELS[int(metrics["shipped"])] in ("federated", "fine_tuned")
     assert metrics["accuracy_shipped"] == 1.0
     assert metrics["test_gained"] == round(30 * (1 - metrics["accuracy_local"]))
 
 
 def test_without_selection_the_mixture_is_shipped(built):
     mixture, _, metrics = ended(built, shard_of(60), select=False)
-    assert mixture.signature == MIXTURE
-    assert MODELS[int(metrics["shipped"])] == "mixture"
+    assert mixture.signature == PREDICT_MIXTURE
+    assert COMPARED_MODELS[int(metrics["shipped"])] == "mixture"
     assert metrics["accuracy_shipped"] == metrics["accuracy_mixture"]
     assert metrics["accuracy_local"] > 0.9
     assert "validation/local" not in mixture.diagnostics
@@ -133,15 +133,15 @@ def test_few_samples_are_enough(built, count):
 
 def test_a_plan_has_a_template_for_the_mixture_and_for_one_model(built):
     plan, initial = built
-    template, bindings = plan.template_of(SINGLE)
+    template, bindings = plan.template_of(PREDICT_SINGLE)
     assert template == plan.single != plan.template
-    model = fill_template(template, bindings, {name: initial[name] for name in weights_of(bindings)})
+    model = fill_template(template, bindings, {name: initial[name] for name in list_weight_names(bindings)})
     interpreter = load_interpreter(model)
     interpreter.allocate_tensors()
     x = samples(1)[0]
     interpreter.set_tensor(interpreter.get_input_details()[0]["index"], x)
     interpreter.invoke()
-    expected = LiteRTLearner(plan).predict(SINGLE, initial, {"x": x})
+    expected = LiteRTLearner(plan).predict(PREDICT_SINGLE, initial, {"x": x})
     output = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
     np.testing.assert_allclose(output, expected, atol=1e-5)
 
@@ -149,7 +149,7 @@ def test_a_plan_has_a_template_for_the_mixture_and_for_one_model(built):
 def test_without_a_sample_to_compare_on_the_preferred_model_is_shipped(built):
     _, _, metrics = ended(built, shard_of(1))
     assert metrics["n_validation"] == 0.0
-    assert MODELS[int(metrics["shipped"])] == "local"
+    assert COMPARED_MODELS[int(metrics["shipped"])] == "local"
 
 
 def test_the_rounds_never_see_the_validation_samples(built):

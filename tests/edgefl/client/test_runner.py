@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from devices.training import epochs_for, work_item
-from edgefl.algorithms import FEDERATE, PERSONALIZE, make_algorithm
+from devices.training import choose_epochs, make_work_item
+from edgefl.algorithms import PHASE_FEDERATE, PHASE_PERSONALIZE, make_algorithm
 from edgefl.client.runner import ClientRunner, WorkItem
 from edgefl.errors import DataError
 from edgefl.plan.spec import Plan
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.storage.checkpoint import encode_mixture
 from edgefl.types import ClientState
 from edgefl.wire.messages import Task
@@ -28,8 +28,11 @@ def sent(plan):
     rng = np.random.default_rng(3)
     initial = {each.name: rng.normal(0, 0.3, each.shape).astype(np.float32) for each in plan.spec.weights}
     server = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
-    state = server.init(initial, rng_for(5, 0, "init"))
-    return {phase: server.broadcast(replace(state, phase=phase), "pi-3") for phase in (FEDERATE, PERSONALIZE)}
+    state = server.init(initial, derive_rng(5, 0, "init"))
+    return {
+        phase: server.broadcast(replace(state, phase=phase), "pi-3")
+        for phase in (PHASE_FEDERATE, PHASE_PERSONALIZE)
+    }
 
 
 def task_of(broadcast, codec="fp32", budget_s=0.0):
@@ -55,32 +58,34 @@ def test_one_of_many_clients_gets_the_bits_of_a_device_that_is_alone(codec, plan
     many = ClientRunner(plan, SoftmaxLearner(plan.spec), shards, 5)
     alone = ClientRunner(plan, SoftmaxLearner(plan.spec), {"pi-3": shards["pi-3"]}, 5)
     states = [ClientState(), ClientState()]
-    many.update(WorkItem(sent[FEDERATE], ClientState(), "pi-1", codec))
+    many.update(WorkItem(sent[PHASE_FEDERATE], ClientState(), "pi-1", codec))
     for _ in range(2):  # the second update carries the residual of the first
-        task = task_of(sent[FEDERATE], codec)
-        here, states[0] = many.update(WorkItem(sent[FEDERATE], states[0], "pi-3", codec))
-        there, states[1] = alone.update(work_item(task, sent[FEDERATE].models, states[1], "pi-3"))
+        task = task_of(sent[PHASE_FEDERATE], codec)
+        here, states[0] = many.update(WorkItem(sent[PHASE_FEDERATE], states[0], "pi-3", codec))
+        there, states[1] = alone.update(make_work_item(task, sent[PHASE_FEDERATE].models, states[1], "pi-3"))
         assert encode_models(here.deltas, codec) == encode_models(there.deltas, codec)
         assert (here.num_samples, here.metrics) == (there.num_samples, there.metrics)
-    last = sent[PERSONALIZE]
+    last = sent[PHASE_PERSONALIZE]
     here = many.personalize(WorkItem(last, states[0], "pi-3", codec))
-    there = alone.personalize(work_item(task_of(last, codec), last.models, states[1], "pi-3"))
+    there = alone.personalize(make_work_item(task_of(last, codec), last.models, states[1], "pi-3"))
     assert encode_mixture(here[0]) == encode_mixture(there[0])
     assert here[2] == there[2]
 
 
 def test_epochs_of_a_budget_train_as_the_option_does(plan, sent, shards):
     """At 8 s an epoch 16 s give two epochs, and the update's metrics say so."""
-    task = task_of(sent[FEDERATE], budget_s=16.0)
-    assert epochs_for(task_of(sent[FEDERATE]), plan, {}) is None
-    assert epochs_for(task, plan, {}) == 1
-    epochs = epochs_for(task, plan, {"epochs": 1.0, "seconds": 8.0})
+    task = task_of(sent[PHASE_FEDERATE], budget_s=16.0)
+    assert choose_epochs(task_of(sent[PHASE_FEDERATE]), plan, {}) is None
+    assert choose_epochs(task, plan, {}) == 1
+    epochs = choose_epochs(task, plan, {"epochs": 1.0, "seconds": 8.0})
     assert epochs == 2
     runner = ClientRunner(plan, SoftmaxLearner(plan.spec), shards, 5)
     two = Plan(replace(plan.spec, options={"epochs": 2}), b"", b"")
     by_option = ClientRunner(two, SoftmaxLearner(two.spec), shards, 5)
-    update, _ = runner.update(work_item(task, sent[FEDERATE].models, ClientState(), "pi-3", epochs))
-    expected, _ = by_option.update(WorkItem(sent[FEDERATE], ClientState(), "pi-3"))
+    update, _ = runner.update(
+        make_work_item(task, sent[PHASE_FEDERATE].models, ClientState(), "pi-3", epochs)
+    )
+    expected, _ = by_option.update(WorkItem(sent[PHASE_FEDERATE], ClientState(), "pi-3"))
     assert encode_models(update.deltas) == encode_models(expected.deltas)
     assert update.metrics == {**expected.metrics, "epochs": 2.0}
 
@@ -89,6 +94,6 @@ def test_errors_name_client_and_round(plan, sent, shards):
     broken = replace(shards["pi-3"], x_train=shards["pi-3"].x_train * np.float32(np.nan))
     runner = ClientRunner(plan, SoftmaxLearner(plan.spec), {"pi-3": broken}, 5)
     with pytest.raises(DataError, match=r"^pi-3, round 1: x holds NaN"):
-        runner.update(WorkItem(sent[FEDERATE], ClientState(), "pi-3"))
+        runner.update(WorkItem(sent[PHASE_FEDERATE], ClientState(), "pi-3"))
     with pytest.raises(DataError, match=r"^pi-3, personalization: x holds NaN"):
-        runner.personalize(WorkItem(sent[PERSONALIZE], ClientState(), "pi-3"))
+        runner.personalize(WorkItem(sent[PHASE_PERSONALIZE], ClientState(), "pi-3"))

@@ -7,15 +7,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgefl.algorithms import PERSONALIZE, Algorithm, make_algorithm
-from edgefl.algorithms.names import FEDERATED, FINE_TUNED, LOCAL, LOCAL_EPOCHS, LOCAL_START, MIXED
-from edgefl.client.personalization import make_candidates, personalize
-from edgefl.client.selection import MODELS
-from edgefl.client.validation import split_validation
+from edgefl.algorithms import PHASE_PERSONALIZE, Algorithm, make_algorithm
+from edgefl.algorithms.names import (
+    FEDERATED_MODEL,
+    FINE_TUNED_MODEL,
+    LOCAL_EPOCHS,
+    LOCAL_MODEL,
+    LOCAL_START,
+    MIXTURE_MODEL,
+)
+from edgefl.client.personalization import choose_personal_model, make_candidates
+from edgefl.client.selection import COMPARED_MODELS
+from edgefl.client.validation import hold_out_validation
 from edgefl.config import PersonalizationConfig
 from edgefl.errors import DivergedError
 from edgefl.plan.spec import TRAIN_SINGLE
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import Broadcast, ClientState, Mixture, Shard, Weights
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
@@ -28,14 +35,14 @@ class FailingLearner(SoftmaxLearner):
 
     def __init__(self, failing: set[str]) -> None:
         super().__init__(softmax_spec("pfl-mfe", inputs=4, features=3, classes=3))
-        single = replace(self.spec.signature("train"), name=TRAIN_SINGLE)
+        single = replace(self.spec.find_signature("train"), name=TRAIN_SINGLE)
         self.spec = replace(self.spec, signatures=(*self.spec.signatures, single))
         self.failing = failing
 
     def fit(self, signature: str, weights: Weights, *data: Any, **options: Any) -> tuple[Weights, float]:
         name = signature
         if signature == TRAIN_SINGLE:
-            name = FINE_TUNED if weights["head/bias"].any() else LOCAL
+            name = FINE_TUNED_MODEL if weights["head/bias"].any() else LOCAL_MODEL
         if name in self.failing:
             raise DivergedError(f"{name}: the loss is nan, expected a finite number")
         return super().fit("train" if signature == TRAIN_SINGLE else signature, weights, *data, **options)
@@ -52,7 +59,7 @@ def received(learner: SoftmaxLearner) -> Broadcast:
     rng = np.random.default_rng(2)
     start = {w.name: rng.normal(0, 0.3, w.shape).astype(np.float32) for w in learner.spec.weights}
     local = {**start, "head/bias": np.zeros(3, np.float32)}
-    return Broadcast(3, PERSONALIZE, {"global": start, LOCAL_START: local}, {LOCAL_EPOCHS: 2.0})
+    return Broadcast(3, PHASE_PERSONALIZE, {"global": start, LOCAL_START: local}, {LOCAL_EPOCHS: 2.0})
 
 
 def made_by(
@@ -67,7 +74,7 @@ def made_by(
         ClientState(),
         shard,
         settings,
-        lambda name: rng_for(1, 3, name),
+        lambda name: derive_rng(1, 3, name),
     )
     return set(candidates.models), candidates.failures
 
@@ -76,15 +83,15 @@ def made_by(
     ("failing", "lost"),
     [
         (set(), set()),
-        ({"train_gate"}, {MIXED}),
-        ({LOCAL}, {LOCAL}),
-        ({FINE_TUNED}, {FINE_TUNED}),
-        ({LOCAL, FINE_TUNED, "train_head"}, {LOCAL, FINE_TUNED, MIXED}),
+        ({"train_gate"}, {MIXTURE_MODEL}),
+        ({LOCAL_MODEL}, {LOCAL_MODEL}),
+        ({FINE_TUNED_MODEL}, {FINE_TUNED_MODEL}),
+        ({LOCAL_MODEL, FINE_TUNED_MODEL, "train_head"}, {LOCAL_MODEL, FINE_TUNED_MODEL, MIXTURE_MODEL}),
     ],
 )
 def test_a_model_that_cannot_be_trained_is_left_out(failing: set[str], lost: set[str], shard: Shard) -> None:
     models, failures = made_by(failing, shard, PersonalizationConfig())
-    assert models == set(MODELS) - lost
+    assert models == set(COMPARED_MODELS) - lost
     assert failures.keys() == lost
     assert all("the loss is nan" in reason for reason in failures.values())
 
@@ -93,16 +100,16 @@ def ship(
     failing: set[str], shard: Shard, algorithm: Algorithm | None = None, **settings: Any
 ) -> tuple[Mixture, Any]:
     learner = FailingLearner(failing)
-    mixture, _, metrics = personalize(
+    mixture, _, metrics = choose_personal_model(
         algorithm or make_algorithm("pfl-mfe", learner, {}),
         learner,
         received(learner),
         ClientState(),
         shard,
-        split_validation(shard, 0.2, 1, "pi-1"),
+        hold_out_validation(shard, 0.2, 1, "pi-1"),
         PersonalizationConfig(**settings),
         "pi-1",
-        lambda name: rng_for(1, 3, name),
+        lambda name: derive_rng(1, 3, name),
     )
     return mixture, metrics
 
@@ -110,7 +117,7 @@ def ship(
 @pytest.mark.parametrize("select", [True, False])
 def test_a_client_without_its_mixture_ships_another_model(select: bool, shard: Shard, caplog: Any) -> None:
     mixture, metrics = ship({"train_gate"}, shard, select=select)
-    assert MODELS[int(metrics["shipped"])] in (LOCAL, FEDERATED, FINE_TUNED)
+    assert COMPARED_MODELS[int(metrics["shipped"])] in (LOCAL_MODEL, FEDERATED_MODEL, FINE_TUNED_MODEL)
     assert "accuracy_mixture" not in metrics
     assert np.isfinite(metrics["accuracy_shipped"])
     assert mixture.signature == "predict"
@@ -119,11 +126,11 @@ def test_a_client_without_its_mixture_ships_another_model(select: bool, shard: S
 
 def test_without_selection_the_federated_model_stands_in_for_the_mixture(shard: Shard) -> None:
     _, metrics = ship({"train_gate"}, shard, select=False)
-    assert MODELS[int(metrics["shipped"])] == FEDERATED
+    assert COMPARED_MODELS[int(metrics["shipped"])] == FEDERATED_MODEL
 
 
 def test_a_client_that_can_make_no_model_says_why(shard: Shard) -> None:
-    learner = FailingLearner({LOCAL, "train_gate"})
+    learner = FailingLearner({LOCAL_MODEL, "train_gate"})
     algorithm = replace(make_algorithm("pfl-mfe", learner, {}), current=lambda *received: None)
     with pytest.raises(DivergedError, match="train_gate: the loss is nan"):
-        ship({LOCAL, "train_gate"}, shard, algorithm)
+        ship({LOCAL_MODEL, "train_gate"}, shard, algorithm)

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 from safetensors.numpy import load_file
 
-from edgefl.algorithms.plans import build_plan, keras_learner
+from edgefl.algorithms.plans import build_plan, make_keras_learner
 from edgefl.cli.commands.plan import plan as plan_command
-from edgefl.cli.main import run
+from edgefl.cli.main import run_command
 from edgefl.config import FederationConfig, ModelConfig
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import load_plan, save_plan
@@ -72,13 +72,13 @@ def test_inspect_needs_no_tensorflow(built):
     ],
 )
 def test_errors_are_words(args, message, tmp_path, capsys):
-    assert run(["plan", "build", "-o", str(tmp_path / "p"), *args]) == 1
+    assert run_command(["plan", "build", "-o", str(tmp_path / "p"), *args]) == 1
     error = capsys.readouterr().err
     assert message in error and "Traceback" not in error
 
 
 def test_inspect_of_no_plan(tmp_path, capsys):
-    assert run(["plan", "inspect", str(tmp_path)]) == 1
+    assert run_command(["plan", "inspect", str(tmp_path)]) == 1
     assert "edgefl plan build" in capsys.readouterr().err
     (tmp_path / "plan.tflite").write_bytes(b"junk")
 
@@ -86,7 +86,7 @@ def test_inspect_of_no_plan(tmp_path, capsys):
 def test_a_truncated_program_is_refused_in_words(built, tmp_path, capsys):
     save_plan(load_plan(built), tmp_path)
     (tmp_path / "plan.tflite").write_bytes((built / "plan.tflite").read_bytes()[:200])
-    assert run(["plan", "inspect", str(tmp_path)]) == 1
+    assert run_command(["plan", "inspect", str(tmp_path)]) == 1
     assert "plan.tflite" in capsys.readouterr().err
 
 
@@ -94,11 +94,11 @@ def test_both_learners_personalize_alike(built):
     """The whole of PFL-MF's signatures: equal mixtures' logits from the device's learner and from
     TensorFlow.
     """
-    from edgefl.rng import rng_for
+    from edgefl.rng import derive_rng
 
     plan = load_plan(built)
     device = LiteRTLearner(plan)
-    oracle = keras_learner(plan.spec)
+    oracle = make_keras_learner(plan.spec)
     rng = np.random.default_rng(0)
     data = {
         "gate_input": rng.random((70, 36), dtype=np.float32),
@@ -107,7 +107,7 @@ def test_both_learners_personalize_alike(built):
     gate = {"gate/kernel": np.zeros((36, 1), np.float32), "gate/bias": np.zeros(1, np.float32)}
     y = rng.integers(0, 3, 70)
     trained = [
-        one.fit("train_gate", gate, data, y, epochs=3, rng=rng_for(1, 1))[0] for one in (device, oracle)
+        one.fit("train_gate", gate, data, y, epochs=3, rng=derive_rng(1, 1))[0] for one in (device, oracle)
     ]
     for name in gate:
         np.testing.assert_allclose(trained[0][name], trained[1][name], atol=1e-5)

@@ -17,7 +17,7 @@ from edgefl.learner.keras import KerasLearner
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.inspect import inspect_plan
 from edgefl.plan.spec import Plan, PlanSpec
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 
 L = keras.layers
 
@@ -109,8 +109,8 @@ def test_a_program_trains_as_tensorflow_does(name):
     )
     objectives = (
         of.classify(network, 4, optimizer),
-        of.predict(network, 6),
-        of.features(network, 6),
+        of.predict_logits(network, 6),
+        of.extract_features(network, 6),
         of.train_head(network, 4, adam(0.01)),
         of.predict_head(network, 6),
     )
@@ -118,9 +118,9 @@ def test_a_program_trains_as_tensorflow_does(name):
     x, y = samples(network, 10)
     device = LiteRTLearner(plan)
     oracle = KerasLearner(plan.spec, objectives)
-    start = network.initial_weights()
+    start = network.read_weights()
     (got, loss), (expected, expected_loss) = (
-        one.fit("train", start, {"x": x}, y, epochs=3, rng=rng_for(1, 1, "a")) for one in (device, oracle)
+        one.fit("train", start, {"x": x}, y, epochs=3, rng=derive_rng(1, 1, "a")) for one in (device, oracle)
     )
     assert loss == pytest.approx(expected_loss, abs=1e-5)
     assert set(got) == {*network.trainable, *network.statistics}
@@ -133,7 +133,7 @@ def test_a_program_trains_as_tensorflow_does(name):
         atol=1e-5,
     )
     heads = [
-        one.fit("train_head", start, {"features": features}, y, epochs=2, rng=rng_for(1, 1, "b"))[0]
+        one.fit("train_head", start, {"features": features}, y, epochs=2, rng=derive_rng(1, 1, "b"))[0]
         for one in (device, oracle)
     ]
     for weight in heads[0]:
@@ -142,7 +142,9 @@ def test_a_program_trains_as_tensorflow_does(name):
 
 def test_only_builtin_ops_and_what_the_plan_says_of_them():
     network = Network(MODELS["residual"]())
-    report = inspect_plan(make_plan(network, (of.classify(network, 4, adamw()), of.predict(network, 4))))
+    report = inspect_plan(
+        make_plan(network, (of.classify(network, 4, adamw()), of.predict_logits(network, 4)))
+    )
     train = report["signatures"]["train"]
     assert train["noise"] == {"dropout": [4, 5]}
     assert set(train["hyper"]) == {"learning_rate", "weight_decay"}
@@ -177,7 +179,7 @@ def test_what_cannot_compile_names_layer_op_and_remedy(layers, message):
 def test_objectives_need_names_of_their_own():
     network = Network(sequence((4,)))
     with pytest.raises(PlanError, match="a name of its own"):
-        compile_program((of.predict(network, 2), of.predict(network, 3)))
+        compile_program((of.predict_logits(network, 2), of.predict_logits(network, 3)))
 
 
 def test_a_loss_is_the_mean_over_weighted_samples():
@@ -188,7 +190,7 @@ def test_a_loss_is_the_mean_over_weighted_samples():
     weights = {"fc/kernel": np.eye(2, dtype=np.float32), "fc/bias": np.zeros(2, np.float32)}
     x = np.array([[2.0, 0.0]], np.float32)
     trained, loss = LiteRTLearner(plan).fit(
-        "train", weights, {"x": x}, np.array([1]), epochs=1, rng=rng_for(1, 1)
+        "train", weights, {"x": x}, np.array([1]), epochs=1, rng=derive_rng(1, 1)
     )
     assert loss == pytest.approx(2.126928, abs=1e-5)
     np.testing.assert_allclose(trained["fc/bias"], [-0.880797, 0.880797], atol=1e-6)

@@ -12,12 +12,12 @@ from edgefl.compiler import objective as of
 from edgefl.compiler.compile import compile_program
 from edgefl.compiler.network import Network
 from edgefl.compiler.optimizer import sgd
-from edgefl.compiler.windows import inside, make_geometry, place, tap
+from edgefl.compiler.windows import gather_tap, has_samples, make_geometry, scatter_tap
 from edgefl.learner.keras import KerasLearner
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.inspect import inspect_plan
 from edgefl.plan.spec import Plan, PlanSpec
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 
 SIZES = st.tuples(st.integers(1, 4), st.integers(1, 4))
 
@@ -55,7 +55,9 @@ def test_convolve(kernel, extra, channels, strides, dilation, padding):
     with tf.GradientTape(persistent=True) as tape:
         tape.watch([image, weights])
         expected = oracle(image, weights, strides, dilation, padding)
-        received = convolution.turn(convolution.convolve(convolution.turn(image), weights, geometry))
+        received = convolution.swap_batch_channels(
+            convolution.convolve(convolution.swap_batch_channels(image), weights, geometry)
+        )
         upstream = tf.constant(rng.normal(size=expected.shape), tf.float32)
         sums = [tf.reduce_sum(y * upstream) for y in (expected, received)]
     np.testing.assert_allclose(received, expected, atol=1e-5)
@@ -79,30 +81,30 @@ def test_tap_and_place_by_hand():
     """Samples 1, 2, 3 under windows of three, padded: their first elements see nothing, 1, 2."""
     rows = make_geometry((3, 1), (3, 1), (1, 1), (1, 1), "SAME").rows
     samples = tf.reshape(tf.constant([9.0, 1.0, 2.0, 3.0])[1:], (1, 3, 1, 1))
-    seen = [tf.reshape(tap(samples, rows, k, 0, 1), (-1,)).numpy().tolist() for k in range(3)]
+    seen = [tf.reshape(gather_tap(samples, rows, k, 0, 1), (-1,)).numpy().tolist() for k in range(3)]
     assert seen == [[0, 1, 2], [1, 2, 3], [2, 3, 0]]
-    given = [tf.reshape(place(samples, rows, k), (-1,)).numpy().tolist() for k in range(3)]
+    given = [tf.reshape(scatter_tap(samples, rows, k), (-1,)).numpy().tolist() for k in range(3)]
     assert given == [[2, 3, 0], [1, 2, 3], [0, 1, 2]]
 
 
 def test_an_element_that_sees_padding_only_is_not_inside():
     columns = make_geometry((1, 1), (1, 3), (1, 1), (1, 1), "SAME").columns
-    assert [inside(columns, k) for k in range(3)] == [False, True, False]
+    assert [has_samples(columns, k) for k in range(3)] == [False, True, False]
 
 
 def test_turning_twice_is_no_op_at_all():
     with tf.Graph().as_default() as graph:
         image = tf.compat.v1.placeholder(tf.float32, (2, 5, 4, 3))
-        once = convolution.turn(image)
+        once = convolution.swap_batch_channels(image)
         assert once.shape == (3, 5, 4, 2)
-        assert convolution.turn(once) is image
-        assert convolution.turned(tf.transpose(image, (0, 2, 1, 3))) is None
+        assert convolution.swap_batch_channels(once) is image
+        assert convolution.find_swap_input(tf.transpose(image, (0, 2, 1, 3))) is None
         assert [op.type for op in graph.get_operations()].count("Transpose") == 2
 
 
 def test_a_large_convolution_stays_one_and_trains_alike(monkeypatch: pytest.MonkeyPatch):
     """Above the limit of memory the program holds CONV_2D and takes the filter's gradient row by row."""
-    monkeypatch.setattr(convolution, "PATCHES_LIMIT", 0)
+    monkeypatch.setattr(convolution, "MAX_PATCHES_BYTES", 0)
     keras.utils.set_random_seed(0)
     layers = keras.layers
     network = Network(
@@ -125,7 +127,7 @@ def test_a_large_convolution_stays_one_and_trains_alike(monkeypatch: pytest.Monk
     y = rng.integers(0, 3, 10)
     learners = (LiteRTLearner(plan), KerasLearner(plan.spec, objectives))
     got, expected = (
-        one.fit("train", network.initial_weights(), {"x": x}, y, epochs=2, rng=rng_for(1, 1))[0]
+        one.fit("train", network.read_weights(), {"x": x}, y, epochs=2, rng=derive_rng(1, 1))[0]
         for one in learners
     )
     for name in expected:

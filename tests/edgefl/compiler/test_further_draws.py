@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from edgefl.algorithms import make_algorithm
-from edgefl.cli.main import run
+from edgefl.cli.main import run_command
 from edgefl.config import FederationConfig, ModelConfig
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 
 keras = pytest.importorskip("keras", reason="the aggregator extra is not installed")
 
@@ -42,7 +42,7 @@ def experts(config):
 
     plan, initial = build_plan(config)
     state = make_algorithm(plan.spec.algorithm, None, plan.spec.options).init(
-        initial, rng_for(config.seed, 0, "init")
+        initial, derive_rng(config.seed, 0, "init")
     )
     return plan, [state.models[f"expert{k}"] for k in range(3)], state
 
@@ -123,17 +123,19 @@ def test_the_draws_are_no_part_of_the_plan():
 
 
 def test_the_aggregator_reads_the_draws_beside_the_plan(tmp_path):
-    from mqtt_broker.aggregator.plan_source import open_plan
+    from mqtt_broker.aggregator.plan_source import open_built_plan
 
     (tmp_path / "federation.toml").write_text(
         '[federation]\nname = "x"\n[model]\nname = "softmax"\ninput_shape = [4, 4, 1]\nnum_classes = 3\n'
         '[algorithm]\nname = "ifca"\nnum_experts = 3\n'
     )
     assert (
-        run(["plan", "build", "--config", str(tmp_path / "federation.toml"), "-o", str(tmp_path / "plan")])
+        run_command(
+            ["plan", "build", "--config", str(tmp_path / "federation.toml"), "-o", str(tmp_path / "plan")]
+        )
         == 0
     )
-    _, initial = open_plan(tmp_path / "plan", config_of("ifca", ModelConfig("softmax", (4, 4, 1), 3)))
+    _, initial = open_built_plan(tmp_path / "plan", config_of("ifca", ModelConfig("softmax", (4, 4, 1), 3)))
     assert sorted(name for name in initial if name.startswith("draw:1/")) == [
         f"draw:1/{name}" for name in sorted(name for name in initial if not name.startswith("draw:"))
     ]

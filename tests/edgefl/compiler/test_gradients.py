@@ -10,7 +10,7 @@ import tensorflow as tf
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from edgefl.compiler.gradients import builtin_gradients
+from edgefl.compiler.gradients import use_builtin_gradients
 
 EXAMPLES = settings(max_examples=20, deadline=None, derandomize=True)
 PADDING = st.sampled_from(["same", "valid"])
@@ -27,7 +27,7 @@ def gradients(layer: Any, x: np.ndarray, upstream: np.ndarray, override: bool) -
         return tf.gradients(tf.reduce_sum(y * upstream), [x, *weights])
 
     def overridden(*args: Any) -> Any:
-        with builtin_gradients():
+        with use_builtin_gradients():
             return run(*args)
 
     training = {"training": True} if layer._call_has_training_arg else {}

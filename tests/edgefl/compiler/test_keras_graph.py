@@ -3,7 +3,7 @@
 import keras
 import pytest
 
-from edgefl.compiler.keras_graph import producer_of, public_producer_of
+from edgefl.compiler.keras_graph import find_producer, find_producer_by_output
 from edgefl.errors import PlanError
 
 
@@ -13,7 +13,7 @@ def network():
     return keras.Model(inputs, keras.layers.Softmax(name="end")(hidden))
 
 
-@pytest.mark.parametrize("find", [producer_of, public_producer_of])
+@pytest.mark.parametrize("find", [find_producer, find_producer_by_output])
 def test_layers_are_found_from_the_output_to_the_input(find):
     model = network()
     layer, tensor = find(model, model.outputs[0])
@@ -28,7 +28,7 @@ def test_a_layer_that_was_called_twice_is_found_by_the_private_names():
     hidden = model.get_layer("hidden")
     other = keras.Input((4,))
     second = keras.Model(other, hidden(other))
-    layer, tensor = producer_of(second, second.outputs[0])
+    layer, tensor = find_producer(second, second.outputs[0])
     assert layer is hidden and tensor is other
     with pytest.raises(PlanError, match="called once"):
-        public_producer_of(second, second.outputs[0])
+        find_producer_by_output(second, second.outputs[0])

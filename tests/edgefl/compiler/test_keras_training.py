@@ -16,11 +16,11 @@ from edgefl.compiler.compile import compile_program
 from edgefl.compiler.network import Network
 from edgefl.compiler.optimizer import Optimizer, adam, adamw, sgd
 from edgefl.config import ModelConfig
-from edgefl.learner.base import batches
+from edgefl.learner.base import iterate_batches
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.models import build_model
 from edgefl.plan.spec import Plan, PlanSpec
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 
 BATCH = 8
 COUNT = 80
@@ -69,19 +69,19 @@ def test_fifty_steps(name):
     keras.utils.set_random_seed(1)
     model = build_model(ModelConfig("lenet5")) if optimizer.name == "sgd" else smooth()
     network = Network(model)
-    start = network.initial_weights()
+    start = network.read_weights()
     program, signatures = compile_program((of.classify(network, BATCH, optimizer),))
     spec = PlanSpec("model", "none", {}, (28, 28, 1), 10, network.specs, signatures)
     x, y = digits(COUNT, (28, 28, 1))
     got, _ = LiteRTLearner(Plan(spec, program, b"")).fit(
-        "train", start, {"x": x}, y, epochs=EPOCHS, rng=rng_for(1, 1, "a")
+        "train", start, {"x": x}, y, epochs=EPOCHS, rng=derive_rng(1, 1, "a")
     )
 
     model.compile(make_keras(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    rng = rng_for(1, 1, "a")
+    rng = derive_rng(1, 1, "a")
     for _ in range(EPOCHS):
-        for index, _ in batches(COUNT, BATCH, rng):
+        for index, _ in iterate_batches(COUNT, BATCH, rng):
             model.train_on_batch(x[index], y[index])
-    for weight, expected in network.initial_weights().items():
+    for weight, expected in network.read_weights().items():
         assert np.abs(expected - start[weight]).max() > 1e-3
         np.testing.assert_allclose(got[weight], expected, atol=1e-5, rtol=0, err_msg=weight)

@@ -17,7 +17,7 @@ from edgefl.learner.keras import KerasLearner
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.inspect import inspect_plan
 from edgefl.plan.spec import Plan, PlanSpec
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 
 L = keras.layers
 
@@ -107,9 +107,9 @@ def test_a_chain_trains_as_tensorflow_does(name):
     rng = np.random.default_rng(0)
     data = rng.normal(size=(6, *shape)).astype(np.float32)
     y = rng.integers(0, 3, 6)
-    start = network.initial_weights()
+    start = network.read_weights()
     got, expected = (
-        one.fit("train", start, {"x": data}, y, epochs=2, rng=rng_for(1, 1))[0]
+        one.fit("train", start, {"x": data}, y, epochs=2, rng=derive_rng(1, 1))[0]
         for one in (LiteRTLearner(plan), KerasLearner(plan.spec, objectives))
     )
     for weight in got:

@@ -14,7 +14,7 @@ L = keras.layers
 
 
 def constants(network: Network) -> dict[str, tf.Tensor]:
-    return {name: tf.constant(value) for name, value in network.initial_weights().items()}
+    return {name: tf.constant(value) for name, value in network.read_weights().items()}
 
 
 def test_lenet5_is_split_at_its_classifier():
@@ -32,7 +32,7 @@ def test_lenet5_is_split_at_its_classifier():
     x = np.random.default_rng(0).random((3, 28, 28, 1), dtype=np.float32)
     weights = constants(network)
     whole, updates = network.apply(weights, x)
-    np.testing.assert_allclose(network.head(weights, network.trunk(weights, x)), whole, atol=1e-6)
+    np.testing.assert_allclose(network.apply_head(weights, network.apply_trunk(weights, x)), whole, atol=1e-6)
     assert updates == {}
 
 
@@ -57,9 +57,9 @@ def test_dropout_keeps_where_noise_plus_keep_reaches_one():
         [keras.Input((4,)), L.Dense(4, name="a"), L.Dropout(0.5, name="drop"), L.Dense(4, name="b")]
     )
     network = Network(model)
-    (spec,) = network.noise(2)
+    (spec,) = network.list_noise(2)
     assert (spec.name, spec.shape) == ("drop", (2, 4))
-    assert network.head_noise(2) == (spec,)
+    assert network.list_head_noise(2) == (spec,)
     eye = {"a/kernel": tf.eye(4), "a/bias": tf.zeros(4), "b/kernel": tf.eye(4), "b/bias": tf.zeros(4)}
     noise = tf.constant([[0.0, 0.49, 0.5, 0.99]])
     np.testing.assert_allclose(

@@ -11,7 +11,12 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgefl.compiler.norms import batch_norm, group_norm, group_norm_by_parts, layer_norm_by_parts
+from edgefl.compiler.norms import (
+    apply_batch_norm,
+    apply_group_norm,
+    apply_group_norm_for_export,
+    apply_layer_norm_for_export,
+)
 
 EXAMPLES = settings(max_examples=20, deadline=None, derandomize=True)
 SHAPES = st.sampled_from([(3, 4, 2), (2, 5, 3, 2), (4, 1, 1, 2), (6, 2)])
@@ -19,7 +24,9 @@ SHAPES = st.sampled_from([(3, 4, 2), (2, 5, 3, 2), (4, 1, 1, 2), (6, 2)])
 
 def test_a_batch_by_hand():
     """1 and 3, gamma 2, beta 5: mean 2, variance 1, y 3 and 7."""
-    y, mean, variance = batch_norm(tf.constant([[1.0], [3.0]]), tf.constant([2.0]), tf.constant([5.0]), 0.0)
+    y, mean, variance = apply_batch_norm(
+        tf.constant([[1.0], [3.0]]), tf.constant([2.0]), tf.constant([5.0]), 0.0
+    )
     np.testing.assert_allclose(y, [[3], [7]])
     assert (float(mean[0]), float(variance[0])) == (2, 1)
 
@@ -29,14 +36,16 @@ def test_two_groups_by_hand():
     x = tf.constant([[[0.0, 2.0, 10.0, 10.0], [4.0, 2.0, 14.0, 14.0]]])
     root = 2**-0.5
     expected = [[[-2 * root, 0, -1, -1], [2 * root, 0, 1, 1]]]
-    for form in (group_norm, group_norm_by_parts):
+    for form in (apply_group_norm, apply_group_norm_for_export):
         np.testing.assert_allclose(form(x, tf.ones(4), tf.zeros(4), 0.0, 2), expected, atol=1e-6)
 
 
 def test_a_layer_norm_by_hand():
     """1 and 3: mean 2, variance 1; gamma 1 and 2, beta 0 and 5."""
     np.testing.assert_allclose(
-        layer_norm_by_parts(tf.constant([[1.0, 3.0]]), tf.constant([1.0, 2.0]), tf.constant([0.0, 5.0]), 0.0),
+        apply_layer_norm_for_export(
+            tf.constant([[1.0, 3.0]]), tf.constant([1.0, 2.0]), tf.constant([0.0, 5.0]), 0.0
+        ),
         [[-1, 7]],
     )
 
@@ -73,9 +82,10 @@ def test_batch_norm_is_that_of_keras(shape, channels, offset, epsilon):
         return layer.stateless_call([gamma, beta], before, x, training=True)[0]
 
     agree(
-        gradients(lambda *a: batch_norm(*a, epsilon)[0], x, gamma, beta), gradients(reference, x, gamma, beta)
+        gradients(lambda *a: apply_batch_norm(*a, epsilon)[0], x, gamma, beta),
+        gradients(reference, x, gamma, beta),
     )
-    _, mean, variance = batch_norm(x, gamma, beta, epsilon)
+    _, mean, variance = apply_batch_norm(x, gamma, beta, epsilon)
     _, moved = layer.stateless_call([gamma, beta], before, x, training=True)
     agree([0.2 * mean.numpy(), 0.8 + 0.2 * variance.numpy()], [v.numpy() for v in moved])
 
@@ -87,7 +97,7 @@ def test_group_norm_is_that_of_keras(shape, groups, each, offset):
     layer = keras.layers.GroupNormalization(groups)
     layer.build(x.shape)
     expected = gradients(lambda x, *trained: layer.stateless_call(list(trained), [], x)[0], x, gamma, beta)
-    for form in (group_norm, group_norm_by_parts):
+    for form in (apply_group_norm, apply_group_norm_for_export):
         agree(gradients(lambda *a, form=form: form(*a, layer.epsilon, groups), x, gamma, beta), expected)
 
 
@@ -99,7 +109,9 @@ def test_layer_norm_is_that_of_keras(shape, channels):
     layer.build(x.shape)
     layer.gamma.assign(gamma)
     layer.beta.assign(beta)
-    np.testing.assert_allclose(layer_norm_by_parts(x, gamma, beta, layer.epsilon), layer(x), atol=1e-5)
+    np.testing.assert_allclose(
+        apply_layer_norm_for_export(x, gamma, beta, layer.epsilon), layer(x), atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("constant", [0.0, 7.0])
@@ -108,7 +120,7 @@ def test_what_does_not_vary_has_no_gradient(constant):
     x = np.full((4, 3, 2), constant, np.float32)
     gamma = np.ones(2, np.float32)
     beta = np.array([1, 2], np.float32)
-    y, by_x, by_gamma, _ = gradients(lambda *a: batch_norm(*a, 1e-3)[0], x, gamma, beta)
+    y, by_x, by_gamma, _ = gradients(lambda *a: apply_batch_norm(*a, 1e-3)[0], x, gamma, beta)
     np.testing.assert_array_equal(y, np.broadcast_to(beta, y.shape))
     np.testing.assert_array_equal(by_gamma, 0)
     assert np.isfinite(by_x).all()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgefl.algorithms.plans import build_plan, keras_learner
+from edgefl.algorithms.plans import build_plan, make_keras_learner
 from edgefl.compiler import objective as of
 from edgefl.compiler.network import Network
 from edgefl.config import FederationConfig, ModelConfig
@@ -21,7 +21,7 @@ from edgefl.learner.litert import LiteRTLearner
 from edgefl.models import build_model, mobilenetv2
 from edgefl.plan.inspect import inspect_plan
 from edgefl.plan.spec import Plan
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import Weights
 
 FEW = ((1, 8, 1, 1), (6, 8, 2, 2), (6, 16, 2, 1))
@@ -40,7 +40,7 @@ MODELS: dict[str, ModelConfig] = {
 @pytest.fixture(scope="module", params=MODELS)
 def built(request: pytest.FixtureRequest) -> tuple[Plan, Weights]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mobilenetv2, "STAGES", FEW)
+        patch.setattr(mobilenetv2, "BLOCK_STAGES", FEW)
         plan, weights = build_plan(
             FederationConfig(algorithm="fedavg", options={"batch_size": 8}, model=MODELS[request.param])
         )
@@ -81,13 +81,13 @@ def test_its_loss_falls(built):
             {"x": x},
             y,
             epochs=1,
-            rng=rng_for(1, 1),
+            rng=derive_rng(1, 1),
             hyper={"learning_rate": 0.003, "momentum": 0.0},
         )
         kept = {**kept, **trained}
         losses.append(
             learner.fit(
-                "train", kept, {"x": x}, y, epochs=1, rng=rng_for(1, 1), hyper={"learning_rate": 0.0}
+                "train", kept, {"x": x}, y, epochs=1, rng=derive_rng(1, 1), hyper={"learning_rate": 0.0}
             )[1]
         )
     assert np.isfinite(losses).all()
@@ -97,8 +97,8 @@ def test_its_loss_falls(built):
 def test_its_gradient_is_that_of_tensorflow(built):
     plan, weights = built
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mobilenetv2, "STAGES", FEW)
-        learners = LiteRTLearner(plan), keras_learner(plan.spec)
+        patch.setattr(mobilenetv2, "BLOCK_STAGES", FEW)
+        learners = LiteRTLearner(plan), make_keras_learner(plan.spec)
     errors = []
     for seed in range(3):
         x, y = samples(plan, 8, seed)
@@ -114,7 +114,7 @@ def gradient(
     learner: Any, weights: Weights, x: np.ndarray, y: np.ndarray, seed: int
 ) -> dict[str, np.ndarray]:
     hyper = {"learning_rate": RATE, "momentum": 0.0}
-    trained, _ = learner.fit("train", weights, {"x": x}, y, epochs=1, rng=rng_for(1, seed), hyper=hyper)
+    trained, _ = learner.fit("train", weights, {"x": x}, y, epochs=1, rng=derive_rng(1, seed), hyper=hyper)
     moved = {name for name in trained if "/moving_" not in name}
     return {name: (weights[name].astype(np.float64) - trained[name]) / RATE for name in moved}
 
@@ -128,7 +128,7 @@ def test_the_gate_of_pixels_is_a_softmax_regression_by_hand():
     data = {"x": np.ones((1, 1, 1, 1), np.float32)}
     hyper = {"learning_rate": 1.0, "momentum": 0.0}
     trained, loss = LiteRTLearner(plan).fit(
-        "train", zeros, data, np.array([0]), epochs=1, rng=rng_for(1, 1), hyper=hyper
+        "train", zeros, data, np.array([0]), epochs=1, rng=derive_rng(1, 1), hyper=hyper
     )
     assert loss == pytest.approx(0.693147, abs=1e-6)
     np.testing.assert_allclose(trained["fc/bias"], [0.5, -0.5])

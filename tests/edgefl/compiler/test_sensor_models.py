@@ -9,18 +9,18 @@ import keras
 import numpy as np
 import pytest
 
-from edgefl.algorithms.plans import build_plan, keras_learner
+from edgefl.algorithms.plans import build_plan, make_keras_learner
 from edgefl.compiler.network import Network
 from edgefl.config import FederationConfig, ModelConfig
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.models import build_model
 from edgefl.plan.fill import fill_template
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from firmware_export.quantize.device_route import RECIPES, quantize
-from firmware_export.quantize.ranges import observe
+from firmware_export.quantize.ranges import record_extremes
 from firmware_export.tflite.graph import read_graph
-from firmware_export.tflite.interpreter import load, outputs
+from firmware_export.tflite.interpreter import load_tflite, run_samples
 
 L = keras.layers
 SHAPE = (6, 3)
@@ -75,8 +75,8 @@ def test_a_normalization_trains_as_in_keras(normalised: Any) -> None:
     name = next(s.name for s in plan.spec.signatures if s.kind == "train")
     own = {key: initial[key] for key in initial}
     got, expected = (
-        one.fit(name, own, {"x": x}, y, epochs=2, rng=rng_for(1, 1))[0]
-        for one in (LiteRTLearner(plan), keras_learner(plan.spec))
+        one.fit(name, own, {"x": x}, y, epochs=2, rng=derive_rng(1, 1))[0]
+        for one in (LiteRTLearner(plan), make_keras_learner(plan.spec))
     )
     for key, value in expected.items():
         np.testing.assert_allclose(got[key], value, atol=1e-4, err_msg=key)
@@ -87,7 +87,7 @@ def test_the_normalized_inputs_are_those_of_keras(normalised: Any) -> None:
     model = build_model(ModelConfig(path, SHAPE, 3))
     network = Network(model)
     x = readings()
-    np.testing.assert_allclose(network.apply(network.initial_weights(), x)[0], model(x), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(network.apply(network.read_weights(), x)[0], model(x), rtol=1e-4, atol=1e-4)
     assert [spec.name for spec in network.specs] == ["hidden/kernel", "hidden/bias", "fc/kernel", "fc/bias"]
 
 
@@ -100,15 +100,15 @@ def test_the_exported_graph_normalizes_by_channels(normalised: Any) -> None:
     assert "DEPTHWISE_CONV_2D" in [name for name, _ in read_graph(model).operators]
     x = readings()
     expected = np.asarray(build_model(ModelConfig(path, SHAPE, 3))(x))
-    np.testing.assert_allclose(outputs(load(model), x)[0], expected, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(run_samples(load_tflite(model), x)[0], expected, rtol=1e-3, atol=1e-3)
     small = x.copy()
     small[..., 1] = (
         small[..., 1] - 1
     ) * 40 + 1  # the second channel as wide as the others: one int8 scale of the input serves all three
-    integer = outputs(load(quantize(model, observe(model, small), RECIPES[0]), reference=True), small)[
-        0
-    ].argmax(axis=1)
-    assert (integer == outputs(load(model), small)[0].argmax(axis=1)).mean() > 0.9
+    integer = run_samples(
+        load_tflite(quantize(model, record_extremes(model, small), RECIPES[0]), reference=True), small
+    )[0].argmax(axis=1)
+    assert (integer == run_samples(load_tflite(model), small)[0].argmax(axis=1)).mean() > 0.9
 
 
 @pytest.mark.parametrize("axis", [None, -1, (1, 2)])
@@ -120,7 +120,7 @@ def test_normalization_over_other_axes(axis: Any, invert: bool) -> None:
     model = keras.Model(x, L.Dense(3)(L.Flatten()(layer(x))))
     network = Network(model)
     np.testing.assert_allclose(
-        network.apply(network.initial_weights(), readings())[0],
+        network.apply(network.read_weights(), readings())[0],
         model(readings()),
         rtol=1e-3,
         atol=1e-3 * np.abs(model(readings())).max(),
@@ -158,14 +158,14 @@ def test_an_lstm_that_is_unrolled_trains_and_exports_as_in_keras(tmp_path: Path)
     y = np.arange(60) % 3
     name = next(s.name for s in plan.spec.signatures if s.kind == "train")
     got, expected = (
-        one.fit(name, initial, {"x": x}, y, epochs=2, rng=rng_for(1, 1))[0]
-        for one in (LiteRTLearner(plan), keras_learner(plan.spec))
+        one.fit(name, initial, {"x": x}, y, epochs=2, rng=derive_rng(1, 1))[0]
+        for one in (LiteRTLearner(plan), make_keras_learner(plan.spec))
     )
     for key, value in expected.items():
         np.testing.assert_allclose(got[key], value, atol=1e-5, err_msg=key)
     model = build_model(ModelConfig(path, SHAPE, 3))
     filled = fill_template(plan.template, plan.spec.bindings, initial)
-    logits = outputs(load(filled), x)[0]
+    logits = run_samples(load_tflite(filled), x)[0]
     np.testing.assert_allclose(logits.argmax(axis=1), np.asarray(model(x)).argmax(axis=1))
 
 

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from edgefl.algorithms.registry import objectives
+from edgefl.algorithms.registry import build_objectives
 from edgefl.compiler import objective as of
 from edgefl.compiler.network import Network
 from edgefl.compiler.template import Inference, build_template
 from edgefl.config import ModelConfig
 from edgefl.errors import PlanError
 from edgefl.models import build_model
-from edgefl.plan.fill import fill_template, weights_of
+from edgefl.plan.fill import fill_template, list_weight_names
 from edgefl.plan.runtime import load_interpreter
 from edgefl.plan.spec import Binding, TensorSpec
 from edgefl.types import Array, Weights
@@ -117,9 +117,9 @@ MODELS = {
 @pytest.mark.parametrize("name", list(MODELS))
 def test_filled_it_is_the_keras_model(name: str) -> None:
     built = network(*MODELS[name])
-    objective = of.predict(built, 16)
+    objective = of.predict_logits(built, 16)
     template, bindings = build_template(objective, built.epsilons)
-    assert weights_of(bindings) == {spec.name for spec in built.specs}
+    assert list_weight_names(bindings) == {spec.name for spec in built.specs}
     assert difference(objective, template, bindings, random_weights(objective)) <= 1e-5
 
 
@@ -132,7 +132,7 @@ def test_one_dimension() -> None:
         layers.Dense(3),
         shape=(12, 2),
     )
-    objective = of.predict(built, 16)
+    objective = of.predict_logits(built, 16)
     template, bindings = build_template(objective)
     assert difference(objective, template, bindings, random_weights(objective)) <= 1e-5
 
@@ -140,14 +140,16 @@ def test_one_dimension() -> None:
 @pytest.mark.parametrize("algorithm", ["fedavg", "pfl-fb", "pfl-mf", "pfl-mfe"])
 def test_the_mixtures_of_lenet5(algorithm: str) -> None:
     built = Network(build_model(ModelConfig()))
-    mixture = next(o for o in objectives(algorithm, built, {}) if o.name == "predict_mixture")
+    mixture = next(o for o in build_objectives(algorithm, built, {}) if o.name == "predict_mixture")
     template, bindings = build_template(mixture, built.epsilons)
     assert {b.weight for b in bindings} == {s.name for s in mixture.frozen}
     assert difference(mixture, template, bindings, random_weights(mixture)) <= 1e-5
 
 
 def test_the_same_model_gives_the_same_bytes() -> None:
-    first, second = (build_template(of.predict(network(*MODELS["conv without bias"]), 16)) for _ in range(2))
+    first, second = (
+        build_template(of.predict_logits(network(*MODELS["conv without bias"]), 16)) for _ in range(2)
+    )
     assert first == second
 
 
@@ -161,7 +163,7 @@ def test_a_norm_that_cannot_be_folded_is_named() -> None:
         layers.Dense(3),
     )
     with pytest.raises(PlanError, match=r"batch norm late.*right behind a convolution"):
-        build_template(of.predict(built, 16), built.epsilons)
+        build_template(of.predict_logits(built, 16), built.epsilons)
 
 
 def test_a_weight_that_the_converter_merges_is_named() -> None:
@@ -185,12 +187,12 @@ def test_layers_without_an_activation_between_them_are_named() -> None:
         layers.Flatten(), layers.Dense(6, name="first"), layers.Dense(5, name="second"), layers.Dense(3)
     )
     with pytest.raises(PlanError, match=r"merged .*second/bias.*ReLU between"):
-        build_template(of.predict(built, 16))
+        build_template(of.predict_logits(built, 16))
 
 
 @pytest.fixture(scope="module")
 def linear() -> tuple[bytes, tuple[Binding, ...], dict[str, Array]]:
-    objective = of.predict(network(layers.Flatten(), layers.Dense(3, name="fc"), shape=(2, 2)), 4)
+    objective = of.predict_logits(network(layers.Flatten(), layers.Dense(3, name="fc"), shape=(2, 2)), 4)
     return *build_template(objective), random_weights(objective)
 
 
@@ -215,6 +217,6 @@ def test_templates_that_do_not_fit_are_refused(
     _, bindings, weights = linear
     with pytest.raises(PlanError, match="holds no template"):
         fill_template(b"", bindings, weights)
-    other, _ = build_template(of.predict(network(layers.Flatten(), layers.Dense(7), shape=(2, 2)), 4))
+    other, _ = build_template(of.predict_logits(network(layers.Flatten(), layers.Dense(7), shape=(2, 2)), 4))
     with pytest.raises(PlanError, match=r"does not fit|no tensor"):
         fill_template(other, bindings, weights)

@@ -15,7 +15,7 @@ from edgefl.learner.keras import KerasLearner
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.inspect import inspect_plan
 from edgefl.plan.spec import Plan, PlanSpec
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 
 
 def images() -> keras.Model:
@@ -49,16 +49,16 @@ def windows() -> keras.Model:
 def test_it_trains_and_predicts_as_keras_does(make):
     keras.utils.set_random_seed(0)
     network = Network(make())
-    objectives = (of.classify(network, 4, sgd(0.1, momentum=0.5)), of.predict(network, 4))
+    objectives = (of.classify(network, 4, sgd(0.1, momentum=0.5)), of.predict_logits(network, 4))
     program, signatures = compile_program(objectives)
     plan = Plan(PlanSpec("m", "a", {}, network.input_shape, 3, network.specs, signatures), program, b"")
     rng = np.random.default_rng(0)
     x = rng.random((10, *network.input_shape), dtype=np.float32)
     y = rng.integers(0, 3, 10)
-    weights = network.initial_weights()
+    weights = network.read_weights()
     learners = (LiteRTLearner(plan), KerasLearner(plan.spec, objectives))
     got, expected = (
-        one.fit("train", weights, {"x": x}, y, epochs=2, rng=rng_for(1, 1))[0] for one in learners
+        one.fit("train", weights, {"x": x}, y, epochs=2, rng=derive_rng(1, 1))[0] for one in learners
     )
     for name in expected:
         np.testing.assert_allclose(got[name], expected[name], atol=1e-5, err_msg=name)

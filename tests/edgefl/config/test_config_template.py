@@ -13,8 +13,8 @@ from edgefl.config import (
     PrivacyConfig,
     parse_config,
 )
-from edgefl.config.schema import APART
-from edgefl.config.template import TABLES, commented, key_docs
+from edgefl.config.schema import OTHER_TABLE_FIELDS
+from edgefl.config.template import TABLE_CLASSES, read_key_docs, render_commented_toml
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def test_docs_of_bases_come_first_and_may_be_replaced() -> None:
             rate: how fast
         """
 
-    assert key_docs(More) == {"epochs": "how many passes, more or less", "rate": "how fast"}
+    assert read_key_docs(More) == {"epochs": "how many passes, more or less", "rate": "how fast"}
 
 
 def test_docs_by_hand() -> None:
@@ -54,7 +54,7 @@ def test_docs_by_hand() -> None:
                 goes on
         """
 
-    assert key_docs(Table) == {"one": "the first: of two", "two": "the second, which goes on"}
+    assert read_key_docs(Table) == {"one": "the first: of two", "two": "the second, which goes on"}
 
 
 @pytest.mark.parametrize("table", TABLES_OF_CONFIGURATION, ids=lambda table: table.__name__)
@@ -67,11 +67,11 @@ def test_each_key_is_explained_and_nothing_else(table: type) -> None:
         "privacy",
         "personalization",
     }
-    assert set(key_docs(table)) - {"options"} == keys
+    assert set(read_key_docs(table)) - {"options"} == keys
 
 
 def test_nothing_chosen_is_the_defaults() -> None:
-    assert parse_config(commented(FederationConfig(), {}, {})) == FederationConfig()
+    assert parse_config(render_commented_toml(FederationConfig(), {}, {})) == FederationConfig()
 
 
 def uncommented(text: str) -> str:
@@ -79,12 +79,12 @@ def uncommented(text: str) -> str:
 
 
 def test_every_key_is_there_and_taking_the_sharp_away_sets_it() -> None:
-    text = commented(FederationConfig(), {}, {"algorithm": Options})
+    text = render_commented_toml(FederationConfig(), {}, {"algorithm": Options})
     whole = parse_config(uncommented(text))
     assert whole == FederationConfig(options={"epochs": 5, "withhold": ""})
-    for name, table in TABLES.items():
+    for name, table in TABLE_CLASSES.items():
         part = uncommented(text).partition(f"[{name}]\n")[2].partition("\n[")[0]
-        skip = APART if table is FederationConfig else ("options",)
+        skip = OTHER_TABLE_FIELDS if table is FederationConfig else ("options",)
         wanted = {"algorithm": {"name"}, "broker": {"url"}}.get(
             name, {field.name for field in fields(table)} - set(skip)
         )
@@ -97,7 +97,7 @@ def test_what_is_chosen_is_written_out() -> None:
     config = FederationConfig(
         name="kitchen", rounds=3, options={"epochs": 2}, model=ModelConfig("softmax", (4,), 3)
     )
-    text = commented(
+    text = render_commented_toml(
         config,
         {"federation": {"name", "rounds"}, "model": {"name", "input_shape", "num_classes"}},
         {"algorithm": Options},

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.dashboard.latest import Latest
-from edgefl.dashboard.server import Server
+from edgefl.dashboard.latest_snapshot import LatestSnapshot
+from edgefl.dashboard.server import DashboardServer
 
 DEADLINE_S = 40.0
 
@@ -89,8 +89,8 @@ def sample():
 @pytest.fixture
 def served():
     """A server of a latest that the test fills."""
-    latest = Latest()
-    server = Server(latest)
+    latest = LatestSnapshot()
+    server = DashboardServer(latest)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield latest, server.url

@@ -4,7 +4,7 @@ the server.
 
 import numpy as np
 
-from edgefl.algorithms.clustering.clustering import cosine_distance, cosine_similarity, linkage
+from edgefl.algorithms.clustering.hierarchical import build_linkage, cosine_distance, cosine_similarity
 
 STATES = ("training", "sent", "sent", "idle", "paused", "silent", "offline", "rejected")
 WHY = {
@@ -65,7 +65,7 @@ def similarity_of(ids, groups, round, rng):
         "layer": "dense/kernel",
         "clients": list(ids),
         "matrix": np.round(cosine_similarity(vectors), 3).tolist(),
-        "linkage": linkage(cosine_distance(vectors), "average").tolist(),
+        "linkage": build_linkage(cosine_distance(vectors), "average").tolist(),
         "cut": 0.45,
     }
 

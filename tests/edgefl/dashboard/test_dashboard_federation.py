@@ -7,13 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from edgefl.algorithms.clustering.clustering import cosine_distance, cosine_similarity, cut_widest, linkage
+from edgefl.algorithms.clustering.hierarchical import (
+    build_linkage,
+    cosine_distance,
+    cosine_similarity,
+    cut_widest,
+)
 from edgefl.config import FederationConfig
 from edgefl.simulation.simulate import simulate
 from edgefl.transport.link import Link
 from edgefl.wire.messages import Clusters, State
 from edgefl.wire.strict_json import encode_json
-from edgefl.wire.topics import Topics
+from edgefl.wire.topics import FederationTopics
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 playwright = pytest.importorskip("playwright.sync_api", reason="no playwright; pip install playwright")
@@ -59,12 +64,12 @@ def test_rounds_advance_and_a_device_that_stalls_turns_silent_and_killed_offline
 def test_clusters_change_as_they_are_told(broker, dashboard, visitor):
     clients = tuple(f"pi-{i}" for i in range(6))
     vectors = [[1.0, 0.1 * i, 0.0] if i % 2 else [0.0, 0.1 * i, 1.0] for i in range(6)]
-    merges = linkage(cosine_distance(vectors), "average")
+    merges = build_linkage(cosine_distance(vectors), "average")
     cut = cut_widest(merges)
     matrix = tuple(tuple(row) for row in cosine_similarity(vectors).round(3).tolist())
     rows = tuple((int(a), int(b), float(height), int(size)) for a, b, height, size in merges)
     link = Link(broker.url, "aggregator")
-    topics = Topics("kitchen")
+    topics = FederationTopics("kitchen")
 
     def tell(round, placed, *compared):
         link.publish(
@@ -81,7 +86,7 @@ def test_clusters_change_as_they_are_told(broker, dashboard, visitor):
         page = visitor.visit(url)
         expect(page.locator("#note-members")).to_contain_text("6 clients in 1 cluster;")
         expect(page.locator("#box-heat")).to_be_hidden()
-        tell(2, cut.labels.tolist(), "head/kernel", clients, matrix, rows, cut.at)
+        tell(2, cut.labels.tolist(), "head/kernel", clients, matrix, rows, cut.height)
         expect(page.locator("#note-members")).to_contain_text("6 clients in 2 clusters;")
         expect(page.locator("#note-heat")).to_contain_text("cosine similarity of head/kernel, 6 clients")
         page.click("#table-members summary")

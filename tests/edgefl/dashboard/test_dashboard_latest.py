@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.dashboard.latest import Latest
-from edgefl.dashboard.patch import keyed, merge_patch
+from edgefl.dashboard.latest_snapshot import LatestSnapshot
+from edgefl.dashboard.patch import index_records, merge_patch
 
 LEAVES = st.none() | st.integers(0, 3) | st.text("ab", max_size=2) | st.lists(st.integers(0, 2), max_size=2)
 TREES = st.dictionaries(st.sampled_from(["a", "b", "constructor", "__proto__"]), LEAVES, max_size=4)
@@ -52,8 +52,8 @@ def test_a_patch_makes_the_one_of_the_other(before, after):
                 )
         return made
 
-    one = keyed(before)
-    two = keyed(after)
+    one = index_records(before)
+    two = index_records(after)
     patch = merge_patch(one, two)
     assert applied(one, patch) == two
     assert bool(patch) == (one != two)
@@ -62,7 +62,7 @@ def test_a_patch_makes_the_one_of_the_other(before, after):
 def test_lists_become_objects_by_key_and_what_is_unknown_is_absent(sample):
     snapshot = sample(3)
     snapshot["devices"][0]["accuracy"] = None
-    made = keyed(snapshot)
+    made = index_records(snapshot)
     assert list(made["devices"]) == ["pi-1", "pi-2", "pi-3"]
     assert made["history"]["4"]["round"] == 4
     assert made["clusters"]["rounds"]["5"]["assignment"]["pi-2"] == 1
@@ -70,40 +70,46 @@ def test_lists_become_objects_by_key_and_what_is_unknown_is_absent(sample):
 
 
 def test_who_is_one_behind_gets_a_patch_and_who_is_further_behind_the_whole(sample):
-    latest = Latest()
+    latest = LatestSnapshot()
     snapshot = sample(3)
-    assert latest.next(0, 0.0) is None
+    assert latest.wait_for_update(0, 0.0) is None
     assert latest.put(snapshot)
-    first = latest.next(0, 0.0)
+    first = latest.wait_for_update(0, 0.0)
     assert (first.kind, first.version) == ("whole", 1)
-    assert latest.next(1, 0.0) is None
+    assert latest.wait_for_update(1, 0.0) is None
     for round in (50, 51):
         snapshot = copy.deepcopy(snapshot)
         snapshot["round"] = round
         assert latest.put(snapshot)
-    assert (latest.next(2, 0.0).kind, latest.next(2, 0.0).data) == ("patch", b'{"round":51}')
-    assert latest.next(1, 0.0).kind == "whole"
-    assert latest.next(0, 0.0).data == latest.next(1, 0.0).data
+    assert (latest.wait_for_update(2, 0.0).kind, latest.wait_for_update(2, 0.0).data) == (
+        "patch",
+        b'{"round":51}',
+    )
+    assert latest.wait_for_update(1, 0.0).kind == "whole"
+    assert latest.wait_for_update(0, 0.0).data == latest.wait_for_update(1, 0.0).data
 
 
 def test_another_time_alone_is_no_news(sample):
-    latest = Latest()
+    latest = LatestSnapshot()
     snapshot = sample(3)
     assert latest.put(snapshot)
     assert not latest.put({**snapshot, "ts": snapshot["ts"] + 1})
     assert latest.put({**snapshot, "ts": snapshot["ts"] + 2, "round": 99})
-    assert latest.next(1, 0.0).data.startswith(b'{"ts":') or b'"ts"' in latest.next(1, 0.0).data
+    assert (
+        latest.wait_for_update(1, 0.0).data.startswith(b'{"ts":')
+        or b'"ts"' in latest.wait_for_update(1, 0.0).data
+    )
 
 
 def test_a_snapshot_with_nan_is_refused(sample):
     with pytest.raises(ValueError):
-        Latest().put({**sample(2), "deadline_s": float("nan")})
+        LatestSnapshot().put({**sample(2), "deadline_s": float("nan")})
 
 
 def test_readers_are_counted_and_woken_at_the_end():
-    latest = Latest()
-    with latest.watched() as one, latest.watched() as two:
+    latest = LatestSnapshot()
+    with latest.count_reader() as one, latest.count_reader() as two:
         assert (one, two, latest.is_watched) == (1, 2, True)
     assert not latest.is_watched
     latest.close()
-    assert latest.next(0, 30.0) is None and latest.is_closed
+    assert latest.wait_for_update(0, 30.0) is None and latest.is_closed

@@ -7,10 +7,10 @@ import time
 import numpy as np
 import pytest
 
-from edgefl.dashboard.latest import Latest
-from edgefl.dashboard.server import Server
-from edgefl.runs.metrics import cdf
-from edgefl.verdict import as_dict, judge
+from edgefl.dashboard.latest_snapshot import LatestSnapshot
+from edgefl.dashboard.server import DashboardServer
+from edgefl.runs.metrics import compute_cdf
+from edgefl.verdict import as_dict, judge_federation
 
 expect = pytest.importorskip("playwright.sync_api", reason="no playwright; pip install playwright").expect
 expect.set_options(timeout=60_000)
@@ -118,7 +118,7 @@ def test_curves_end_with_the_rounds_and_begin_with_accuracy(served, sample, visi
 
 def judged(*rows):
     """Return what a finished federation adds to a snapshot: its state and the verdict on such rows."""
-    return {"phase": "done", "round": 21, "verdict": as_dict(judge(rows))}
+    return {"phase": "done", "round": 21, "verdict": as_dict(judge_federation(rows))}
 
 
 def compared(client_id, gained, lost, local=0.90, shipped=0.92):
@@ -173,7 +173,7 @@ def test_it_says_why_figures_are_missing(served, sample, visitor):
     expect(page.locator("#headline")).to_be_hidden()
     latest.put({**done, "differential_privacy": False})
     expect(note).to_contain_text("The broker has no verdict of this federation; edgefl report shows")
-    masked = {**as_dict(judge([compared("pi-1", 10, 1)])), "rows": []}
+    masked = {**as_dict(judge_federation([compared("pi-1", 10, 1)])), "rows": []}
     latest.put({**done, "verdict": masked})
     expect(note).to_contain_text("Updates are masked, so the verdict holds no figures of single devices.")
     expect(page.locator("#headline .shipped .huge")).to_have_text("92.0%")
@@ -311,11 +311,11 @@ def test_it_says_when_the_broker_or_the_server_is_gone_and_comes_back_by_itself(
     snapshot = now(sample(4))
 
     def serve(latest, port=0):
-        server = Server(latest, port=port)
+        server = DashboardServer(latest, port=port)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         return server
 
-    latest = Latest()
+    latest = LatestSnapshot()
     server = serve(latest)
     page = visitor.visit(server.url)
     latest.put(snapshot)
@@ -331,7 +331,7 @@ def test_it_says_when_the_broker_or_the_server_is_gone_and_comes_back_by_itself(
     server.server_close()
     expect(page.locator("#link")).to_contain_text("does not answer")
     assert page.locator("#cards li").count() == 4, "what was known stays"
-    latest = Latest()
+    latest = LatestSnapshot()
     again = serve(latest, int(server.server_address[1]))
     latest.put({**snapshot, "round": 17})
     expect(page).to_have_title("kitchen: round 17 of 20")
@@ -364,7 +364,7 @@ def test_its_arithmetic_is_that_of_the_library(shown, apply, sample):
     assert page.evaluate("async () => (await import('/clusters.js')).leaves([], 2)") == [0, 1]
     values = np.random.default_rng(2).uniform(0, 1, 30).round(1).tolist()
     xs, shares = page.evaluate("async (v) => (await import('/curves.js')).distribution([v])", values)
-    known, share = cdf(values)
+    known, share = compute_cdf(values)
     assert xs[1:] == sorted(set(values)) and shares[0] == 0
     assert np.allclose(shares[1:], [share[known <= x].max() for x in xs[1:]])
     for before, patch in (

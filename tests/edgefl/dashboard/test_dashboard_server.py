@@ -7,13 +7,19 @@ import time
 
 import pytest
 
-from edgefl.dashboard.latest import Latest
-from edgefl.dashboard.server import BROWSERS, PAGE, Server, is_own_host, own_names
+from edgefl.dashboard.latest_snapshot import LatestSnapshot
+from edgefl.dashboard.server import (
+    MAX_BROWSERS,
+    PAGE_DIRECTORY,
+    DashboardServer,
+    is_trusted_host,
+    list_host_names,
+)
 from edgefl.errors import ConfigError
 from edgefl.transport.link import Link
 from edgefl.wire.messages import State, Status
 from edgefl.wire.strict_json import encode_json
-from edgefl.wire.topics import Topics
+from edgefl.wire.topics import FederationTopics
 
 
 def ask(url, path="/", method="GET", **headers):
@@ -36,7 +42,7 @@ def test_page_and_all_that_it_names_are_served_with_a_strict_policy(served):
     assert response.headers["X-Content-Type-Options"] == "nosniff"
     page = body.decode()
     named = re.findall(r'(?:src|href)="([^"#]+)"', page)
-    modules = [f"/{path.name}" for path in PAGE.glob("*.js")]
+    modules = [f"/{path.name}" for path in PAGE_DIRECTORY.glob("*.js")]
     assert {"app.js", "style.css", "vendor/uplot-1.6.32/uPlot.iife.min.js"} <= set(named)
     for path in [*(f"/{name}" for name in named), *modules]:
         got, content = ask(url, path)
@@ -47,12 +53,12 @@ def test_page_and_all_that_it_names_are_served_with_a_strict_policy(served):
 
 
 def test_the_page_asks_no_other_machine_and_writes_no_markup():
-    for path in [*PAGE.glob("*.js"), *PAGE.glob("*.html"), *PAGE.glob("*.css")]:
+    for path in [*PAGE_DIRECTORY.glob("*.js"), *PAGE_DIRECTORY.glob("*.html"), *PAGE_DIRECTORY.glob("*.css")]:
         text = path.read_text().replace("http://www.w3.org/2000/svg", "")
         assert not re.search(
             r"https?://|innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text
         ), path.name
-    assert "MIT" in (PAGE / "vendor" / "uplot-1.6.32" / "LICENSE").read_text()
+    assert "MIT" in (PAGE_DIRECTORY / "vendor" / "uplot-1.6.32" / "LICENSE").read_text()
 
 
 @pytest.mark.parametrize(
@@ -89,9 +95,9 @@ def test_a_name_that_others_can_let_point_here_is_refused(served, host, status):
 
 
 def test_hosts_by_hand():
-    names = own_names("kitchen.lan")
-    assert is_own_host("KITCHEN.lan:80", names) and is_own_host("localhost.", names)
-    assert not is_own_host("kitchen.lan.example", names)
+    names = list_host_names("kitchen.lan")
+    assert is_trusted_host("KITCHEN.lan:80", names) and is_trusted_host("localhost.", names)
+    assert not is_trusted_host("kitchen.lan.example", names)
 
 
 def test_the_page_of_another_site_gets_no_stream(served):
@@ -132,10 +138,10 @@ def test_the_stream_begins_with_the_whole_and_goes_on_with_patches(served, strea
 
 def test_more_browsers_than_it_has_threads_for_are_told(served, stream):
     _, url = served
-    held = [stream(url) for _ in range(BROWSERS)]
+    held = [stream(url) for _ in range(MAX_BROWSERS)]
     assert all(each.response.status == 200 for each in held)
     response, body = ask(url, "/events")
-    assert response.status == 503 and str(BROWSERS).encode() in body
+    assert response.status == 503 and str(MAX_BROWSERS).encode() in body
     assert ask(url)[0].status == 200
 
 
@@ -145,7 +151,7 @@ def test_a_port_that_is_taken_and_an_address_of_elsewhere_say_the_remedy(served,
     assert process.end() == 1
     assert f"port {port} of 127.0.0.1 is in use; give another --port" in process.said
     with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1"):
-        Server(Latest(), "192.0.2.1")
+        DashboardServer(LatestSnapshot(), "192.0.2.1")
 
 
 def test_no_broker_and_no_address_say_the_remedy(start):
@@ -166,7 +172,7 @@ def tell(link, name, **changes):
         "ts": time.time(),
         **changes,
     }
-    link.publish(Topics(name).state, encode_json(State(name, "s1", **told)), retain=True)
+    link.publish(FederationTopics(name).state, encode_json(State(name, "s1", **told)), retain=True)
 
 
 def test_it_follows_a_broker_through_its_end_and_its_return(broker, dashboard, stream):
@@ -180,7 +186,9 @@ def test_it_follows_a_broker_through_its_end_and_its_return(broker, dashboard, s
         state = events.until(lambda state: state.get("round") == 3, state)
         assert state["federation"] == "kitchen" and "notice" not in state
         status = Status("pi-1", "b1", True, time.time(), 40, "1.0", time.time())
-        link.publish(Topics("kitchen").device("pi-1", "status"), encode_json(status), retain=True)
+        link.publish(
+            FederationTopics("kitchen").format_device("pi-1", "status"), encode_json(status), retain=True
+        )
         state = events.until(lambda state: "pi-1" in state["devices"], state)
         assert state["devices"]["pi-1"]["samples"] == 40
         broker.kill()

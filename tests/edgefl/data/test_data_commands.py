@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from edgefl.cli.commands.data import datasets, partitions
-from edgefl.data.partitions.heatmap import heat_text
+from edgefl.cli.commands.datasets import datasets, partitions
+from edgefl.data.partitions.heatmap import render_heatmap
 from edgefl.errors import ConfigError
 
 
@@ -36,11 +36,11 @@ def test_lists() -> None:
 
 def test_a_map_by_hand() -> None:
     counts = np.array([[8, 0, 1], [0, 4, 0]])
-    lines = heat_text(counts, ["a", "bc"], [-1, -1], "class")
+    lines = render_heatmap(counts, ["a", "bc"], [-1, -1], "class")
     assert lines[0].split() == ["client", "samples", "class", "0", "to", "2"]
     assert lines[1] == "a        9 ▕██  ░░▏" and lines[2] == "bc       4 ▕  ██  ▏"
     assert lines[3].startswith("░ to 25%, ▒ to 50%, ▓ to 75%, █ to 100%")
-    wide = heat_text(
+    wide = render_heatmap(
         np.eye(300, 200, dtype=np.int64) + 1, [f"client-{i:03d}" for i in range(300)], [1] * 300, "class"
     )
     assert len(wide) == 26 and max(map(len, wide)) <= 80

@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as arrays_of
 from devices.local_dataset import LocalDataset
 from edgefl.config import DataConfig
 from edgefl.data import load_data
-from edgefl.data.forms import likely_input_shape, shape_change, to_input_shape, to_training_form
+from edgefl.data.forms import describe_shape_change, guess_input_shape, to_input_shape, to_training_form
 from edgefl.data.npz import make_shard
 from edgefl.data.sources import make_source
 from edgefl.errors import DataError
@@ -116,8 +116,8 @@ def test_test_samples_of_another_range_stop_the_division() -> None:
     ],
 )
 def test_the_likely_input_shape(stored, likely) -> None:
-    assert likely_input_shape(stored) == likely
-    assert bool(shape_change(stored, likely)) == (stored != likely)
+    assert guess_input_shape(stored) == likely
+    assert bool(describe_shape_change(stored, likely)) == (stored != likely)
 
 
 def test_channels_move_to_the_end() -> None:
@@ -139,7 +139,7 @@ def test_a_change_of_shape_keeps_the_samples(x, shape) -> None:
     assert np.array_equal(
         np.sort(formed.reshape(len(x), -1), axis=1), np.sort(x.reshape(len(x), -1), axis=1), equal_nan=True
     )
-    assert (formed.shape != x.shape) == bool(shape_change(x.shape[1:], shape))
+    assert (formed.shape != x.shape) == bool(describe_shape_change(x.shape[1:], shape))
 
 
 def test_a_shard_has_the_shape_of_the_model() -> None:
@@ -166,11 +166,14 @@ def test_a_device_trains_on_the_changed_form(tmp_path) -> None:
     good, odd = (LocalDataset(make_source(str(tmp_path / name))) for name in ("good.npz", "odd.npz"))
     assert good.changes == ()
     assert len(odd.changes) == 2
-    expected, formed = (each.shard(3, 4, (28, 28, 1)) for each in (good, odd))
+    expected, formed = (each.load_shard(3, 4, (28, 28, 1)) for each in (good, odd))
     for name in ("x_train", "y_train", "x_test", "y_test"):
         assert np.array_equal(getattr(expected, name), getattr(formed, name)), name
-    assert odd.shape_change((28, 28, 1)) == "samples of 28x28 get the axis of their one channel: 28x28x1"
-    assert good.shape_change((28, 28, 1)) == ""
+    assert (
+        odd.describe_shape_change((28, 28, 1))
+        == "samples of 28x28 get the axis of their one channel: 28x28x1"
+    )
+    assert good.describe_shape_change((28, 28, 1)) == ""
 
 
 def test_a_simulation_reads_the_changed_form(tmp_path) -> None:

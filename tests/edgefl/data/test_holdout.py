@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from edgefl.data.holdout import hold_out
 from edgefl.errors import DataError
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 
 
 def held(labels, groups, share=0.2, seed=1):
@@ -15,7 +15,7 @@ def held(labels, groups, share=0.2, seed=1):
         np.array(labels, np.int64),
         None if groups is None else np.array(groups, np.int64),
         share,
-        rng_for(seed, 0, "test"),
+        derive_rng(seed, 0, "test"),
     )
     assert kept.dtype == rows.dtype == np.int64
     assert (np.sort(kept) == kept).all() and (np.sort(rows) == rows).all()
@@ -83,7 +83,7 @@ def test_the_share_of_recordings_of_one_size_is_met():
 @pytest.mark.parametrize("share", [0, 1, -0.1, float("nan")])
 def test_a_share_out_of_range_is_refused(share):
     with pytest.raises(DataError, match="above 0 and below 1"):
-        hold_out(np.zeros(3, np.int64), None, share, rng_for(1, 0))
+        hold_out(np.zeros(3, np.int64), None, share, derive_rng(1, 0))
 
 
 ROWS = st.lists(st.tuples(st.integers(0, 4), st.integers(-3, 8)), min_size=0, max_size=40)

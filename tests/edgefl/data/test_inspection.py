@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from edgefl.data.inspection.inspect import device_names, inspect_samples
+from edgefl.data.inspection.inspect import inspect_samples, name_devices
 from edgefl.data.inspection.records import CHANGE, ERROR, SEVERITIES, WARNING
-from edgefl.report.samples_page import samples_page
-from edgefl.report.samples_text import inspection_text, short_text
+from edgefl.report.samples_page import render_samples_page
+from edgefl.report.samples_text import format_inspection, format_short_inspection
 from tests.support.sample_files import windows_of
 
 RNG = np.random.default_rng(0)
@@ -231,7 +231,7 @@ def test_findings_begin_with_errors_and_name_all_devices() -> None:
 
 def test_the_short_form_stays_short() -> None:
     odd = [samples(30 + number, seed=number) | {"y": np.zeros(30 + number, int)} for number in range(20)]
-    lines = short_text(look(*odd)).splitlines()
+    lines = format_short_inspection(look(*odd)).splitlines()
     assert sum(line.startswith("pi-") for line in lines) == 8
     assert "and 12 more devices" in lines
     assert sum(line.startswith("warning") for line in lines) == 12
@@ -239,9 +239,9 @@ def test_the_short_form_stays_short() -> None:
 
 
 def test_names_of_devices() -> None:
-    assert device_names(["a/pi-1.npz", "a/pi-2.npz"]) == ["pi-1", "pi-2"]
-    assert device_names(["a/x.npz", "b/x.npz"]) == ["a/x.npz", "b/x.npz"]
-    assert device_names(["x.npz", "x.npz"]) == ["x.npz", "x.npz (2)"]
+    assert name_devices(["a/pi-1.npz", "a/pi-2.npz"]) == ["pi-1", "pi-2"]
+    assert name_devices(["a/x.npz", "b/x.npz"]) == ["a/x.npz", "b/x.npz"]
+    assert name_devices(["x.npz", "x.npz"]) == ["x.npz", "x.npz (2)"]
 
 
 DTYPES = st.sampled_from(["f2", "f4", "f8", "i1", "i8", "u1", "u8", "?", "U3", "S2", "c8", "M8[s]", "m8[s]"])
@@ -270,8 +270,8 @@ def test_no_samples_make_it_fail(devices) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         inspection = look(*devices)
-        assert inspection_text(inspection) and short_text(inspection)
-        assert samples_page(inspection).endswith("</html>\n")
+        assert format_inspection(inspection) and format_short_inspection(inspection)
+        assert render_samples_page(inspection).endswith("</html>\n")
     assert len(inspection.devices) == len(devices)
     assert all(
         set(each.devices) <= {device.name for device in inspection.devices} for each in inspection.findings

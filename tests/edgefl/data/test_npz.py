@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.data.npz import load_shard, make_shard, make_shard_and_split, save_shard
-from edgefl.data.split import RULES, Split, decode_split, encode_split
+from edgefl.data.split import RULES, SplitRecord, decode_split, encode_split
 from edgefl.errors import DataError
 from edgefl.types import Shard
 from tests.support.sample_files import SAMPLE_FILES, windows_of
@@ -62,7 +62,7 @@ def test_a_group_is_on_one_side_and_training_samples_keep_it(tmp_path: Path) -> 
     assert shard.group_train is not None
     kept = [names[int(value)] for value in shard.x_train[:, 0]]
     assert [sorted(set(names))[group] for group in shard.group_train] == kept
-    assert split == Split("group", 1, 20, 10)
+    assert split == SplitRecord("group", 1, 20, 10)
     save_shard(tmp_path / "s.npz", shard)
     back = load_shard(tmp_path / "s.npz").group_train
     assert back is not None
@@ -103,7 +103,7 @@ def test_groups_whose_windows_overlap_are_one_in_a_file_with_test_samples() -> N
     np.testing.assert_array_equal(shard.x_train, x, "no window is left out")
     assert shard.group_train is not None
     assert np.unique(shard.group_train, return_inverse=True)[1].tolist() == [0, 0, 0, 0, 0, 0, 1, 1]
-    assert split == Split("x_test", 1, 8, 2)
+    assert split == SplitRecord("x_test", 1, 8, 2)
 
 
 def test_the_note_counts_test_windows_that_overlap_training_windows() -> None:

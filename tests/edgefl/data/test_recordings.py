@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.data.recordings import Recordings, blocks_in_time, cut, divide_only_groups, find_recordings, join
+from edgefl.data.recordings import (
+    Recordings,
+    cut_recordings,
+    cut_single_groups,
+    cut_time_blocks,
+    find_recordings,
+    join_groups,
+)
 
 
 def signal(rows, seed=0, channels=3):
@@ -33,7 +40,7 @@ def test_windows_may_be_in_any_order_and_some_may_be_missing():
     found = find_recordings(x)
     assert found is not None
     assert found.group.tolist() == [0, 0, 0, 0] and found.start.tolist() == [12, 0, 24, 8]
-    assert found.joined_share() == 1
+    assert found.measure_joined_share() == 1
 
 
 def test_windows_that_do_not_overlap_are_not_joined():
@@ -66,16 +73,16 @@ def test_a_periodic_signal_ends():
 def test_which_windows_share_samples_by_hand():
     """Recording 5 has windows at rows 0, 4, 8 and 12, recording 6 at 0 and 4; windows have 8 rows."""
     own = Recordings(np.array([5, 5, 6, 5, 6, 5]), np.array([0, 4, 0, 12, 4, 8]), 8)
-    assert own.overlapping(np.array([3])).tolist() == [False, False, False, True, False, True]
-    assert own.overlapping(np.array([0, 4])).tolist() == [True, True, True, False, True, False]
-    assert not own.overlapping(np.array([], np.int64)).any()
+    assert own.find_overlapping(np.array([3])).tolist() == [False, False, False, True, False, True]
+    assert own.find_overlapping(np.array([0, 4])).tolist() == [True, True, True, False, True, False]
+    assert not own.find_overlapping(np.array([], np.int64)).any()
 
 
 def test_groups_are_joined_by_hand():
     """a joins 0 and 1, x joins 1 and 2: one group. 3 is alone."""
     first = np.array([7, 7, 8, 9])
     second = np.array([1, 2, 2, 3])
-    assert join(first, second).tolist() == [0, 0, 0, 2]
+    assert join_groups(first, second).tolist() == [0, 0, 0, 2]
 
 
 def test_a_recording_is_cut_where_a_class_has_no_other():
@@ -83,7 +90,9 @@ def test_a_recording_is_cut_where_a_class_has_no_other():
 
     The first of the two halves, windows 0 to 3, is cut before window 2: 1 is astride.
     """
-    rows, pieces = cut(np.zeros(9, np.int64), Recordings(np.zeros(9, np.int64), np.arange(9) * 4, 8))
+    rows, pieces = cut_recordings(
+        np.zeros(9, np.int64), Recordings(np.zeros(9, np.int64), np.arange(9) * 4, 8)
+    )
     assert rows.tolist() == [0, 2, 3, 5, 6, 7, 8]
     found = [set(rows[pieces.group == group]) for group in np.unique(pieces.group)]
     assert found == [{0}, {5, 6, 7, 8}, {2, 3}]
@@ -92,12 +101,14 @@ def test_a_recording_is_cut_where_a_class_has_no_other():
 def test_three_recordings_of_a_class_are_not_cut():
     labels = np.array([0, 0, 0, 0, 0, 0])
     own = Recordings(np.array([1, 1, 2, 2, 3, 3]), np.array([0, 4, 0, 4, 0, 4]), 8)
-    rows, pieces = cut(labels, own)
+    rows, pieces = cut_recordings(labels, own)
     assert rows.tolist() == [0, 1, 2, 3, 4, 5] and pieces.group.tolist() == [0, 0, 1, 1, 2, 2]
 
 
 def test_two_windows_that_overlap_cannot_be_cut():
-    rows, pieces = cut(np.zeros(2, np.int64), Recordings(np.zeros(2, np.int64), np.array([0, 4]), 8))
+    rows, pieces = cut_recordings(
+        np.zeros(2, np.int64), Recordings(np.zeros(2, np.int64), np.array([0, 4]), 8)
+    )
     assert rows.tolist() == [0, 1] and pieces.group.tolist() == [0, 0]
 
 
@@ -105,14 +116,14 @@ def test_the_only_group_of_a_class_is_divided_by_hand():
     """Group 8 is the only one of class 1, and has class 0 too; class 0 is in group 4 as well, which stays."""
     labels = np.array([0, 0, 1, 1, 0, 0, 1, 1])
     group = np.array([4, 4, 8, 8, 8, 8, 8, 8])
-    assert divide_only_groups(labels, group, 2).tolist() == [0, 0, 2, 2, 2, 3, 3, 3]
+    assert cut_single_groups(labels, group, 2).tolist() == [0, 0, 2, 2, 2, 3, 3, 3]
     whole = np.array([4, 4, 8, 8, 4, 4, 9, 9])
-    assert len(set(divide_only_groups(labels, whole, 2)[[2, 3, 6, 7]])) == 2
+    assert len(set(cut_single_groups(labels, whole, 2)[[2, 3, 6, 7]])) == 2
 
 
 def test_blocks_in_time_by_hand():
     labels = np.array([4, 2, 2, 4, 2, 2])
-    assert blocks_in_time(labels, 2).tolist() == [2, 0, 0, 3, 1, 1]
+    assert cut_time_blocks(labels, 2).tolist() == [2, 0, 0, 3, 1, 1]
 
 
 @given(
@@ -139,7 +150,7 @@ def test_joined_windows_are_those_of_one_recording(recordings, step, seed):
     assert found is not None
     assert ((found.group[:, None] == found.group) == (truth[order][:, None] == truth[order])).all()
     assert (found.start == start[order]).all()
-    rows, pieces = cut(labels[order], found)
-    place = found.group_place()[rows]
+    rows, pieces = cut_recordings(labels[order], found)
+    place = found.number_rows()[rows]
     near = np.abs(place[:, None] - place) < 16
     assert (pieces.group[:, None] == pieces.group)[near].all()

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from edgefl.data.holdout import hold_out
 from edgefl.data.recordings import Recordings
-from edgefl.data.train_test import divide, divide_each
+from edgefl.data.train_test import split_by_owner, split_train_test
 from edgefl.errors import DataError
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 
 
 def windows(count, step, seed=0, length=16):
@@ -22,7 +22,7 @@ def readings(x):
 
 
 def divided(x, labels, share=0.2, seed=1, **more):
-    return divide(x, np.asarray(labels, np.int64), share, rng_for(seed, 0, "split:"), **more)
+    return split_train_test(x, np.asarray(labels, np.int64), share, derive_rng(seed, 0, "split:"), **more)
 
 
 @pytest.mark.parametrize(("step", "lost"), [(4, 3), (8, 1)])
@@ -85,7 +85,7 @@ def test_the_last_group_of_a_class_can_be_validated():
     x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     own = divided(x, labels, group=group)
     assert len(set(group[own.train])) == len(set(group[own.test])) == 2
-    kept, held = hold_out(labels[own.train], own.group, 0.2, rng_for(1, 0))
+    kept, held = hold_out(labels[own.train], own.group, 0.2, derive_rng(1, 0))
     assert set(labels[own.train][kept]) == set(labels[own.train][held]) == {0, 1}
     # Windows that overlap stay together, so that nothing can be held out of this recording.
     x = np.concatenate([windows(10, 8, seed) for seed in range(4)])
@@ -115,13 +115,13 @@ def test_owners_are_divided_by_themselves():
     """Owner 3 has rows 0, 2 and 4, owner 1 has the others; 6 is alone."""
     owner = np.array([3, 1, 3, 1, 3, 1, 9])
     x = np.arange(7, dtype=np.float32)[:, None]
-    own = divide_each(owner, lambda rows: divided(x[rows], np.zeros(len(rows))))
+    own = split_by_owner(owner, lambda rows: divided(x[rows], np.zeros(len(rows))))
     assert own.test.tolist() == [4, 5] and own.train.tolist() == [0, 1, 2, 3, 6]
     assert len(set(own.group)) == 5
     with pytest.raises(DataError, match="one sample a client"):
-        divide_each(np.arange(3), lambda rows: divided(x[rows], np.zeros(len(rows))))
+        split_by_owner(np.arange(3), lambda rows: divided(x[rows], np.zeros(len(rows))))
     with pytest.raises(DataError, match="client 0: 2 windows overlap"):
-        divide_each(np.zeros(2, np.int64), lambda rows: divided(windows(2, 8), np.zeros(len(rows))))
+        split_by_owner(np.zeros(2, np.int64), lambda rows: divided(windows(2, 8), np.zeros(len(rows))))
 
 
 @given(

@@ -20,7 +20,15 @@ from edgefl.cli import main as cli
 from edgefl.data.dataset import Dataset
 from edgefl.data.npz import load_shard
 from edgefl.demo.processes import Children
-from edgefl.demo.run import CLIENT_KEYS, Settings, client_row, draw_samples, means, table, write_shards
+from edgefl.demo.run import (
+    CLIENT_KEYS,
+    DemoSettings,
+    average_accuracies,
+    draw_samples,
+    format_client_table,
+    select_client_fields,
+    write_shards,
+)
 from edgefl.errors import EdgeflError
 from edgefl.storage.demo_directory import DemoFiles
 
@@ -58,7 +66,7 @@ def test_no_sample_is_drawn_twice(of_train: int, of_test: int, train: int, test:
 
 
 def test_the_clients_of_a_demo_have_few_samples_to_learn_from_and_many_to_measure(tmp_path: Path) -> None:
-    settings = Settings("digits", 4, 1, 1, "auto", 0, tmp_path)
+    settings = DemoSettings("digits", 4, 1, 1, "auto", 0, tmp_path)
     write_shards(settings)
     shards = [load_shard(DemoFiles(tmp_path).shard(client=name)) for name in settings.ids]
     assert sum(len(shard.y_train) for shard in shards) == 4 * 60
@@ -83,7 +91,7 @@ def test_a_demo_shows_a_federation_that_helps_and_leaves_models(tmp_path: Path) 
         assert None not in client.values()
         assert (out / "clients" / client["id"] / "model.tflite").stat().st_size == client["tflite_bytes"]
         assert min(client["bytes_up"], client["bytes_down"]) > 20 * 61_706 * 4
-    mean = means(summary["clients"])
+    mean = average_accuracies(summary["clients"])
     assert mean["accuracy_shipped"] is not None
     assert mean["accuracy_federated"] is not None
     assert mean["accuracy_shipped_int8"] is not None
@@ -130,24 +138,24 @@ def test_a_port_in_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert cli.run(["demo", "--port", str(port), "--out", str(tmp_path / "out")]) == 1
+        assert cli.run_command(["demo", "--port", str(port), "--out", str(tmp_path / "out")]) == 1
     assert f"port {port} of 127.0.0.1 cannot be used: Address already in use" in capsys.readouterr().err
 
 
 def test_a_missing_data_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("edgefl.data.datasets.fashion_mnist.SYSTEM", tmp_path / "nowhere")
+    monkeypatch.setattr("edgefl.data.datasets.fashion_mnist.SYSTEM_FOLDER", tmp_path / "nowhere")
     monkeypatch.delenv("EDGEFL_DATA", raising=False)
-    assert cli.run(["demo", "--dataset", "fashion-mnist", "--out", str(tmp_path / "out")]) == 1
+    assert cli.run_command(["demo", "--dataset", "fashion-mnist", "--out", str(tmp_path / "out")]) == 1
     assert "apt-get install dataset-fashion-mnist" in capsys.readouterr().err
 
 
 def test_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("edgefl.demo.run.FREE_BYTES", 1 << 60)
-    assert cli.run(["demo", "--out", str(tmp_path / "out")]) == 1
+    monkeypatch.setattr("edgefl.demo.run.MIN_FREE_BYTES", 1 << 60)
+    assert cli.run_command(["demo", "--out", str(tmp_path / "out")]) == 1
     assert "give an --out on another disk" in capsys.readouterr().err
 
 
@@ -155,7 +163,7 @@ def test_without_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert cli.run(["demo", "--out", str(tmp_path / "out")]) == 1
+    assert cli.run_command(["demo", "--out", str(tmp_path / "out")]) == 1
     assert "pip install -e '.[aggregator]'" in capsys.readouterr().err
 
 
@@ -211,13 +219,13 @@ def test_table_by_hand() -> None:
         "bytes_up": 1234567,
         "bytes_down": 0,
     }
-    one = client_row(row)
-    two = client_row({**row, "id": "pi-2", "accuracy_local": 1.0})
+    one = select_client_fields(row)
+    two = select_client_fields({**row, "id": "pi-2", "accuracy_local": 1.0})
     assert one["accuracy_shipped_int8"] is None
     assert (one["n_train"], one["tflite_bytes"]) == (235, 139168)
-    assert means([one, two])["accuracy_local"] == 0.75
-    assert means([one, two])["accuracy_shipped_int8"] is None
-    lines = table([one, two]).splitlines()
+    assert average_accuracies([one, two])["accuracy_local"] == 0.75
+    assert average_accuracies([one, two])["accuracy_shipped_int8"] is None
+    lines = format_client_table([one, two]).splitlines()
     assert lines[2].split() == ["pi-1", "235", "50.0%", "75.0%", "100.0%", "-", "139", "62", "1,235", "0"]
     assert lines[-1].split() == ["mean", "75.0%", "75.0%", "100.0%", "-"]
     assert len({len(line) for line in lines}) == 1

@@ -6,7 +6,7 @@ import time
 from collections import namedtuple
 
 from edgefl.doctor.host_checks import check_board, check_clock, check_disk, check_enrolment, check_software
-from edgefl.security.authority import create, enrol
+from edgefl.security.authority import create_enrolment, create_key_directory
 
 
 def test_this_machine_can_train():
@@ -43,8 +43,8 @@ def test_a_full_disk(monkeypatch, tmp_path):
 
 
 def test_a_certificate_runs_out(tmp_path):
-    create(tmp_path / "keys", ["localhost"], 8883, 30)
-    made = enrol(tmp_path / "keys", "pi-1", 100)
+    create_key_directory(tmp_path / "keys", ["localhost"], 8883, 30)
+    made = create_enrolment(tmp_path / "keys", "pi-1", 100)
     now = time.time()
     levels = [check_enrolment(made, now + days * 86400) for days in (0, 80, 101)]
     assert [finding.level for finding in levels] == ["ok", "warn", "fail"]

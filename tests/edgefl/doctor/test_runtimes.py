@@ -6,17 +6,17 @@ import pytest
 
 from edgefl.doctor import runtimes
 from edgefl.doctor.runtimes import check_runtimes
-from edgefl.plan.runtime import installed
+from edgefl.plan.runtime import list_runtimes
 
 
 def test_the_runtime_of_this_machine_computes():
     found = check_runtimes()
-    assert [finding.level for finding in found] == ["ok"] * len(installed())
+    assert [finding.level for finding in found] == ["ok"] * len(list_runtimes())
     assert found[0].found.split()[0] in ("ai-edge-litert", "tflite-runtime")
 
 
 def test_no_runtime(monkeypatch):
-    monkeypatch.setattr(runtimes, "installed", lambda: ())
+    monkeypatch.setattr(runtimes, "list_runtimes", lambda: ())
     [found] = check_runtimes()
     assert (found.level, found.found) == ("fail", "neither ai-edge-litert nor tflite-runtime")
 
@@ -36,7 +36,7 @@ def test_a_broken_runtime(code, told, monkeypatch, tmp_path):
     """Its interpreter is one of ours that does what a broken one does, in the child's place of the real
     one.
     """
-    package = tmp_path / installed()[0].replace("litert", "ai_edge_litert").replace(
+    package = tmp_path / list_runtimes()[0].replace("litert", "ai_edge_litert").replace(
         "tflite-runtime", "tflite_runtime"
     )
     package.mkdir()

@@ -31,7 +31,10 @@ def uint8_pictures(*shape: int) -> Any:
 def init(folder: Path, capsys: pytest.CaptureFixture[str], **arrays: Any) -> str:
     np.savez(folder / "pi-1.npz", **arrays)
     assert (
-        cli.run(["init", "--yes", "--data", str(folder / "pi-1.npz"), str(folder / "federation.toml")]) == 0
+        cli.run_command(
+            ["init", "--yes", "--data", str(folder / "pi-1.npz"), str(folder / "federation.toml")]
+        )
+        == 0
     )
     return capsys.readouterr().err
 
@@ -75,9 +78,9 @@ def test_a_form_with_one_meaning_is_changed_and_init_says_so(
 def test_a_shape_by_hand_overrides_the_likely_one(tmp_path, capsys) -> None:
     np.savez(tmp_path / "a.npz", x=pictures(28, 28), y=LABELS)
     data = ["init", "--yes", "--data", str(tmp_path / "a.npz"), str(tmp_path / "f.toml"), "--input-shape"]
-    assert cli.run([*data, "28,2"]) == 1
+    assert cli.run_command([*data, "28,2"]) == 1
     assert "--input-shape is 28x2; expected 28,28 or 28,28,1" in capsys.readouterr().err
-    assert cli.run([*data, "28,28"]) == 0
+    assert cli.run_command([*data, "28,28"]) == 0
     assert "change" not in capsys.readouterr().err
     assert load_config(tmp_path / "f.toml").model.input_shape == (28, 28)
 
@@ -100,7 +103,7 @@ def test_labels_of_one_device_may_begin_where_those_of_another_end(tmp_path, cap
     for name, first in (("pi-1", 0), ("pi-2", 3)):
         np.savez(tmp_path / f"{name}.npz", x=pictures(28, 28, 1), y=first + np.arange(100) % 3)
     data = [word for name in ("pi-1", "pi-2") for word in ("--data", str(tmp_path / f"{name}.npz"))]
-    assert cli.run(["init", "--yes", *data, str(tmp_path / "federation.toml")]) == 0
+    assert cli.run_command(["init", "--yes", *data, str(tmp_path / "federation.toml")]) == 0
     assert "warning" not in capsys.readouterr().err
 
 
@@ -125,7 +128,9 @@ def test_numpy_never_advises_to_unpickle(tmp_path, capsys) -> None:
     (tmp_path / "text.npz").write_text("temperature,label\n20,1\n")
     np.savez(tmp_path / "objects.npz", x=np.array([{}] * 3, object), y=np.arange(3))
     for name, words in (("text.npz", "no file of NumPy"), ("objects.npz", "Python objects")):
-        assert cli.run(["init", "--yes", "--data", str(tmp_path / name), str(tmp_path / "f.toml")]) == 1
+        assert (
+            cli.run_command(["init", "--yes", "--data", str(tmp_path / name), str(tmp_path / "f.toml")]) == 1
+        )
         output = capsys.readouterr().err
         assert words in output and "numpy.savez" in output
         assert "pickle" not in output and "--input-shape" not in output
@@ -135,7 +140,9 @@ def test_a_shape_by_hand_is_offered_only_where_it_helps(tmp_path, capsys) -> Non
     np.savez(tmp_path / "nan.npz", x=np.full((4, 3), np.nan), y=np.arange(4))
     np.savez(tmp_path / "one.npz", x=np.zeros((1, 3)), y=np.zeros(1, int))
     for name in ("nan.npz", "one.npz"):
-        assert cli.run(["init", "--yes", "--data", str(tmp_path / name), str(tmp_path / "f.toml")]) == 1
+        assert (
+            cli.run_command(["init", "--yes", "--data", str(tmp_path / name), str(tmp_path / "f.toml")]) == 1
+        )
         assert "--input-shape" not in capsys.readouterr().err
 
 
@@ -160,7 +167,7 @@ def test_init_simulates_all_devices(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     for number, count in ((1, 40), (2, 60)):
         np.savez(f"pi-{number}.npz", x=np.full((count, 5), number, np.float32), y=np.arange(count) % 2)
-    assert cli.run(["init", "--yes", "--data", "pi-1.npz", "--data", "pi-2.npz"]) == 0
+    assert cli.run_command(["init", "--yes", "--data", "pi-1.npz", "--data", "pi-2.npz"]) == 0
     assert "all 2 devices here" in capsys.readouterr().out
     config = load_config(Path("federation.toml"))
     assert (config.partition.name, config.partition.num_clients) == ("group", 2)
@@ -173,5 +180,5 @@ def test_init_simulates_all_devices(tmp_path, capsys, monkeypatch) -> None:
 def test_one_file_is_said_to_be_dealt_to_invented_clients(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     np.savez("pi-1.npz", x=np.zeros((40, 5), np.float32), y=np.arange(40) % 2)
-    assert cli.run(["init", "--yes", "--data", "pi-1.npz"]) == 0
+    assert cli.run_command(["init", "--yes", "--data", "pi-1.npz"]) == 0
     assert "the data of pi-1.npz dealt to 10 invented clients" in capsys.readouterr().out

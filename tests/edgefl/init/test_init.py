@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from edgefl.cli import main as cli
 from edgefl.cli.commands.init import init
 from edgefl.config import load_config
-from edgefl.init.questions import plain_name
-from edgefl.init.task import model_for
+from edgefl.init.questions import to_federation_name
+from edgefl.init.task import choose_model
 from edgefl.wire.topics import check_federation
 
 
@@ -44,17 +44,17 @@ def save(path: Path, shape: tuple[int, ...], classes: int = 3) -> None:
     ],
 )
 def test_the_model_fits_the_shape(shape: tuple[int, ...], model: str) -> None:
-    assert model_for(shape) == model
+    assert choose_model(shape) == model
 
 
 def test_a_name_can_be_made_of_any_text() -> None:
     for text in ("Küche 7", "..", "", "-a-", "A" * 99, "x/y"):
-        assert check_federation(plain_name(text))
+        assert check_federation(to_federation_name(text))
 
 
 def test_yes_takes_the_defaults(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("sklearn")
-    assert cli.run(["init", "kitchen", "--yes"]) == 0
+    assert cli.run_command(["init", "kitchen", "--yes"]) == 0
     config = load_config(here / "kitchen" / "federation.toml")
     assert (config.name, config.algorithm, config.min_clients, config.rounds) == ("kitchen", "pfl-mfe", 2, 20)
     assert (config.model.name, config.model.input_shape, config.model.num_classes) == (
@@ -73,7 +73,7 @@ def test_options_are_answers(here: Path, capsys: pytest.CaptureFixture[str]) -> 
         "init --yes --name hall --data pi-1.npz --algorithm fedavg --clients 3 --rounds 7 --broker "
         "mqtt://pi:1884 --json"
     )
-    assert cli.run(words.split()) == 0
+    assert cli.run_command(words.split()) == 0
     told = json.loads(capsys.readouterr().out)
     config = load_config(here / "federation.toml")
     assert (config.name, config.algorithm, config.min_clients, config.rounds, config.broker) == (
@@ -96,7 +96,7 @@ def test_the_classes_of_all_devices_are_counted(here: Path, capsys: pytest.Captu
     save(here / "pi-2.npz", (28, 28, 1), 5)
     save(here / "pi-3.npz", (28, 28, 1), 4)
     data = [word for i in (1, 2, 3) for word in ("--data", f"pi-{i}.npz")]
-    assert cli.run(["init", "--yes", *data, "--json"]) == 0
+    assert cli.run_command(["init", "--yes", *data, "--json"]) == 0
     out, err = capsys.readouterr()
     assert load_config(here / "federation.toml").model.num_classes == 5
     assert load_config(here / "federation.toml").min_clients == 3
@@ -107,7 +107,7 @@ def test_the_classes_of_all_devices_are_counted(here: Path, capsys: pytest.Captu
 def test_devices_of_two_shapes_are_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(here / "a.npz", (8, 8, 1))
     save(here / "b.npz", (7,))
-    assert cli.run(["init", "--yes", "--data", "a.npz", "--data", "b.npz"]) == 1
+    assert cli.run_command(["init", "--yes", "--data", "a.npz", "--data", "b.npz"]) == 1
     assert "b.npz has samples of 7, a.npz of 8x8x1; expected one shape" in capsys.readouterr().err
     assert not (here / "federation.toml").exists()
 
@@ -172,7 +172,7 @@ def test_what_it_refuses(
 ) -> None:
     (here / "broken.npz").write_bytes(b"no zip")
     (here / "there.toml").write_text("mine")
-    assert cli.run(["init", *arguments]) == 1
+    assert cli.run_command(["init", *arguments]) == 1
     out, err = capsys.readouterr()
     assert (out, message in err) == ("", True), err
     assert sorted(path.name for path in here.iterdir()) == ["broken.npz", "there.toml"]

@@ -11,7 +11,7 @@ from edgefl.algorithms.check import check_algorithm
 from edgefl.algorithms.plans import build_plan
 from edgefl.config import FederationConfig, ModelConfig
 from edgefl.learner.litert import LiteRTLearner
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import ClientState, Shard
 
 FROZEN = ("conv", "fc1")
@@ -37,9 +37,9 @@ def test_frozen_weights_stay_and_the_laws_hold(tmp_path, digits):
     learner = LiteRTLearner(plan)
     check_algorithm(lambda each: make_algorithm("pfl-mfe", each, {"epochs": 1}), learner, initial, shards)
     algorithm = make_algorithm("pfl-mfe", learner, {"epochs": 1})
-    state = algorithm.init(initial, rng_for(1, 0, "init"))
+    state = algorithm.init(initial, derive_rng(1, 0, "init"))
     update, _ = algorithm.local_update(
-        algorithm.broadcast(state, "pi-0"), ClientState(), shards["pi-0"], "pi-0", rng_for(1, 1, "pi-0")
+        algorithm.broadcast(state, "pi-0"), ClientState(), shards["pi-0"], "pi-0", derive_rng(1, 1, "pi-0")
     )
     after = algorithm.aggregate(state, [update]).models["global"]
     for name, array in initial.items():

@@ -12,7 +12,7 @@ from edgefl.algorithms.check import check_algorithm
 from edgefl.errors import DataError, PlanError
 from edgefl.learner import evaluate
 from edgefl.learner.litert import LiteRTLearner
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import Shard
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
@@ -24,9 +24,9 @@ def litert(tiny):
 
 @pytest.fixture(scope="session")
 def keras_learner(tiny):
-    from edgefl.algorithms.plans import keras_learner
+    from edgefl.algorithms.plans import make_keras_learner
 
-    return keras_learner(tiny[0].spec)
+    return make_keras_learner(tiny[0].spec)
 
 
 @pytest.fixture(params=["litert", "keras_learner", "numpy"])
@@ -50,7 +50,7 @@ def test_training_learns_and_changes_no_argument(case):
     before = {name: array.copy() for name, array in weights.items()}
     start = evaluate(learner, "predict", weights, x, y)
     trained, loss = learner.fit(
-        "train", weights, {"x": x}, y, epochs=5, rng=rng_for(1, 1), hyper={"learning_rate": 0.1}
+        "train", weights, {"x": x}, y, epochs=5, rng=derive_rng(1, 1), hyper={"learning_rate": 0.1}
     )
     end = evaluate(learner, "predict", {**weights, **trained}, x, y)
     assert end.accuracy > max(0.6, start.accuracy)
@@ -63,7 +63,7 @@ def test_training_learns_and_changes_no_argument(case):
 def test_the_same_draws_give_the_same_bits(case):
     learner, weights, x, y = case
     first, second, other = (
-        learner.fit("train", weights, {"x": x[:50]}, y[:50], epochs=1, rng=rng_for(seed, 1))[0]
+        learner.fit("train", weights, {"x": x[:50]}, y[:50], epochs=1, rng=derive_rng(seed, 1))[0]
         for seed in (1, 1, 2)
     )
     assert all(np.array_equal(first[name], second[name]) for name in first)
@@ -74,7 +74,7 @@ def test_threads_change_no_bit(tiny, digits):
     """A board takes more threads than the simulator; both must learn the same."""
     (plan, weights), (x, y) = tiny[:2], digits
     made = [
-        LiteRTLearner(plan, threads).fit("train", weights, {"x": x}, y, epochs=2, rng=rng_for(1, 1))
+        LiteRTLearner(plan, threads).fit("train", weights, {"x": x}, y, epochs=2, rng=derive_rng(1, 1))
         for threads in (1, 2, 4)
     ]
     for trained, loss in made[1:]:
@@ -84,7 +84,7 @@ def test_threads_change_no_bit(tiny, digits):
 
 def test_no_epochs_no_change(case):
     learner, weights, x, y = case
-    trained, _ = learner.fit("train", weights, {"x": x[:5]}, y[:5], epochs=0, rng=rng_for(1, 1))
+    trained, _ = learner.fit("train", weights, {"x": x[:5]}, y[:5], epochs=0, rng=derive_rng(1, 1))
     assert all(np.array_equal(trained[name], weights[name]) for name in trained)
 
 
@@ -106,7 +106,7 @@ def test_filled_up_samples_do_not_count(case):
         {"features": learner.predict("features", weights, {"x": x[:1]})},
         y[:1],
         epochs=1,
-        rng=rng_for(1, 1),
+        rng=derive_rng(1, 1),
     )
     alone = evaluate(learner, "predict", weights, x[:1], y[:1]).loss
     # Dropout moves the compiled ones
@@ -139,7 +139,7 @@ def test_bad_input_is_a_clear_error(case, change, error, words):
     learner, weights, x, y = case
     bad, data, labels = change(weights, {"x": x[:20]}, y[:20])
     with pytest.raises(error, match=words):
-        learner.fit("train", bad, data, labels, epochs=1, rng=rng_for(1, 1))
+        learner.fit("train", bad, data, labels, epochs=1, rng=derive_rng(1, 1))
 
 
 def test_divergence_is_an_error_not_an_update(case):
@@ -151,7 +151,7 @@ def test_divergence_is_an_error_not_an_update(case):
             {"x": x * np.float32(1e20)},
             y,
             epochs=2,
-            rng=rng_for(1, 1),
+            rng=derive_rng(1, 1),
             hyper={"learning_rate": 1e20},
         )
 
@@ -166,7 +166,7 @@ def test_litert_trains_as_keras_does(litert, keras_learner, tiny, digits):
     """50 steps with dropout and momentum, every weight to 1e-5."""
     (x, y), (_, weights) = digits, tiny
     pair = [
-        learner.fit("train", weights, {"x": x}, y, epochs=1, rng=rng_for(3, 1))
+        learner.fit("train", weights, {"x": x}, y, epochs=1, rng=derive_rng(3, 1))
         for learner in (litert, keras_learner)
     ]
     assert pair[0][1] == pytest.approx(pair[1][1], abs=1e-5)
@@ -185,7 +185,7 @@ def test_the_laws_hold_on_litert(litert, tiny, tiny_config, digits):
 
 
 def test_a_model_that_is_not_the_plans_is_refused(tiny):
-    from edgefl.algorithms.plans import keras_learner
+    from edgefl.algorithms.plans import make_keras_learner
 
     with pytest.raises(PlanError, match="other weights than the plan"):
-        keras_learner(replace(tiny[0].spec, model="softmax", model_options={}))
+        make_keras_learner(replace(tiny[0].spec, model="softmax", model_options={}))

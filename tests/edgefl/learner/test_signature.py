@@ -6,7 +6,7 @@ import pytest
 from edgefl.errors import PlanError
 from edgefl.learner.signature import PreparedSignature, PublicSignature, open_signature
 from edgefl.plan.runtime import load_interpreter
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 
 
 class WithoutPrivateNames:
@@ -39,7 +39,7 @@ def opened(tiny):
 
 
 def arguments_of(plan, name):
-    rng = rng_for(1, 1)
+    rng = derive_rng(1, 1)
     details = load_interpreter(plan.program).get_signature_runner(name).get_input_details()
     return {
         each: rng.uniform(0, 0.1, detail["shape"]).astype(detail["dtype"]) for each, detail in details.items()

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from edgefl.errors import ConfigError
 from edgefl.loggers import check_log, open_logs
-from edgefl.loggers.scalars import figure_scalars, round_scalars, verdict_scalars
-from edgefl.verdict import as_dict, judge
+from edgefl.loggers.scalars import extract_figure_scalars, extract_round_scalars, extract_verdict_scalars
+from edgefl.verdict import as_dict, judge_federation
 
 SUMMARY = {
     "round": 2,
@@ -39,7 +39,7 @@ DEVICE = {
     "test_lost": 0.0,
 }
 OTHER_DEVICE = {**DEVICE, "accuracy_local": 0.75, "test_gained": 0.0}
-VERDICT = as_dict(judge([{"id": "pi-1", **DEVICE}, {"id": "pi-2", **OTHER_DEVICE}]))
+VERDICT = as_dict(judge_federation([{"id": "pi-1", **DEVICE}, {"id": "pi-2", **OTHER_DEVICE}]))
 VERDICT_SCALARS = {
     "verdict/local": 0.625,
     "verdict/federated": 0.25,
@@ -68,7 +68,7 @@ def test_scalars_of_a_round_by_hand():
         "bytes_down": 1900.0,
         "accuracy_p90": 0.75,
     }
-    assert round_scalars(SUMMARY) == {f"round/{name}": value for name, value in told.items()}
+    assert extract_round_scalars(SUMMARY) == {f"round/{name}": value for name, value in told.items()}
     updates = {
         "a": {"num_samples": 10.0, "loss": 2.0, "accuracy": 0.5},
         "b": {"num_samples": 30.0, "loss": 1.0, "accuracy": 0.9, "x": math.nan},
@@ -89,35 +89,35 @@ def test_scalars_of_a_round_by_hand():
         "round/bytes_down": 9.0,
         "round/updates": 2.0,
     }
-    assert round_scalars(record) == told | {"clients/accuracy": pytest.approx(0.8)}
+    assert extract_round_scalars(record) == told | {"clients/accuracy": pytest.approx(0.8)}
     accuracy = {"accuracy_mean": 0.8, "accuracy_p10": 0.6, "accuracy_p90": 0.9}
-    assert {f"round/{name}": value for name, value in accuracy.items()}.items() <= round_scalars(
+    assert {f"round/{name}": value for name, value in accuracy.items()}.items() <= extract_round_scalars(
         SUMMARY | accuracy
     ).items()
-    ended = round_scalars(SUMMARY | accuracy | {"phase": "personalize"})
+    ended = extract_round_scalars(SUMMARY | accuracy | {"phase": "personalize"})
     assert {name: value for name, value in ended.items() if "accuracy" in name} == {
         "end/accuracy_shipped/mean": 0.8,
         "end/accuracy_shipped/p10": 0.6,
         "end/accuracy_shipped/p90": 0.9,
     }, "another model on other samples is no point of the same curve"
     metrics = {"auc_mean": 0.5, "auc_p10": 0.25, "accuracy_mean": 0.7, "mae_mean": math.nan}
-    told = round_scalars(SUMMARY | accuracy | {"metrics": metrics})
+    told = extract_round_scalars(SUMMARY | accuracy | {"metrics": metrics})
     assert (told["round/auc_mean"], told["round/auc_p10"], told["round/accuracy_mean"]) == (0.5, 0.25, 0.8)
     assert not [name for name in told if "mae" in name]
-    told = round_scalars(SUMMARY | {"phase": "personalize", "metrics": metrics})
+    told = extract_round_scalars(SUMMARY | {"phase": "personalize", "metrics": metrics})
     assert (told["end/auc/mean"], told["end/auc/p10"], told["end/accuracy/mean"]) == (0.5, 0.25, 0.7)
     spread = {"mean": 0.9, "weighted": 0.8, "std": 0.1, "p10": None, "count": 4}
-    assert figure_scalars({"accuracy_mixture": spread}) == {
+    assert extract_figure_scalars({"accuracy_mixture": spread}) == {
         "end/accuracy_mixture/mean": 0.9,
         "end/accuracy_mixture/std": 0.1,
     }
 
 
 def test_scalars_of_a_verdict_by_hand():
-    assert verdict_scalars(VERDICT) == VERDICT_SCALARS
+    assert extract_verdict_scalars(VERDICT) == VERDICT_SCALARS
     alone_is_unknown = {"id": "pi-1", "accuracy_shipped": 0.5}
-    assert verdict_scalars(as_dict(judge([alone_is_unknown]))) == {"verdict/shipped": 0.5}
-    assert verdict_scalars(as_dict(judge([]))) == {}
+    assert extract_verdict_scalars(as_dict(judge_federation([alone_is_unknown]))) == {"verdict/shipped": 0.5}
+    assert extract_verdict_scalars(as_dict(judge_federation([]))) == {}
 
 
 @given(
@@ -128,7 +128,9 @@ def test_only_finite_numbers_are_told(changed):
         **SUMMARY,
         **{name: value for name, value in changed.items() if name not in ("dropped", "updates")},
     }
-    assert all(isinstance(value, float) and math.isfinite(value) for value in round_scalars(record).values())
+    assert all(
+        isinstance(value, float) and math.isfinite(value) for value in extract_round_scalars(record).values()
+    )
 
 
 @pytest.mark.parametrize("wanted", ["wandb:x", "tensorboard", "tensorboard:", "mlflow", ""])

@@ -20,7 +20,7 @@ import pytest
 from edgefl.config import ModelConfig
 from edgefl.errors import ConfigError
 from edgefl.models import build_model, keras_file
-from edgefl.models.keras_file import LIMITS
+from edgefl.models.keras_file import MAX_UNPACKED_BYTES
 
 L = keras.layers
 
@@ -159,13 +159,13 @@ def test_an_archive_that_unpacks_to_more_than_a_network_for_boards(tmp_path, mon
     path = save(tmp_path / "m.keras")
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("padding", bytes(2_000_000))
-    monkeypatch.setitem(LIMITS, "all of it", 1_000_000)
+    monkeypatch.setitem(MAX_UNPACKED_BYTES, "all of it", 1_000_000)
     with pytest.raises(
         ConfigError,
         match=r"all of it unpacks to 2,\d+,\d+ bytes, expected at most 1,000,000; .*module:function",
     ):
         load(path)
-    monkeypatch.setitem(LIMITS, "config.json", 10)
+    monkeypatch.setitem(MAX_UNPACKED_BYTES, "config.json", 10)
     with pytest.raises(ConfigError, match=r"config.json unpacks to"):
         load(path)
 
@@ -295,7 +295,7 @@ def test_arrays_that_are_elsewhere_are_refused_by_name(tmp_path, kind, words):
 
 
 def test_loading_ends_after_a_limit_of_processor_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(keras_file, "PROCESSOR_LIMIT_S", 0.05)
+    monkeypatch.setattr(keras_file, "LOAD_CPU_LIMIT_S", 0.05)
     path = save(tmp_path / "m.keras", *(L.Dense(4) for _ in range(200)))
     with pytest.raises(ConfigError, match=r"0\.05 s.*module:function"):
         load(path)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from edgefl.cli.commands.models import models
 from edgefl.models import list_models
-from edgefl.models.options import defaults
+from edgefl.models.options import read_model_defaults
 
 
 @pytest.mark.parametrize("name", list_models())
@@ -24,7 +24,7 @@ def test_options_are_those_of_the_function(name):
         if p.name not in ("input_shape", "num_classes")
     }
     assert all(signature.parameters[option].kind is inspect.Parameter.KEYWORD_ONLY for option in own)
-    assert defaults(name) == own
+    assert read_model_defaults(name) == own
 
 
 def test_a_list_for_people_and_one_for_programs():

@@ -1,7 +1,7 @@
 """A monitor's link takes messages in bursts."""
 
 from edgefl.monitor import connection
-from edgefl.monitor.connection import REST_EACH_S, REST_S, Rest
+from edgefl.monitor.connection import BURST_PAUSE_S, MIN_AWAKE_S, BurstPause
 
 
 def test_a_thread_rests_after_a_message_and_is_awake_for_a_while_after_it(monkeypatch):
@@ -14,12 +14,12 @@ def test_a_thread_rests_after_a_message_and_is_awake_for_a_while_after_it(monkey
 
     monkeypatch.setattr(connection.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(connection.time, "sleep", sleep)
-    rest = Rest()
+    rest = BurstPause()
     rest()
-    assert rests == [REST_S]
-    now[0] += REST_EACH_S / 2
+    assert rests == [BURST_PAUSE_S]
+    now[0] += MIN_AWAKE_S / 2
     rest()
-    assert rests == [REST_S]
-    now[0] += REST_EACH_S
+    assert rests == [BURST_PAUSE_S]
+    now[0] += MIN_AWAKE_S
     rest()
-    assert rests == [REST_S, REST_S]
+    assert rests == [BURST_PAUSE_S, BURST_PAUSE_S]

@@ -4,10 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.monitor.page import page
-from edgefl.monitor.table import SORTS, columns_for, head, header, plain, row, selected
-from edgefl.system import format as words
-from edgefl.verdict import as_dict, judge
+from edgefl.monitor.device_page import format_device_page
+from edgefl.monitor.table import (
+    SORT_COLUMNS,
+    choose_columns,
+    format_head,
+    format_header,
+    format_row,
+    format_snapshot,
+    select_devices,
+)
+from edgefl.system import format as text_format
+from edgefl.verdict import as_dict, judge_federation
 
 
 def device(name, state="idle", **more):
@@ -90,30 +98,32 @@ def test_the_head_by_hand():
         device("c", "training"),
         device("d", "offline"),
     ]
-    assert head(tree(*devices, history=[ROUND]), 80) == [
+    assert format_head(tree(*devices, history=[ROUND]), 80) == [
         "kitchen: round 7 of 20, federate, 1 of 4 in, 22 of 60 s █████░░░░░░░░░░░░░░░",
         "4 devices: 1 offline, 1 slow, 1 training, 1 sent",
         "round 6: loss 0.4210, accuracy mean 91.2%, p10 84.0%, p90 97.1%",
         "2.5 MB up, 950 B down in 1 rounds, loss ▄",
     ]
-    assert head(tree(), 80)[1] == "no device heard yet"
-    assert head(tree(phase="", round=0), 80)[0] == "kitchen: nothing heard from an aggregator yet"
-    assert head(tree(phase="joining"), 80)[0] == "kitchen: waiting for devices"
+    assert format_head(tree(), 80)[1] == "no device heard yet"
+    assert format_head(tree(phase="", round=0), 80)[0] == "kitchen: nothing heard from an aggregator yet"
+    assert format_head(tree(phase="joining"), 80)[0] == "kitchen: waiting for devices"
     here = device("a", "idle"), device("b", "paused")
     assert (
-        head(tree(*here, phase="joining", needed=3), 80)[0]
+        format_head(tree(*here, phase="joining", needed=3), 80)[0]
         == "kitchen: waiting for 2 of 3 devices; start each with `edgefl device start`"
     )
-    assert head(tree(*here, phase="joining", needed=1), 80)[0] == "kitchen: waiting for devices"
-    assert head(tree(phase="done"), 80)[0] == "kitchen: done after 20 rounds"
-    assert head(tree(phase="personalize", round=21), 80)[0].startswith("kitchen: personalize, 0 of 4 in")
+    assert format_head(tree(*here, phase="joining", needed=1), 80)[0] == "kitchen: waiting for devices"
+    assert format_head(tree(phase="done"), 80)[0] == "kitchen: done after 20 rounds"
+    assert format_head(tree(phase="personalize", round=21), 80)[0].startswith(
+        "kitchen: personalize, 0 of 4 in"
+    )
     history = [ROUND | {"round": 5, "accuracy_mean": 0.5}, ROUND, ROUND | {"round": 21, "accuracy_mean": 0}]
-    assert head(tree(history=history), 80)[2].endswith("mean 0.0%, p10 84.0%, p90 97.1% ▁█")
-    spread = head(tree(*(device(f"d{i}", accuracy=i / 10) for i in range(11))), 80)[2]
+    assert format_head(tree(history=history), 80)[2].endswith("mean 0.0%, p10 84.0%, p90 97.1% ▁█")
+    spread = format_head(tree(*(device(f"d{i}", accuracy=i / 10) for i in range(11))), 80)[2]
     assert spread == "accuracy mean 50.0%, p10 10.0%, p90 90.0%"
     rounds = [{"round": 3, "assignment": {"a": 0, "b": 1, "c": 0}}]
     assert (
-        head(tree(clusters={"rounds": rounds, "similarity": None}), 80)[-1]
+        format_head(tree(clusters={"rounds": rounds, "similarity": None}), 80)[-1]
         == "clusters after round 3: 0 has 2, 1 has 1"
     )
 
@@ -122,8 +132,8 @@ def test_the_verdict_stands_above_the_devices():
     rows = [
         {"id": f"pi-{i}", "accuracy_local": 0.5, "accuracy_shipped": 0.75, "shipped": 3.0} for i in range(3)
     ]
-    ended = tree(device("pi-0"), phase="done", verdict=as_dict(judge(rows)))
-    lines = head(ended, 80)
+    ended = tree(device("pi-0"), phase="done", verdict=as_dict(judge_federation(rows)))
+    lines = format_head(ended, 80)
     assert lines[1:5] == [
         "device  local  federated  shipped  int8  model  against local",
         "mean    50.0%          -    75.0%     -",
@@ -131,15 +141,15 @@ def test_the_verdict_stands_above_the_devices():
         "On average accuracy rises by 25.0 points. The devices did not report for how",
     ]
     assert all(len(line) <= 80 for line in lines)
-    once = plain(ended, 80)
+    once = format_snapshot(ended, 80)
     assert once[2] == "pi-0    50.0%          -    75.0%     -  mixture  -"
     assert once[:8][-1].startswith("On average accuracy rises")
-    assert not any("rises" in line for line in plain(tree(phase="done"), 80))
+    assert not any("rises" in line for line in format_snapshot(tree(phase="done"), 80))
 
 
 def test_the_head_says_why_figures_are_missing():
     def reason(**more):
-        return " ".join(head(tree(**more), 80)[1:-1])
+        return " ".join(format_head(tree(**more), 80)[1:-1])
 
     private = {"differential_privacy": True}
     assert reason(**private) == (
@@ -150,7 +160,7 @@ def test_the_head_says_why_figures_are_missing():
         "shows them, from the aggregator's folder."
     )
     assert reason(phase="done").startswith("The broker has no verdict of this federation")
-    masked = {**as_dict(judge([{"id": "pi-1", "accuracy_shipped": 0.5}])), "rows": []}
+    masked = {**as_dict(judge_federation([{"id": "pi-1", "accuracy_shipped": 0.5}])), "rows": []}
     assert reason(phase="done", verdict=masked).startswith("Updates are masked, so the verdict holds no")
     assert reason() == reason(phase="joining") == reason(phase="stopped") == ""
 
@@ -159,14 +169,17 @@ def test_rows_by_hand():
     given = device(
         "pi-1", "paused", round=6, accuracy=0.912, loss=0.25, last_seen_ts=940.0, why="paused: on battery"
     )
-    columns = columns_for(80)
-    assert header(columns, 80) == "device         state    round    acc    loss   seen why not in the round"
+    columns = choose_columns(80)
     assert (
-        row(given, columns, 80, 1000.0)
+        format_header(columns, 80)
+        == "device         state    round    acc    loss   seen why not in the round"
+    )
+    assert (
+        format_row(given, columns, 80, 1000.0)
         == "pi-1           paused       6  91.2%  0.2500  1 min paused: on battery"
     )
-    assert "°C" in header(columns_for(120), 120)
-    assert row(device("pi-2", why="\x1b[2J"), columns, 80, 0.0).isprintable()
+    assert "°C" in format_header(choose_columns(120), 120)
+    assert format_row(device("pi-2", why="\x1b[2J"), columns, 80, 0.0).isprintable()
 
 
 def test_who_wants_a_look_comes_first_and_who_lacks_the_figure_last():
@@ -178,7 +191,7 @@ def test_who_wants_a_look_comes_first_and_who_lacks_the_figure_last():
     ]
 
     def order(*arguments):
-        return [each["id"] for each in selected(devices, *arguments)]
+        return [each["id"] for each in select_devices(devices, *arguments)]
 
     assert order("state", False, "") == ["c", "d", "b", "a"]
     assert order("loss", False, "") == ["b", "d", "a", "c"]
@@ -203,7 +216,7 @@ def test_a_page_by_hand():
         temperature_c=61.4,
         bytes_up=12_000,
     )
-    lines = page(given, 1000.0, 78)
+    lines = format_device_page(given, 1000.0, 78)
     assert lines[:2] == ["pi-1: rejected: no kernel", "last error: 2 updates rejected; round 4: no kernel"]
     for expected in (
         "last heard         7 s",
@@ -215,7 +228,7 @@ def test_a_page_by_hand():
         "                   rounds 1 to 4, from 0.5000 to 0.1000",
     ):
         assert expected in lines
-    assert all(len(each) <= 20 for each in page(given, 1000.0, 20))
+    assert all(len(each) <= 20 for each in format_device_page(given, 1000.0, 20))
 
 
 @given(
@@ -235,20 +248,26 @@ def test_nothing_leaves_its_column(figure, count, when, width):
         last_seen_ts=when,
         rss_mb=figure,
     )
-    lines = plain(tree(given, history=[{**ROUND, "bytes_up": count, "loss": figure}]), width)
+    lines = format_snapshot(tree(given, history=[{**ROUND, "bytes_up": count, "loss": figure}]), width)
     assert all(len(each) <= width for each in lines)
 
 
-@pytest.mark.parametrize("sort", SORTS)
+@pytest.mark.parametrize("sort", SORT_COLUMNS)
 def test_every_order_takes_devices_without_figures(sort):
     assert (
-        len(selected([device("a"), device("b", loss=1.0, accuracy=0.1, round=1, expert=2)], sort, False, ""))
+        len(
+            select_devices(
+                [device("a"), device("b", loss=1.0, accuracy=0.1, round=1, expert=2)], sort, False, ""
+            )
+        )
         == 2
     )
 
 
 def test_words():
-    assert [words.size(each) for each in (0, 999, 1000, 9_949, 12_345, 2_500_000, 3e9, 5e13)] == [
+    assert [
+        text_format.format_bytes(each) for each in (0, 999, 1000, 9_949, 12_345, 2_500_000, 3e9, 5e13)
+    ] == [
         "0 B",
         "999 B",
         "1.0 KB",
@@ -258,7 +277,7 @@ def test_words():
         "3.0 GB",
         "50 TB",
     ]
-    assert [words.ago(1000 - each, 1000) for each in (0, 2, 59, 61, 3600, 100 * 3600)] == [
+    assert [text_format.format_age(1000 - each, 1000) for each in (0, 2, 59, 61, 3600, 100 * 3600)] == [
         "now",
         "2 s",
         "59 s",
@@ -266,5 +285,9 @@ def test_words():
         "1 h",
         "4 d",
     ]
-    assert (words.sparkline([1, 2, 3], 2), words.sparkline([], 5), words.bar(0.5, 4)) == ("▁█", "", "██░░")
-    assert [words.percentile([4, 1, 3, 2], each) for each in (0, 0.5, 1)] == [1, 2.5, 4]
+    assert (
+        text_format.draw_sparkline([1, 2, 3], 2),
+        text_format.draw_sparkline([], 5),
+        text_format.draw_bar(0.5, 4),
+    ) == ("▁█", "", "██░░")
+    assert [text_format.percentile([4, 1, 3, 2], each) for each in (0, 0.5, 1)] == [1, 2.5, 4]

@@ -13,12 +13,12 @@ from textual.widgets import Input, Static
 from edgefl.errors import LinkError
 from edgefl.monitor.device_list import DeviceList
 from edgefl.monitor.terminal import DeviceScreen, Monitor
-from edgefl.monitor.view import View, snapshot
-from edgefl.verdict import judge
+from edgefl.monitor.view import FederationView, snapshot
+from edgefl.verdict import judge_federation
 from edgefl.wire.messages import State
 from edgefl.wire.strict_json import encode_json
-from edgefl.wire.topics import Topics
-from edgefl.wire.verdict_message import verdict_message
+from edgefl.wire.topics import FederationTopics
+from edgefl.wire.verdict_message import make_verdict_message
 from tests.benchmarks.watching.simulated_devices import Fleet, round_messages
 
 OPENED = 1000.0
@@ -29,7 +29,7 @@ class Scene:
 
     def __init__(self, devices=60):
         self.fleet = Fleet(devices=devices, period_s=5.0)
-        self.view = View("fleet")
+        self.view = FederationView("fleet")
         self.now = OPENED
         self.connected = True
         self.due = [
@@ -95,9 +95,11 @@ def test_the_verdict_stands_above_the_devices_when_the_federation_is_done():
     scene = Scene(devices=3)
     scene.until(50.0)
     done = State("fleet", "s", "done", 1001, 1000, 0, 60.0, "ab" * 32, scene.now)
-    found = judge({"id": f"pi-00{i}", "accuracy_local": 0.5, "accuracy_shipped": 0.75} for i in range(3))
-    message = verdict_message(found, "s", scene.now, with_rows=True)
-    topics = Topics("fleet")
+    found = judge_federation(
+        {"id": f"pi-00{i}", "accuracy_local": 0.5, "accuracy_shipped": 0.75} for i in range(3)
+    )
+    message = make_verdict_message(found, "s", scene.now, with_rows=True)
+    topics = FederationTopics("fleet")
     scene.view.take(topics.verdict, encode_json(message), scene.now)
     scene.view.take(topics.state, encode_json(done), scene.now)
 

@@ -5,14 +5,14 @@ from itertools import permutations
 
 import pytest
 
-from edgefl.monitor.view import View, snapshot, subscriptions
-from edgefl.verdict import as_dict, judge
+from edgefl.monitor.view import FederationView, list_view_subscriptions, snapshot
+from edgefl.verdict import as_dict, judge_federation
 from edgefl.wire.messages import Begin, Clusters, Metrics, Receipt, State, Status, Summary, Task
 from edgefl.wire.strict_json import encode_json
-from edgefl.wire.topics import Topics, matches
-from edgefl.wire.verdict_message import verdict_message
+from edgefl.wire.topics import FederationTopics, matches_filter
+from edgefl.wire.verdict_message import make_verdict_message
 
-TOPICS = Topics("kitchen")
+TOPICS = FederationTopics("kitchen")
 SHA = "ab" * 32
 
 
@@ -22,37 +22,37 @@ def state(phase="federate", round=1, session="s1", ts=100.0, deadline_s=60.0, **
 
 
 def status(client_id="pi-1", online=True, boot="b1", ts=90.0, **more):
-    return TOPICS.device(client_id, "status"), encode_json(
+    return TOPICS.format_device(client_id, "status"), encode_json(
         Status(client_id, boot, online, 90.0, 40, "0.1.0", ts, **more)
     )
 
 
 def task(client_id="pi-1", round=1, session="s1", codec="fp32"):
     message = Task(session, round, "federate", SHA, {"global": SHA}, {}, 1, 60.0, codec, 0, 0.0, "n", 100.0)
-    return TOPICS.device(client_id, "task"), encode_json(message)
+    return TOPICS.format_device(client_id, "task"), encode_json(message)
 
 
 def begin(client_id="pi-1", round=1, session="s1", size=1000, sha=SHA, **metrics):
     message = Begin(
         client_id, session, round, SHA, sha, size, 1, 65536, 40, metrics or {"loss": 0.5}, "n", 110.0
     )
-    return TOPICS.upload(client_id, sha, "begin"), encode_json(message)
+    return TOPICS.format_upload(client_id, sha, "begin"), encode_json(message)
 
 
 def receipt(client_id="pi-1", round=1, outcome="ok", reason=""):
-    return TOPICS.device(client_id, "receipt"), encode_json(
+    return TOPICS.format_device(client_id, "receipt"), encode_json(
         Receipt(round, SHA, outcome, (), reason, "n", 111.0)
     )
 
 
 def metrics(client_id="pi-1", round=1, **values):
-    return TOPICS.device(client_id, "metrics"), encode_json(
+    return TOPICS.format_device(client_id, "metrics"), encode_json(
         Metrics(client_id, round, values, 45.0, 70.0, math.nan, 1.5, 112.0)
     )
 
 
 def summary(round=1, loss=0.4, dropped=(), **metrics):
-    return TOPICS.summary(round), encode_json(
+    return TOPICS.format_summary(round), encode_json(
         Summary(round, "federate", 2, loss, math.nan, 0.8, 1.0, 300, 700, 2.5, dropped, 113.0, metrics)
     )
 
@@ -61,16 +61,16 @@ def clusters(round=1, session="s1", **placed):
     return TOPICS.clusters, encode_json(Clusters(session, round, placed, "", (), (), (), math.nan, 114.0))
 
 
-JUDGED = judge([{"id": "pi-1", "accuracy_local": 0.5, "accuracy_shipped": 0.75, "shipped": 3.0}])
+JUDGED = judge_federation([{"id": "pi-1", "accuracy_local": 0.5, "accuracy_shipped": 0.75, "shipped": 3.0}])
 
 
 def verdict(session="s1"):
-    return TOPICS.verdict, encode_json(verdict_message(JUDGED, session, 115.0, with_rows=True))
+    return TOPICS.verdict, encode_json(make_verdict_message(JUDGED, session, 115.0, with_rows=True))
 
 
 def told(*messages, now=120.0):
     """Return the snapshot at `now` after messages, a number among them being the time from then on."""
-    view = View("kitchen")
+    view = FederationView("kitchen")
     at = 100.0
     for each in messages:
         if isinstance(each, float):
@@ -226,7 +226,7 @@ def test_the_verdict_of_this_session_is_shown():
         (done, verdict(), cleared),
     ):
         assert told(*messages)["verdict"] is None
-    assert TOPICS.verdict in subscriptions("kitchen")
+    assert TOPICS.verdict in list_view_subscriptions("kitchen")
 
 
 def test_a_summary_is_a_row_without_nan():
@@ -448,10 +448,10 @@ def test_another_session_begins_anew_and_keeps_who_is_there():
         ("edgefl/v2/kitchen/what", b"1"),
         ("x", b""),
         ("edgefl/v2/other/state", state()[1]),
-        (TOPICS.device("pi-1", "status"), status("pi-2")[1]),
-        (TOPICS.summary(2), summary(1)[1]),
-        (TOPICS.device("pi-1", "task"), b"[]"),
-        (TOPICS.device("pi-1", "metrics"), b'{"ts": 1' + b"0" * 400 + b"}"),
+        (TOPICS.format_device("pi-1", "status"), status("pi-2")[1]),
+        (TOPICS.format_summary(2), summary(1)[1]),
+        (TOPICS.format_device("pi-1", "task"), b"[]"),
+        (TOPICS.format_device("pi-1", "metrics"), b'{"ts": 1' + b"0" * 400 + b"}"),
     ],
 )
 def test_what_is_none_of_the_protocol_is_counted(message):
@@ -459,17 +459,17 @@ def test_what_is_none_of_the_protocol_is_counted(message):
 
 
 def test_a_status_that_was_cleared_takes_the_device_away():
-    assert told(status(), (TOPICS.device("pi-1", "status"), b""))["devices"] == []
+    assert told(status(), (TOPICS.format_device("pi-1", "status"), b""))["devices"] == []
 
 
 def test_what_is_subscribed_to_is_all_that_is_taken_and_no_chunk():
-    filters = subscriptions("kitchen")
+    filters = list_view_subscriptions("kitchen")
     for topic, _ in (state(), status(), task(), begin(), receipt(), metrics(), summary(), clusters()):
-        assert any(matches(each, topic) for each in filters)
+        assert any(matches_filter(each, topic) for each in filters)
     for topic in (
-        TOPICS.blob(SHA, 0),
-        TOPICS.manifest(SHA),
-        TOPICS.upload("pi-1", SHA, 0),
-        TOPICS.upload("pi-1", SHA, "end"),
+        TOPICS.format_blob(SHA, 0),
+        TOPICS.format_manifest(SHA),
+        TOPICS.format_upload("pi-1", SHA, 0),
+        TOPICS.format_upload("pi-1", SHA, "end"),
     ):
-        assert not any(matches(each, topic) for each in filters)
+        assert not any(matches_filter(each, topic) for each in filters)

@@ -7,31 +7,31 @@ import tracemalloc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgefl.monitor.device_view import TRACE
-from edgefl.monitor.view import CLUSTERINGS, HISTORY, MAX_DEVICES, View, snapshot
+from edgefl.monitor.device_view import MAX_TRACE_ROUNDS
+from edgefl.monitor.view import MAX_CLUSTERINGS, MAX_DEVICES, MAX_HISTORY_ROUNDS, FederationView, snapshot
 from edgefl.wire.messages import Begin, Clusters, Metrics, Receipt, State, Status, Summary, Task
 from edgefl.wire.strict_json import encode_json
-from edgefl.wire.topics import Topics
+from edgefl.wire.topics import FederationTopics
 
-TOPICS = Topics("kitchen")
+TOPICS = FederationTopics("kitchen")
 SHA = "ab" * 32
 
 
 def status(client_id="pi-1"):
-    return TOPICS.device(client_id, "status"), encode_json(
+    return TOPICS.format_device(client_id, "status"), encode_json(
         Status(client_id, "b1", True, 90.0, 40, "0.1.0", 90.0)
     )
 
 
 def metrics(round=1):
     values = {"loss": 0.5, "gate_0": 1.0}
-    return TOPICS.device("pi-1", "metrics"), encode_json(
+    return TOPICS.format_device("pi-1", "metrics"), encode_json(
         Metrics("pi-1", round, values, 45.0, 70.0, math.nan, 1.5, 112.0)
     )
 
 
 def summary(round=1):
-    return TOPICS.summary(round), encode_json(
+    return TOPICS.format_summary(round), encode_json(
         Summary(round, "federate", 2, 0.5, math.nan, 0.8, 1.0, 300, 700, 2.5, ("pi-1",), 113.0)
     )
 
@@ -46,9 +46,9 @@ BEGIN = Begin("pi-1", "s1", 1, SHA, SHA, 1000, 1, 65536, 40, {"loss": 0.5}, "n",
 FINE = [
     STATE,
     status(),
-    (TOPICS.device("pi-1", "task"), encode_json(TASK)),
-    (TOPICS.upload("pi-1", SHA, "begin"), encode_json(BEGIN)),
-    (TOPICS.device("pi-1", "receipt"), encode_json(Receipt(1, SHA, "ok", (), "", "n", 111.0))),
+    (TOPICS.format_device("pi-1", "task"), encode_json(TASK)),
+    (TOPICS.format_upload("pi-1", SHA, "begin"), encode_json(BEGIN)),
+    (TOPICS.format_device("pi-1", "receipt"), encode_json(Receipt(1, SHA, "ok", (), "", "n", 111.0))),
     metrics(),
     summary(),
     clusters(),
@@ -74,7 +74,7 @@ def nearly(draw):
     st.floats(0, 1e10),
 )
 def test_nothing_on_any_topic_raises_and_a_snapshot_is_json(messages, now):
-    view = View("kitchen")
+    view = FederationView("kitchen")
     for topic, payload in messages:
         view.take(topic, payload, now)
     assert (
@@ -84,7 +84,7 @@ def test_nothing_on_any_topic_raises_and_a_snapshot_is_json(messages, now):
 
 @given(st.permutations(FINE))
 def test_the_retained_messages_may_come_in_any_order(messages):
-    view = View("kitchen")
+    view = FederationView("kitchen")
     for topic, payload in messages:
         view.take(topic, payload, 115.0)
     tree = snapshot(view, 120.0)
@@ -100,14 +100,14 @@ def test_the_retained_messages_may_come_in_any_order(messages):
 
 
 def test_memory_is_bounded():
-    view = View("kitchen")
+    view = FederationView("kitchen")
     view.take(*STATE, 1.0)
     tracemalloc.start()
     try:
         for i in range(MAX_DEVICES + 500):
             view.take(*status(f"pi-{i}"), 1.0)
         full = tracemalloc.get_traced_memory()[0]
-        for i in range(3 * HISTORY):
+        for i in range(3 * MAX_HISTORY_ROUNDS):
             view.take(*summary(i), 1.0)
             view.take(*clusters(i), 1.0)
             view.take(*metrics(i), 1.0)
@@ -121,8 +121,8 @@ def test_memory_is_bounded():
         len(tree["clusters"]["rounds"]),
         max(len(device["trace"]) for device in tree["devices"]),
     ) == (
-        HISTORY,
-        CLUSTERINGS,
-        TRACE,
+        MAX_HISTORY_ROUNDS,
+        MAX_CLUSTERINGS,
+        MAX_TRACE_ROUNDS,
     )
     assert grown < 2_000_000

@@ -10,42 +10,47 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgefl.errors import ConfigError
-from edgefl.monitor.watch import decoded, json_line, text_line, topic_filter
+from edgefl.monitor.message_lines import (
+    build_topic_filter,
+    decode_message,
+    format_json_line,
+    format_text_line,
+)
 from edgefl.wire.messages import Metrics, Receipt, Status
 from edgefl.wire.strict_json import encode_json
-from edgefl.wire.topics import Topics
+from edgefl.wire.topics import FederationTopics
 
-TOPICS = Topics("kitchen")
+TOPICS = FederationTopics("kitchen")
 SHA = "ab" * 32
 NOON = time.mktime((2026, 11, 22, 12, 0, 0, 0, 0, -1))
 
 
 def line(topic, payload, retained=False, oversize=0):
-    return text_line(decoded(topic, payload, oversize), NOON, retained)
+    return format_text_line(decode_message(topic, payload, oversize), NOON, retained)
 
 
 def test_lines_by_hand():
     metrics = encode_json(Metrics("pi-1", 3, {"loss": 0.51234567}, 45.0, 70.25, float("nan"), 1.5, 1000.0))
-    assert line(TOPICS.device("pi-1", "metrics"), metrics) == (
+    assert line(TOPICS.format_device("pi-1", "metrics"), metrics) == (
         "12:00:00  kitchen/device/pi-1/metrics  client_id=pi-1 round=3 values={loss=0.5123} rss_mb=45 "
         "peak_rss_mb=70.25 temperature_c=- seconds=1.5 ts=1000"
     )
     status = encode_json(Status("pi-1", "b1", True, 900.0, 40, "0.1.0", 1000.0))
-    assert line(TOPICS.device("pi-1", "status"), status, retained=True) == (
+    assert line(TOPICS.format_device("pi-1", "status"), status, retained=True) == (
         "12:00:00* kitchen/device/pi-1/status  client_id=pi-1 boot_id=b1 online=yes born=900 num_samples=40 "
         "version=0.1.0 ts=1000 draining=no"
     )
     receipt = encode_json(Receipt(3, SHA, "missing", ((0, 2),), "", "n", 5.0))
-    assert line(TOPICS.device("pi-1", "receipt"), receipt).endswith(
+    assert line(TOPICS.format_device("pi-1", "receipt"), receipt).endswith(
         "round=3 sha256=abababab.. outcome=missing missing=[[0 2]] nonce=n ts=5"
     )
     assert (
-        line(TOPICS.upload("pi-1", SHA, 7), b"x" * 122880)
+        line(TOPICS.format_upload("pi-1", SHA, 7), b"x" * 122880)
         == "12:00:00  kitchen/device/pi-1/up/abababab../7  (122,880 bytes)"
     )
     assert line(TOPICS.state, b"") == "12:00:00  kitchen/state  (cleared)"
     assert line(TOPICS.state, b"{").startswith("12:00:00  kitchen/state  (broken, 1 bytes: State is not JSON")
-    assert line(TOPICS.blob(SHA, 0), b"", oversize=300_000).startswith(
+    assert line(TOPICS.format_blob(SHA, 0), b"", oversize=300_000).startswith(
         "12:00:00  kitchen/blob/abababab../0  (broken, 300000 bytes: "
     )
 
@@ -53,7 +58,7 @@ def test_lines_by_hand():
 def test_what_a_stranger_says_does_not_move_the_cursor():
     status = encode_json(Status("pi-1", "b1", True, 900.0, 40, "\x1b[2J\x1b]0;owned\x07", 1000.0))
     for text in (
-        line(TOPICS.device("pi-1", "status"), status),
+        line(TOPICS.format_device("pi-1", "status"), status),
         line("edgefl/v2/f/\x1b[2J", b"\x1b"),
         line("x\ny", b""),
     ):
@@ -62,7 +67,9 @@ def test_what_a_stranger_says_does_not_move_the_cursor():
 
 def test_a_json_line_by_hand():
     payload = encode_json(Metrics("pi-1", 3, {"loss": 0.5}, 45.0, 70.0, float("nan"), 1.5, 1000.0))
-    found = json.loads(json_line(decoded(TOPICS.device("pi-1", "metrics"), payload), 12.5, True))
+    found = json.loads(
+        format_json_line(decode_message(TOPICS.format_device("pi-1", "metrics"), payload), 12.5, True)
+    )
     assert found == {
         "received": 12.5,
         "retained": True,
@@ -79,7 +86,10 @@ def test_a_json_line_by_hand():
             "ts": 1000.0,
         },
     }
-    assert json.loads(json_line(decoded(TOPICS.blob(SHA, 1), b"abc"), 1.0, False))["bytes"] == 3
+    assert (
+        json.loads(format_json_line(decode_message(TOPICS.format_blob(SHA, 1), b"abc"), 1.0, False))["bytes"]
+        == 3
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,23 +102,23 @@ def test_a_json_line_by_hand():
     ],
 )
 def test_a_topic_is_below_the_federation(asked, federation, wanted):
-    assert topic_filter(asked, federation) == wanted
+    assert build_topic_filter(asked, federation) == wanted
 
 
 @pytest.mark.parametrize("bad", ["", "a#", "#/a", "device/pi+/status", "/state", "a\0"])
 def test_a_filter_that_is_none_says_what_one_is(bad):
     with pytest.raises(ConfigError, match=r"expected one below .* such as 'device/\+/metrics'"):
-        topic_filter(bad, "")
+        build_topic_filter(bad, "")
 
 
 ANY_TOPIC = st.text(max_size=40) | st.sampled_from(
     [
         TOPICS.state,
         TOPICS.clusters,
-        TOPICS.summary(1),
-        TOPICS.device("a", "task"),
-        TOPICS.upload("a", SHA, 0),
-        TOPICS.manifest(SHA),
+        TOPICS.format_summary(1),
+        TOPICS.format_device("a", "task"),
+        TOPICS.format_upload("a", SHA, 0),
+        TOPICS.format_manifest(SHA),
     ]
 )
 
@@ -118,6 +128,6 @@ ANY_TOPIC = st.text(max_size=40) | st.sampled_from(
     ANY_TOPIC, st.binary(max_size=80) | st.text(max_size=40).map(str.encode), st.sampled_from([0, 300_000])
 )
 def test_anything_is_one_line(topic, payload, oversize):
-    found = decoded(topic, payload, oversize)
-    assert text_line(found, NOON, False).isprintable()
-    assert json.loads(json_line(found, NOON, False))["topic"] == topic
+    found = decode_message(topic, payload, oversize)
+    assert format_text_line(found, NOON, False).isprintable()
+    assert json.loads(format_json_line(found, NOON, False))["topic"] == topic

@@ -10,8 +10,8 @@ from edgefl.plan import runtime
 
 
 def test_names_the_runtime_and_its_version() -> None:
-    assert runtime.installed()
-    name, version = runtime.RUNTIME.split(" ")
+    assert runtime.list_runtimes()
+    name, version = runtime.RUNTIME_VERSION.split(" ")
     assert name in {"ai-edge-litert", "tflite-runtime"}
     assert version[0].isdigit()
 

@@ -5,12 +5,12 @@ import pytest
 
 from edgefl.errors import ExportError, ModelFileError, PlanError
 from edgefl.plan.tflite import (
-    float_constants,
-    pack,
+    pack_model,
+    read_float_constants,
     read_metadata,
     read_model,
     read_subgraph,
-    unpack,
+    unpack_model,
     with_constants,
     with_metadata,
 )
@@ -60,16 +60,16 @@ def test_constants_are_written_in_place(model: bytes) -> None:
     read_subgraph(content).tensors[1].overwrite(KERNEL * 2)
     changed = with_constants(model, {1: KERNEL * 2})
     assert bytes(content) == changed != model
-    np.testing.assert_array_equal(float_constants(changed)[1], KERNEL * 2)
+    np.testing.assert_array_equal(read_float_constants(changed)[1], KERNEL * 2)
     for index, value in ((0, KERNEL), (1, KERNEL[:2]), (3, np.zeros(3, np.int8))):
         with pytest.raises(ValueError, match=f"tensor {index} is not a constant of"):
             read_subgraph(bytearray(model)).tensors[index].overwrite(value)
 
 
 def test_packing_twice_gives_the_same_bytes(model: bytes) -> None:
-    once = pack(unpack(model), len(model))
-    assert pack(unpack(once), len(once)) == once
-    np.testing.assert_array_equal(float_constants(once)[1], KERNEL)
+    once = pack_model(unpack_model(model), len(model))
+    assert pack_model(unpack_model(once), len(once)) == once
+    np.testing.assert_array_equal(read_float_constants(once)[1], KERNEL)
     data = read_subgraph(once).tensors[1].data
     first = np.frombuffer(once, np.uint8).__array_interface__["data"][0]
     assert (data.__array_interface__["data"][0] - first) % 16 == 0
@@ -81,7 +81,7 @@ def test_metadata(model: bytes) -> None:
     assert read_metadata(noted, "second") == bytes(1000)
     assert read_metadata(noted, "third") is None
     assert read_metadata(model, "first") is None
-    np.testing.assert_array_equal(float_constants(noted)[1], KERNEL)
+    np.testing.assert_array_equal(read_float_constants(noted)[1], KERNEL)
 
 
 def test_a_truncated_file_is_an_error_or_read(model: bytes) -> None:
@@ -103,20 +103,20 @@ def test_foreign_bytes_are_an_error_of_plan_and_export(kind: type[Exception]) ->
 
 
 def test_newer_files_ask_for_a_newer_edgefl(model: bytes) -> None:
-    newer = unpack(model)
+    newer = unpack_model(model)
     newer.version = 4
     with pytest.raises(ModelFileError, match=r"schema version 4, expected 3.*update edgefl"):
-        read_model(pack(newer, 100))
-    unknown = unpack(model)
+        read_model(pack_model(newer, 100))
+    unknown = unpack_model(model)
     unknown.operatorCodes[0].builtinCode = 4000
     with pytest.raises(ModelFileError, match=r"builtin operator 4000.*update edgefl"):
-        read_model(pack(unknown, 100))
+        read_model(pack_model(unknown, 100))
 
 
 def test_several_subgraphs(model: bytes) -> None:
-    root = unpack(model)
+    root = unpack_model(model)
     root.subgraphs = [*root.subgraphs, *root.subgraphs]
-    packed = pack(root, 100)
+    packed = pack_model(root, 100)
     assert len(read_model(packed).subgraphs) == 2
     with pytest.raises(ModelFileError, match="2 subgraphs, expected one"):
         read_subgraph(packed)

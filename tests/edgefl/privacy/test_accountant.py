@@ -23,7 +23,7 @@ def test_epsilon_is_that_of_the_mnist_tutorial_of_tensorflow_privacy_or_a_little
     """Its README tells epsilon at delta 1e-5 for batches of 256 of 60,000 samples, by Renyi divergences,
     whose bound is looser.
     """
-    found = accountant.epsilon(256 / 60_000, noise_multiplier, epochs * 60_000 // 256, 1e-5)
+    found = accountant.compute_epsilon(256 / 60_000, noise_multiplier, epochs * 60_000 // 256, 1e-5)
     assert 0.65 * published < found <= published
 
 
@@ -34,7 +34,7 @@ def test_epsilon_is_within_the_rdp_accountants():
     renyi = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
     renyi.compose(dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.1)), 1000)
     above = renyi.get_epsilon(1e-5)
-    assert 0.85 * above < accountant.epsilon(0.01, 1.1, 1000, 1e-5) < above
+    assert 0.85 * above < accountant.compute_epsilon(0.01, 1.1, 1000, 1e-5) < above
 
 
 @pytest.mark.parametrize(("noise_multiplier", "rounds"), [(5.0, 1), (5.0, 10), (1.0, 1), (20.0, 100)])
@@ -42,7 +42,7 @@ def test_without_sampling_epsilon_is_the_closed_form(noise_multiplier, rounds):
     """Balle and Wang, arXiv:1805.06530, theorem 8: delta = Phi(1 / 2s - eps s) - e^eps Phi(-1 / 2s - eps s),
     s = sigma / sqrt(rounds).
     """
-    found = accountant.epsilon(1.0, noise_multiplier, rounds, 1e-5)
+    found = accountant.compute_epsilon(1.0, noise_multiplier, rounds, 1e-5)
     s = noise_multiplier / math.sqrt(rounds)
 
     def delta(epsilon):
@@ -53,27 +53,34 @@ def test_without_sampling_epsilon_is_the_closed_form(noise_multiplier, rounds):
 
 
 def test_a_sampled_round_spends_less_than_a_whole_one_and_more_rounds_more():
-    whole, sampled = (accountant.epsilon(rate, 1.0, 5, 1e-5) for rate in (1.0, 0.1))
+    whole, sampled = (accountant.compute_epsilon(rate, 1.0, 5, 1e-5) for rate in (1.0, 0.1))
     assert sampled < whole / 2
-    assert 0 == accountant.epsilon(0.1, 1.0, 0, 1e-5) < accountant.epsilon(0.1, 1.0, 1, 1e-5) < sampled
+    assert (
+        0
+        == accountant.compute_epsilon(0.1, 1.0, 0, 1e-5)
+        < accountant.compute_epsilon(0.1, 1.0, 1, 1e-5)
+        < sampled
+    )
 
 
 @pytest.mark.parametrize(("rate", "rounds", "target"), [(0.1, 50, 8.0), (1.0, 3, 0.5), (0.01, 10, 2.0)])
 def test_the_noise_for_a_budget_keeps_it_with_little_to_spare(rate, rounds, target):
-    found = accountant.noise_multiplier_for(rate, rounds, target, 1e-5)
-    assert accountant.epsilon(rate, found, rounds, 1e-5) <= target
-    assert accountant.epsilon(rate, found * 0.985, rounds, 1e-5) > target
+    found = accountant.find_noise_multiplier(rate, rounds, target, 1e-5)
+    assert accountant.compute_epsilon(rate, found, rounds, 1e-5) <= target
+    assert accountant.compute_epsilon(rate, found * 0.985, rounds, 1e-5) > target
 
 
 def test_what_is_spent_says_under_which_assumptions():
     config = FederationConfig(clients_per_round=5, privacy=PrivacyConfig(0.5, 1.5, 50, 1e-4))
-    spent = accountant.spent(config, 20)
+    spent = accountant.summarize_spending(config, 20)
     assert (spent["sampling"], spent["sampling_rate"], spent["rounds"]) == ("poisson", 0.1, 20)
     assert list(spent["epsilon_by_round"]) == ["1", "2", "5", "10", "20"]
-    assert spent["epsilon"] == spent["epsilon_by_round"]["20"] == accountant.epsilon(0.1, 1.5, 20, 1e-4)
-    assert accountant.milestones(1) == [1]
-    assert accountant.milestones(30) == [1, 2, 5, 10, 20, 30]
-    assert accountant.spent(config, 0)["epsilon"] == 0
+    assert (
+        spent["epsilon"] == spent["epsilon_by_round"]["20"] == accountant.compute_epsilon(0.1, 1.5, 20, 1e-4)
+    )
+    assert accountant.list_milestones(1) == [1]
+    assert accountant.list_milestones(30) == [1, 2, 5, 10, 20, 30]
+    assert accountant.summarize_spending(config, 0)["epsilon"] == 0
 
 
 def test_the_command_finds_the_noise_and_shows_what_it_spends():
@@ -97,13 +104,13 @@ def test_as_many_rounds_as_the_budget_allows(caplog):
             rounds=rounds, privacy=PrivacyConfig(1.0, 2.0, 10, 1e-5, max_epsilon=max_epsilon)
         )
 
-    spent = [accountant.epsilon(1.0, 2.0, rounds, 1e-5) for rounds in (1, 7, 8)]
-    assert accountant.within_budget(config(spent[1])).rounds == 7
+    spent = [accountant.compute_epsilon(1.0, 2.0, rounds, 1e-5) for rounds in (1, 7, 8)]
+    assert accountant.limit_to_budget(config(spent[1])).rounds == 7
     assert caplog.messages == [f"privacy: max_epsilon {spent[1]:g} ends the federation after 7 of 50 rounds"]
-    assert accountant.within_budget(config((spent[1] + spent[2]) / 2)).rounds == 7
-    assert accountant.within_budget(config(spent[2], rounds=8)).rounds == 8
-    assert accountant.within_budget(config(0.0)).rounds == 50
+    assert accountant.limit_to_budget(config((spent[1] + spent[2]) / 2)).rounds == 7
+    assert accountant.limit_to_budget(config(spent[2], rounds=8)).rounds == 8
+    assert accountant.limit_to_budget(config(0.0)).rounds == 50
     with pytest.raises(ConfigError, match="the first round spends"):
-        accountant.within_budget(config(spent[0] / 2))
+        accountant.limit_to_budget(config(spent[0] / 2))
     with pytest.raises(ConfigError, match="without clip and noise_multiplier"):
         PrivacyConfig(max_epsilon=1.0)

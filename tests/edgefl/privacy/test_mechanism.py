@@ -10,19 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.algorithms import REGISTRY, make_algorithm
-from edgefl.algorithms.arithmetic import weighted_means
+from edgefl.algorithms.arithmetic import average_by_group
 from edgefl.config import FederationConfig, PrivacyConfig, parse_config
 from edgefl.errors import ConfigError
 from edgefl.plan.spec import Plan
-from edgefl.privacy.mechanism import check_privacy, draw_cohort, private
-from edgefl.privacy.noise import key_of_seed, normal
-from edgefl.rng import rng_for
+from edgefl.privacy.mechanism import check_privacy, draw_cohort, with_privacy
+from edgefl.privacy.noise import derive_noise_key, draw_normal
+from edgefl.rng import derive_rng
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import encode_server_state
 from edgefl.types import ClientState, ServerState, Update
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
-KEY = key_of_seed(7)
+KEY = derive_noise_key(7)
 CONFIG = FederationConfig(clients_per_round=2, privacy=PrivacyConfig(1.0, 0.5, 4, 1e-5))
 QUIET = FederationConfig(clients_per_round=2, privacy=PrivacyConfig(1.0, 1e-12, 4, 1e-5))
 """So little noise that the change of a model is that of the sum."""
@@ -80,8 +80,8 @@ def two_weights(first, second, dtype=np.float32):
 
 def aggregated(updates, config=CONFIG, name="fedavg", **options):
     spec = plan(name, **options).spec
-    algorithm = private(make_algorithm(name, None, spec.options), config, spec, KEY)
-    state = algorithm.init(initial(spec), rng_for(1, 0, "init"))
+    algorithm = with_privacy(make_algorithm(name, None, spec.options), config, spec, KEY)
+    state = algorithm.init(initial(spec), derive_rng(1, 0, "init"))
     return state, algorithm.aggregate(state, updates)
 
 
@@ -117,7 +117,9 @@ def test_a_round_of_two_clients_by_hand():
             0.5
             * 1.0
             / 2
-            * normal(KEY, f"noise of round 1 on global/{name} for {digest}", change[f"global/{name}"].shape)
+            * draw_normal(
+                KEY, f"noise of round 1 on global/{name} for {digest}", change[f"global/{name}"].shape
+            )
         )
         mean = {"head/kernel": 0.45, "head/bias": 0.6, "trunk/kernel": 0.0}[name]
         expected = noise + np.where(np.arange(noise.size).reshape(noise.shape) == 0, mean, 0.0)
@@ -193,8 +195,8 @@ def test_noise_goes_on_every_model_and_only_on_what_is_trained(shards):
         for each in spec.signatures
     )
     frozen = replace(spec, signatures=signatures)
-    algorithm = private(make_algorithm("ifca", None, frozen.options), CONFIG, frozen, KEY)
-    state = algorithm.init(initial(frozen), rng_for(1, 0, "init"))
+    algorithm = with_privacy(make_algorithm("ifca", None, frozen.options), CONFIG, frozen, KEY)
+    state = algorithm.init(initial(frozen), derive_rng(1, 0, "init"))
     cheat = {name: np.ones_like(array) for name, array in state.models["expert1"].items()}
     change = moved_by(state, algorithm.aggregate(state, [Update("a", 1, 1, {"expert1": cheat})]))
     for model in ("expert0", "expert1", "expert2"):
@@ -212,14 +214,14 @@ def test_what_goes_by_sums_makes_the_same_of_updates_and_of_their_means(name, sh
     weights = initial(the_plan.spec)
     algorithm = make_algorithm(name, learner, the_plan.spec.options)
     assert algorithm.by_sums
-    state = algorithm.init(weights, rng_for(1, 0, "init"))
+    state = algorithm.init(weights, derive_rng(1, 0, "init"))
     updates = [
         algorithm.local_update(
-            algorithm.broadcast(state, client), ClientState(), shard, client, rng_for(1, 1, client)
+            algorithm.broadcast(state, client), ClientState(), shard, client, derive_rng(1, 1, client)
         )[0]
         for client, shard in sorted(shards.items())
     ]
-    means = weighted_means(
+    means = average_by_group(
         (model, delta, u.num_samples) for u in updates for model, delta in u.deltas.items()
     )
     one = Update("", 1, 1, means)
@@ -251,7 +253,7 @@ def test_every_algorithm_is_either_private_or_refused():
 def test_without_the_table_nothing_changes():
     spec = plan("fedavg").spec
     algorithm = make_algorithm("fedavg", None, {})
-    assert private(algorithm, FederationConfig(), spec, b"") is algorithm
+    assert with_privacy(algorithm, FederationConfig(), spec, b"") is algorithm
 
 
 def test_each_client_is_drawn_on_its_own_with_the_rate():
@@ -320,8 +322,8 @@ def test_the_order_in_which_a_state_holds_its_weights_changes_no_noise():
     written.
     """
     spec = plan("fedavg").spec
-    algorithm = private(make_algorithm("fedavg", None, spec.options), CONFIG, spec, KEY)
-    state = algorithm.init(initial(spec), rng_for(1, 0, "init"))
+    algorithm = with_privacy(make_algorithm("fedavg", None, spec.options), CONFIG, spec, KEY)
+    state = algorithm.init(initial(spec), derive_rng(1, 0, "init"))
     turned = replace(
         state, models={name: dict(reversed(weights.items())) for name, weights in state.models.items()}
     )

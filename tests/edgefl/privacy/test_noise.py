@@ -5,7 +5,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
-from edgefl.privacy.noise import key_of_seed, normal, uniform
+from edgefl.privacy.noise import derive_noise_key, draw_normal, draw_uniform
 
 KEY = bytes(range(32))
 
@@ -21,7 +21,9 @@ def test_the_keystream_is_that_of_rfc_8439():
 
 def test_draws_are_normal_and_those_of_other_purposes_unrelated():
     stats = pytest.importorskip("scipy.stats")
-    first, second = (normal(KEY, purpose, (100, 200)) for purpose in ("noise of round 1", "noise of round 2"))
+    first, second = (
+        draw_normal(KEY, purpose, (100, 200)) for purpose in ("noise of round 1", "noise of round 2")
+    )
     assert stats.kstest(first.ravel(), "norm").pvalue > 0.01
     assert abs(first.std() - 1) < 0.02
     assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.03
@@ -31,12 +33,12 @@ def test_draws_are_normal_and_those_of_other_purposes_unrelated():
 
 
 def test_the_same_key_and_purpose_give_the_same_bits_another_key_others():
-    assert normal(KEY, "a", (3,)).tobytes() == normal(KEY, "a", (3,)).tobytes()
-    assert normal(KEY, "a", (3,))[0] != normal(bytes(32), "a", (3,))[0]
-    assert normal(KEY, "a", ()).shape == ()
-    assert normal(KEY, "a", (0,)).shape == (0,)
-    assert key_of_seed(1) != key_of_seed(2)
-    drawn = uniform(KEY, "u", 10_000)
+    assert draw_normal(KEY, "a", (3,)).tobytes() == draw_normal(KEY, "a", (3,)).tobytes()
+    assert draw_normal(KEY, "a", (3,))[0] != draw_normal(bytes(32), "a", (3,))[0]
+    assert draw_normal(KEY, "a", ()).shape == ()
+    assert draw_normal(KEY, "a", (0,)).shape == (0,)
+    assert derive_noise_key(1) != derive_noise_key(2)
+    drawn = draw_uniform(KEY, "u", 10_000)
     assert 0 < drawn.min() < 0.001 < 0.999 < drawn.max() < 1
     with pytest.raises(ValueError, match="expected 32"):
-        uniform(b"short", "a", 1)
+        draw_uniform(b"short", "a", 1)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.cli.main import run as edgefl
+from edgefl.cli.main import run_command as edgefl
 
 COMMON = """
 [federation]

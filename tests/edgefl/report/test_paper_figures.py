@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgefl.cli.main import run as edgefl
-from edgefl.report.figures import FIGURES, fedmix, make_figure, pfl_moe
+from edgefl.cli.main import run_command as edgefl
+from edgefl.report.figures import PAPER_FIGURES, fedmix, make_figure, pfl_moe
 from edgefl.report.figures import aem as aem_figures
 from edgefl.report.figures import clustered as clustered_figures
 from edgefl.report.folder import Folder, read_folder
@@ -41,13 +41,19 @@ def test_aem_3_and_4_average_over_runs():
         folder(options={k: v for k, v in own.items() if k != "p"}, partition={"p": own["p"]}, clients=rows)
         for own, rows in zip((one, two, three), measured, strict=True)
     ]
-    found = {(line.model, line.explored): line for line in aem_figures.lines(runs, aem_figures.fraction)}
+    found = {
+        (line.model, line.explored): line
+        for line in aem_figures.average_lines(runs, aem_figures.read_fraction)
+    }
     assert found.keys() == {("MoE", True), ("MoE", False), ("IFCA", True)}
     line = found["MoE", True]
     np.testing.assert_allclose([line.x, line.mean, line.std], [[1], [92], [2]])
     np.testing.assert_allclose(found["IFCA", True].mean, [50])
     np.testing.assert_allclose(found["MoE", False].x, [0.2])
-    by_models = {(line.model, line.explored): line for line in aem_figures.lines(runs, aem_figures.models)}
+    by_models = {
+        (line.model, line.explored): line
+        for line in aem_figures.average_lines(runs, aem_figures.read_num_models)
+    }
     np.testing.assert_allclose([by_models["MoE", True].x, by_models["MoE", True].mean], [[2, 4], [90, 94]])
     assert by_models["MoE", False].x.tolist() == [6], "num_experts has a default"
 
@@ -56,15 +62,20 @@ def test_aem_5_sorts_clusters_by_size():
     clients = tuple(
         {"id": str(i), "diagnostics": {"best": best}} for i, best in enumerate((2.0, 2.0, 0.0, 2.0, None, -1))
     )
-    assert aem_figures.sizes(folder(options={"num_experts": 4}, clients=clients)).tolist() == [3, 1, 0, 0]
+    assert aem_figures.count_best_models(folder(options={"num_experts": 4}, clients=clients)).tolist() == [
+        3,
+        1,
+        0,
+        0,
+    ]
 
 
 def test_fedmix_1_slides_over_rounds():
-    np.testing.assert_allclose(fedmix.sliding(np.array([4.0, 2.0, 6.0, 0.0]), 3), [4, 3, 4, 8 / 3])
+    np.testing.assert_allclose(fedmix.smooth_values(np.array([4.0, 2.0, 6.0, 0.0]), 3), [4, 3, 4, 8 / 3])
     records = [
         {"round": r, "measured": {"divergence": {"expert0": r, "expert1": 3 * r}}} for r in (1, 2, 3)
     ] + [{"round": 4}]
-    rounds, values = fedmix.divergences(records, window=2)
+    rounds, values = fedmix.read_divergences(records, window=2)
     assert (rounds.tolist(), values.tolist()) == ([1, 2, 3], [2, 3, 5])
 
 
@@ -76,15 +87,15 @@ def test_fedmix_7_takes_what_each_client_told_last():
     run = folder(
         records=records, clients=({"id": "b", "truth": 0}, {"id": "a", "truth": 1}, {"id": "c", "truth": 0})
     )
-    clients, truth, q, last = fedmix.truth_and_q(run)
+    clients, truth, q, last = fedmix.read_truth_and_q(run)
     assert (clients, truth.tolist(), last) == (["b", "a"], [[1, 0], [0, 1]], 10)
     np.testing.assert_allclose(q, [[0.2, 0.8], [0.9, 0.1]])
 
 
 def test_fedmix_14_looks_at_rounds_that_lie_ever_further_apart():
     records = [{"round": r, "measured": {"q": [[0.5, 0.5]]}} for r in range(1, 65)]
-    assert list(fedmix.q_by_round(records, most=4)) == [1, 4, 16, 64]
-    assert fedmix.q_by_round([{"round": 1}]) == {}
+    assert list(fedmix.read_q_by_round(records, max_rounds=4)) == [1, 4, 16, 64]
+    assert fedmix.read_q_by_round([{"round": 1}]) == {}
 
 
 def test_clustered_3_and_4_order_clients_by_their_true_cluster():
@@ -98,10 +109,10 @@ def test_clustered_3_and_4_order_clients_by_their_true_cluster():
         "layers": {"fc": [epoch], "conv": [np.eye(3).tolist()]},
     }
     run = folder(layers=layers)
-    epochs, clients, found = clustered_figures.layer_maps(run)
+    epochs, clients, found = clustered_figures.read_layer_similarities(run)
     assert (epochs, clients, list(found)) == ([1], ["b", "a", "c"], ["other layers", "dense layers"])
     np.testing.assert_allclose(found["dense layers"][0], [[1, 0.1, 0.2], [0.1, 1, 0.9], [0.2, 0.9, 1]])
-    _, names, pairs = clustered_figures.pairs(run)
+    _, names, pairs = clustered_figures.read_pair_similarities(run)
     assert names == ["b, a", "b, c", "a, c"]
     np.testing.assert_allclose(pairs, [[0.1, 0.2, 0.9]])
 
@@ -116,7 +127,9 @@ def test_clustered_5_and_6_average_over_clients_then_runs():
             records=({"round": 1, "measured": measured}, {"round": 2}),
         )
 
-    found = clustered_figures.by_mixing([run(1.0, True), run(3.0, True), run(5.0, False)], "loss_mixture")
+    found = clustered_figures.average_by_mixing(
+        [run(1.0, True), run(3.0, True), run(5.0, False)], "loss_mixture"
+    )
     assert {key: (x.tolist(), y.tolist()) for key, (x, y) in found.items()} == {
         (2, False, 0.25): ([1], [5.5]),
         (2, True, 0.25): ([1], [2.5]),
@@ -133,8 +146,8 @@ def test_pfl_moe_3_is_relative_to_fedavg():
         "global_mixture": 0.65,
     }
     found = [
-        pfl_moe.gain(folder(algorithm="pfl-mf", clients=({"id": "a", **row},)), test)
-        for test in pfl_moe.TESTS
+        pfl_moe.read_gain(folder(algorithm="pfl-mf", clients=({"id": "a", **row},)), test)
+        for test in pfl_moe.TEST_LABELS
     ]
     np.testing.assert_allclose(
         [[g.fedavg[0], g.adapted[0], g.mixture[0]] for g in found], [[80, 5, 4], [80, -10, -5]]
@@ -145,14 +158,16 @@ def test_pfl_moe_3_is_relative_to_fedavg():
 def test_list_names_each_figure(capsys):
     assert edgefl(["report", "--list"]) == 0
     told = capsys.readouterr().out
-    assert all(f"  {name} " in told and each.needs in told for name, each in FIGURES.items())
+    assert all(f"  {name} " in told and each.needs in told for name, each in PAPER_FIGURES.items())
     wanted = {
         "aem": (3, 4, 5, 6),
         "fedmix": (1, 7, 14),
         "clustered": (3, 4, 5, 6),
         "pfl-moe": (1, 2, 3, 4, 5),
     }
-    assert set(FIGURES) == {f"{paper}-{number}" for paper, numbers in wanted.items() for number in numbers}
+    assert set(PAPER_FIGURES) == {
+        f"{paper}-{number}" for paper, numbers in wanted.items() for number in numbers
+    }
 
 
 def size_of(path: Path) -> bytes:

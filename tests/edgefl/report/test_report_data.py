@@ -4,20 +4,27 @@ import numpy as np
 import pytest
 
 from edgefl.errors import StateError
-from edgefl.report.clusters import UNKNOWN, branches, leaves, likeness, membership, runs_of
-from edgefl.report.confusion import confusions, shares
-from edgefl.report.curves import (
-    accuracies,
-    accuracy_against_bytes,
-    cumulated_bytes,
-    losses,
-    model_lines,
-    reported_accuracies,
-    scaled,
+from edgefl.report.clusters import (
+    NO_CLUSTER,
+    build_dendrogram,
+    find_stretches,
+    order_leaves,
+    read_client_similarity,
+    read_membership,
 )
-from edgefl.report.distribution import distributions, float_and_int8, int8_sentence
-from edgefl.report.gates import class_weights, expert_name, usage
-from edgefl.report.outcome import lanes
+from edgefl.report.confusion import normalize_rows, read_confusions
+from edgefl.report.curves import (
+    accumulate_bytes,
+    choose_byte_unit,
+    join_accuracy_with_bytes,
+    read_losses,
+    read_model_curves,
+    read_reported_accuracy,
+    summarize_measured_accuracy,
+)
+from edgefl.report.distribution import collect_cdfs, describe_int8_loss, read_float_and_int8
+from edgefl.report.gates import average_class_weights, label_expert, read_usage
+from edgefl.report.outcome import assign_lanes
 
 KEY = "accuracy_mixture"
 RECORDS = [
@@ -42,32 +49,39 @@ RECORDS = [
 
 
 def test_losses_leave_out_what_is_none():
-    rounds, loss = losses(RECORDS)
+    rounds, loss = read_losses(RECORDS)
     assert rounds.tolist() == [1, 3]
     assert loss.tolist() == [2.0, 1.0]
 
 
 def test_accuracy_of_evaluated_clients_and_accuracy_that_clients_reported():
     """Of .2 and .6 the mean is .4, the 10th percentile .24, the 90th .56. The two are never one line."""
-    band = accuracies(RECORDS)
+    band = summarize_measured_accuracy(RECORDS)
     assert band.rounds.tolist() == [1]
     np.testing.assert_allclose([*band.mean, *band.p10, *band.p90], [0.4, 0.24, 0.56])
-    reported = reported_accuracies(RECORDS)
+    reported = read_reported_accuracy(RECORDS)
     assert reported.rounds.tolist() == [3]
     assert [*reported.mean, *reported.p10, *reported.p90] == [0.7, 0.5, 0.9]
-    for empty in (accuracies([{"round": 1}]), reported_accuracies([{"round": 1, "accuracy_mean": None}])):
+    for empty in (
+        summarize_measured_accuracy([{"round": 1}]),
+        read_reported_accuracy([{"round": 1, "accuracy_mean": None}]),
+    ):
         assert empty.mean.shape == (0,)
 
 
 def test_bytes_are_summed_over_rounds():
-    rounds, up, down = cumulated_bytes(RECORDS)
+    rounds, up, down = accumulate_bytes(RECORDS)
     assert (rounds.tolist(), up.tolist(), down.tolist()) == ([1, 2, 3], [10, 30, 35], [30, 60, 65])
-    total, band = accuracy_against_bytes(RECORDS)
+    total, band = join_accuracy_with_bytes(RECORDS)
     assert total.tolist() == [40]
     np.testing.assert_allclose(band.mean, [0.4])
-    total, band = accuracy_against_bytes(RECORDS[1:])
+    total, band = join_accuracy_with_bytes(RECORDS[1:])
     assert (total.tolist(), band.mean.tolist()) == ([60], [0.7])
-    assert (scaled(2_500_000), scaled(999), scaled(4e9)) == ((1e6, "MB"), (1.0, "bytes"), (1e9, "GB"))
+    assert (choose_byte_unit(2_500_000), choose_byte_unit(999), choose_byte_unit(4e9)) == (
+        (1e6, "MB"),
+        (1.0, "bytes"),
+        (1e9, "GB"),
+    )
 
 
 def test_lines_of_the_servers_models():
@@ -75,7 +89,7 @@ def test_lines_of_the_servers_models():
         {"round": r, "measured": {"models": {"expert1": {"accuracy": 0.1 * r}, "expert0": {"accuracy": 0.5}}}}
         for r in (1, 3)
     ]
-    found = model_lines(records)
+    found = read_model_curves(records)
     assert list(found) == ["expert0", "expert1"]
     assert found["expert1"][0].tolist() == [1, 3]
     np.testing.assert_allclose(found["expert1"][1], [0.1, 0.3])
@@ -87,14 +101,14 @@ def test_distributions_and_int8_against_float():
         {"id": "b", "accuracy_shipped": 0.5, "accuracy_shipped_int8": None},
         {"id": "c", "accuracy_shipped": 0.7, "accuracy_shipped_int8": 0.7},
     ]
-    found = distributions(clients)
+    found = collect_cdfs(clients)
     assert list(found) == ["shipped", "int8"]
     np.testing.assert_allclose(found["shipped"][0], [0.5, 0.7, 0.9])
     np.testing.assert_allclose(found["shipped"][1], [1 / 3, 2 / 3, 1])
-    ids, floats, ints = float_and_int8(clients)
+    ids, floats, ints = read_float_and_int8(clients)
     assert (ids, floats.tolist(), ints.tolist()) == (["a", "c"], [0.9, 0.7], [0.8, 0.7])
     earlier = [{"id": "a", "accuracy_mixture": 0.9, "accuracy_mixture_int8": 0.8}]
-    ids, floats, ints = float_and_int8(earlier)
+    ids, floats, ints = read_float_and_int8(earlier)
     assert (ids, floats.tolist(), ints.tolist()) == (["a"], [0.9], [0.8])
 
 
@@ -112,21 +126,21 @@ def test_distributions_and_int8_against_float():
     ],
 )
 def test_what_int8_changes_in_words(lost, sentence):
-    assert int8_sentence(np.array(lost)) == sentence
+    assert describe_int8_loss(np.array(lost)) == sentence
 
 
 def test_numbered_experts_have_the_names_of_a_simulation():
-    assert [expert_name(each, ["0", "1"], "pfl-mfe") for each in ("0", "1")] == ["global", "local"]
-    assert [expert_name(each, ["0", "1", "2"], "aem") for each in "012"] == ["expert0", "expert1", "local"]
-    assert [expert_name(each, ["0", "1"], "fedmix") for each in "01"] == ["expert0", "expert1"]
-    assert expert_name("expert0", ["expert0", "local"], "aem") == "expert0"
+    assert [label_expert(each, ["0", "1"], "pfl-mfe") for each in ("0", "1")] == ["global", "local"]
+    assert [label_expert(each, ["0", "1", "2"], "aem") for each in "012"] == ["expert0", "expert1", "local"]
+    assert [label_expert(each, ["0", "1"], "fedmix") for each in "01"] == ["expert0", "expert1"]
+    assert label_expert("expert0", ["expert0", "local"], "aem") == "expert0"
 
 
 def test_marks_that_would_hide_each_other_part():
     """Two marks at 90 get lanes half a step from the middle, the one at 50 stays in the middle."""
-    assert lanes([90.0, 50.0, 90.5], 1.0) == [-0.5, 0.0, 0.5]
-    assert lanes([90.0, 90.0, 90.0], 1.0) == [-1.0, 0.0, 1.0]
-    assert lanes([np.nan, 90.0, 80.0], 1.0) == [0.0, 0.0, 0.0]
+    assert assign_lanes([90.0, 50.0, 90.5], 1.0) == [-0.5, 0.0, 0.5]
+    assert assign_lanes([90.0, 90.0, 90.0], 1.0) == [-1.0, 0.0, 1.0]
+    assert assign_lanes([np.nan, 90.0, 80.0], 1.0) == [0.0, 0.0, 0.0]
 
 
 MERGES = [[0, 2, 0.1, 2], [1, 3, 0.4, 2], [4, 5, 0.9, 4]]
@@ -135,13 +149,13 @@ MERGES = [[0, 2, 0.1, 2], [1, 3, 0.4, 2], [4, 5, 0.9, 4]]
 
 def test_a_dendrograms_leaves_and_branches():
     merges = np.array(MERGES, np.float64)
-    assert leaves(merges) == [0, 2, 1, 3]
-    assert branches(merges) == [
+    assert order_leaves(merges) == [0, 2, 1, 3]
+    assert build_dendrogram(merges) == [
         ((0.0, 0.0, 1.0, 1.0), (0.0, 0.1, 0.1, 0.0)),
         ((2.0, 2.0, 3.0, 3.0), (0.0, 0.4, 0.4, 0.0)),
         ((0.5, 0.5, 2.5, 2.5), (0.1, 0.9, 0.9, 0.4)),
     ]
-    assert leaves(np.zeros((0, 4))) == [0]
+    assert order_leaves(np.zeros((0, 4))) == [0]
 
 
 @pytest.mark.parametrize(
@@ -163,9 +177,9 @@ def test_damaged_clusters_are_told(change):
         "linkage": MERGES,
         "cut": 0.5,
     }
-    assert likeness(whole).clients == tuple("abcd")
+    assert read_client_similarity(whole).clients == tuple("abcd")
     with pytest.raises(StateError, match=r"clusters\.json is damaged"):
-        likeness({**whole, **change})
+        read_client_similarity({**whole, **change})
 
 
 def test_membership_that_a_server_assigns_holds_until_it_assigns_anew():
@@ -175,7 +189,7 @@ def test_membership_that_a_server_assigns_holds_until_it_assigns_anew():
         {"round": 3, "updates": {"a": {"loss": 1.0}}},
         {"round": 4, "measured": {"clusters": {"a": 1, "b": 1}}},
     ]
-    rounds, clients, found = membership(records)
+    rounds, clients, found = read_membership(records)
     assert (rounds, clients, found.tolist()) == ([2, 3, 4], ["a", "b"], [[0, 0, 1], [1, 1, 1]])
 
 
@@ -184,14 +198,14 @@ def test_membership_that_clients_choose_is_of_the_rounds_that_they_took_part_in(
         {"round": 1, "updates": {"a": {"expert": 2.0}, "b": {"expert": 0.0}}},
         {"round": 2, "updates": {"b": {"q/0": 0.2, "q/1": 0.8}}},
     ]
-    rounds, clients, found = membership(records)
-    assert (rounds, clients, found.tolist()) == ([1, 2], ["a", "b"], [[2, UNKNOWN], [0, 1]])
-    assert membership([{"round": 1, "updates": {"a": {"loss": 1.0}}}])[0] == []
+    rounds, clients, found = read_membership(records)
+    assert (rounds, clients, found.tolist()) == ([1, 2], ["a", "b"], [[2, NO_CLUSTER], [0, 1]])
+    assert read_membership([{"round": 1, "updates": {"a": {"loss": 1.0}}}])[0] == []
 
 
 def test_stretches_of_one_cluster():
-    assert runs_of([2, 2, UNKNOWN, 0, 2]) == [(0, 2, 2), (3, 4, 0), (4, 5, 2)]
-    assert runs_of([UNKNOWN]) == runs_of([]) == []
+    assert find_stretches([2, 2, NO_CLUSTER, 0, 2]) == [(0, 2, 2), (3, 4, 0), (4, 5, 2)]
+    assert find_stretches([NO_CLUSTER]) == find_stretches([]) == []
 
 
 def test_confusion_by_client_and_its_shares():
@@ -200,14 +214,14 @@ def test_confusion_by_client_and_its_shares():
         {"id": "b", "confusion": [[1, 1, 5]]},
         {"id": "c"},
     ]
-    found = confusions(clients)
+    found = read_confusions(clients)
     assert found["a"].tolist() == [[3, 0, 1], [0, 0, 0], [0, 0, 0]]
     assert found["b"].tolist() == [[0, 0, 0], [0, 5, 0], [0, 0, 0]]
-    np.testing.assert_allclose(shares(found["a"])[0], [0.75, 0, 0.25])
-    assert np.isnan(shares(found["a"])[1]).all()
+    np.testing.assert_allclose(normalize_rows(found["a"])[0], [0.75, 0, 0.25])
+    assert np.isnan(normalize_rows(found["a"])[1]).all()
     for damaged in ("x", [[0, 0]], [[0, -1, 2]], [[0, 0, 0.5]], [[0, "a", 1]]):
         with pytest.raises(StateError, match="the confusion of a is no list"):
-            confusions([{"id": "a", "confusion": damaged}])
+            read_confusions([{"id": "a", "confusion": damaged}])
 
 
 def test_gate_usage_of_simulations_and_of_devices():
@@ -216,9 +230,9 @@ def test_gate_usage_of_simulations_and_of_devices():
         {"id": "b", "diagnostics": {"gate/local": 1.0}},
         {"id": "c"},
     ]
-    experts, ids, found = usage(clients)
+    experts, ids, found = read_usage(clients)
     assert (experts, ids, found.tolist()) == (["expert0", "local"], ["a", "b"], [[0.25, 0.75], [0.0, 1.0]])
-    experts, ids, found = usage([{"id": "pi-1", "gate_1": 0.4, "gate_0": 0.6}])
+    experts, ids, found = read_usage([{"id": "pi-1", "gate_1": 0.4, "gate_0": 0.6}])
     assert (experts, ids, found.tolist()) == (["0", "1"], ["pi-1"], [[0.6, 0.4]])
 
 
@@ -229,7 +243,7 @@ def test_gates_by_class_count_each_sample_once():
         {"id": "b", "gates": [[1, 1, 0.4, 0.6]]},
         {"id": "c"},
     ]
-    classes, found = class_weights(clients)
+    classes, found = average_class_weights(clients)
     assert classes == [0, 1]
     np.testing.assert_allclose(found, [[0.1, 0.9], [0.7, 0.3]])
-    assert class_weights([{"id": "c", "gates": []}])[0] == []
+    assert average_class_weights([{"id": "c", "gates": []}])[0] == []

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from edgefl.cli.main import run as edgefl
+from edgefl.cli.main import run_command as edgefl
 from edgefl.errors import StateError
-from edgefl.report.folder import read_folder, read_records
+from edgefl.report.folder import read_folder, read_round_records
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a_line_that_was_being_written_is_left_out_and_a_round_played_again_coun
         '{"round": 2, "loss": 5}\n{"round": 1, "loss": 1}\n{"round": 2, "loss": 2}\n{"round": 3, '
         '"phase": "personalize"}\n{"round": 3, "lo'
     )
-    assert [record["loss"] for record in read_records(path)] == [1, 2]
+    assert [record["loss"] for record in read_round_records(path)] == [1, 2]
 
 
 def test_without_matplotlib(says, written, monkeypatch):

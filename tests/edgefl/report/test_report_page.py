@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgefl.cli.main import run as edgefl
+from edgefl.cli.main import run_command as edgefl
 from edgefl.report.folder import read_folder
 from edgefl.report.page import to_html
-from edgefl.verdict import as_dict, judge
+from edgefl.verdict import as_dict, judge_federation
 
 pytest.importorskip("matplotlib", reason="the plots extra is not installed")
 CHROMIUM = "/usr/bin/chromium"
@@ -168,7 +168,11 @@ def test_colours_follow_significance_and_not_the_sign_of_a_difference(written, c
 
 def test_the_page_shows_the_verdict_that_the_run_has_stored(written):
     clients = verdict_clients(a=(10, 1), b=(10, 1))
-    stored = {**as_dict(judge(clients)), "sentence": "What the run said when it ended.", "gain_points": 7.5}
+    stored = {
+        **as_dict(judge_federation(clients)),
+        "sentence": "What the run said when it ended.",
+        "gain_points": 7.5,
+    }
     summary = {"clients": clients, "verdict": stored}
     text = to_html(read_folder(written(summary=summary)))
     assert "What the run said when it ended." in text
@@ -190,7 +194,7 @@ def test_the_page_shows_the_verdict_that_the_run_has_stored(written):
 )
 def test_without_a_stored_verdict_it_is_computed_from_the_clients(written, stored):
     clients = verdict_clients(a=(10, 1), b=(10, 1))
-    verdict = {**as_dict(judge(clients)), **stored} if stored else stored
+    verdict = {**as_dict(judge_federation(clients)), **stored} if stored else stored
     if stored == {"means": {}}:
         del verdict["sentence"]
     text = to_html(read_folder(written(summary={"clients": clients, "verdict": verdict})))

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from edgefl.data.inspection.inspect import inspect_samples
-from edgefl.report.samples_page import encode_png, samples_page
+from edgefl.report.samples_page import encode_png, render_samples_page
 
 HOSTILE = "<script>alert(1)</script>\"'&\x00\x1b[31m"
 CHROMIUM = "/usr/bin/chromium"
@@ -66,7 +66,7 @@ def test_a_png_holds_the_pixels(shape) -> None:
 
 def test_pictures_and_lines() -> None:
     windows = {"x": np.random.default_rng(0).normal(size=(40, 64, 3)), "y": np.arange(40) % 4}
-    page = checked(samples_page(inspect_samples({"camera": pictures(), "wrist": windows})))
+    page = checked(render_samples_page(inspect_samples({"camera": pictures(), "wrist": windows})))
     assert page.tags.count("img") == page.tags.count("polyline") / 3 == 4
     assert page.tags.count("figure") == 8
     assert sum(name == "alt" and value == "class 2, row 2" for name, value in page.attributes) == 1
@@ -74,14 +74,14 @@ def test_pictures_and_lines() -> None:
 
 def test_hostile_names_are_text() -> None:
     arrays = pictures() | {"class_names": np.array([HOSTILE] * 4)}
-    text = samples_page(inspect_samples({HOSTILE: arrays}))
+    text = render_samples_page(inspect_samples({HOSTILE: arrays}))
     checked(text)
     assert "&lt;script&gt;" in text and "<script" not in text
 
 
 def test_the_same_samples_give_the_same_page() -> None:
     devices = {f"pi-{number}": pictures(number) for number in range(30)}
-    first, again = (samples_page(inspect_samples(devices)) for _ in range(2))
+    first, again = (render_samples_page(inspect_samples(devices)) for _ in range(2))
     assert first == again
     assert "6 more devices are not shown" in first
 
@@ -96,7 +96,7 @@ def test_a_browser_shows_it(tmp_path: Path) -> None:
     windows = pictures(1)
     windows["x"][7] = 60
     inspection = inspect_samples({"pi-1": pictures(), "pi-2": windows})
-    (tmp_path / "data.html").write_text(samples_page(inspection))
+    (tmp_path / "data.html").write_text(render_samples_page(inspection))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         try:

@@ -8,7 +8,7 @@ import pytest
 from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
 from edgefl.errors import DataError
 from edgefl.learner.litert import LiteRTLearner
-from edgefl.plan.spec import SINGLE, TRAIN_SINGLE
+from edgefl.plan.spec import PREDICT_SINGLE, TRAIN_SINGLE
 from edgefl.reproduce.cached_learner import CachedLearner
 
 CONFIG = FederationConfig(
@@ -58,8 +58,8 @@ def test_a_model_is_trained_once_and_has_the_bits_of_a_plain_learner(built, samp
     assert fit(second, initial, samples) == expected
     assert second.saved_s > 0
     x, _ = samples
-    predicted = second.predict(SINGLE, initial, {"x": x})
-    assert np.array_equal(predicted, LiteRTLearner(plan).predict(SINGLE, initial, {"x": x}))
+    predicted = second.predict(PREDICT_SINGLE, initial, {"x": x})
+    assert np.array_equal(predicted, LiteRTLearner(plan).predict(PREDICT_SINGLE, initial, {"x": x}))
 
 
 def test_another_algorithm_reads_the_same_local_model(built, samples, tmp_path):

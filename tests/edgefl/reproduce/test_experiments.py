@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.cli.main import run
-from edgefl.reproduce import EXPERIMENTS, experiment
+from edgefl.cli.main import run_command
+from edgefl.reproduce import EXPERIMENTS, load_experiment
 
 DATA = {"fedmix-cifar10": "cifar10", "outcomes": "mnist-writers"}
 
@@ -32,14 +32,14 @@ def test_a_small_cut_runs_from_data_to_report(name, tmp_path, capsys, monkeypatc
     if data != "fashion-mnist" and not has(data):
         pytest.skip(f"no {data} in EDGEFL_DATA")
     out = tmp_path / name
-    assert run(["reproduce", name, "--smoke", "--out", str(out), "--processes", "1", "--json"]) == 0
+    assert run_command(["reproduce", name, "--smoke", "--out", str(out), "--processes", "1", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report == json.loads((out / "report.json").read_text())
     assert report["figures"]
     for figure in report["figures"]:
         assert len(figure["measured"]) == 1
         assert figure["mean"] is not None, figure
-    stages = experiment(name).stages("smoke", 1)
+    stages = load_experiment(name).stages("smoke", 1)
     for stage in stages:
         summary = json.loads((out / f"{stage.name}-{stage.config.seed}" / "summary.json").read_text())
         if name == "fedmix-cifar10":  # three steps of Adam on the server: too few for pictures, but downhill
@@ -51,6 +51,6 @@ def test_a_small_cut_runs_from_data_to_report(name, tmp_path, capsys, monkeypatc
         else:
             assert summary["figures"]["accuracy_mixture"]["mean"] > 0.1  # ten classes: better than a guess
     before = (out / f"{stages[0].name}-{stages[0].config.seed}" / "summary.json").stat().st_mtime_ns
-    assert run(["reproduce", name, "--smoke", "--out", str(out), "--processes", "1", "--json"]) == 0
+    assert run_command(["reproduce", name, "--smoke", "--out", str(out), "--processes", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["figures"] == report["figures"]
     assert (out / f"{stages[0].name}-{stages[0].config.seed}" / "summary.json").stat().st_mtime_ns == before

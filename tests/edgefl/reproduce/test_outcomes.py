@@ -2,9 +2,16 @@
 
 import pytest
 
-from edgefl.reproduce import experiment, outcomes
-from edgefl.reproduce.outcomes import FEDERATIONS, LATE_STAGE, PAPERS, PRIVATE, SECURE, stage_name
-from edgefl.reproduce.report import Report, plot
+from edgefl.reproduce import load_experiment, outcomes
+from edgefl.reproduce.outcomes import (
+    FEDERATIONS,
+    LATE_STAGE,
+    PAPER_ALGORITHMS,
+    PRIVATE_STAGE,
+    SECURE_STAGE,
+    name_stage,
+)
+from edgefl.reproduce.report import ExperimentReport, plot_report
 
 GOOD = {
     "accuracy_local": 0.80,
@@ -39,9 +46,9 @@ def all_results(seeds=3, **changes):
     for seed in range(1, seeds + 1):
         stages = {}
         for stage in outcomes.stages("reduced", seed):
-            row = GOOD if stage.int8 else without(GOOD, "accuracy_shipped_int8")
+            row = GOOD if stage.measure_int8 else without(GOOD, "accuracy_shipped_int8")
             change = changes.get(stage.name.replace("-", "_"), lambda row: row)
-            late = ["c1"] if stage.late else []
+            late = ["c1"] if stage.num_late else []
             stages[stage.name] = run_of(row, change(row), late=late, device_seconds=12.0)
         results.append(stages)
     return results
@@ -54,39 +61,39 @@ def failing(results):
 def test_the_regret_by_hand():
     """The first client ships the second best model, 10 points below; the second one the best."""
     rows = GOOD | {"accuracy_shipped": 0.75}, GOOD
-    assert outcomes.regret(run_of(*rows)) == pytest.approx((10 + 0) / 2)
+    assert outcomes.measure_regret(run_of(*rows)) == pytest.approx((10 + 0) / 2)
     lacking = without(GOOD, "accuracy_fine_tuned") | {"accuracy_shipped": 0.79}
-    assert outcomes.regret(run_of(lacking)) == pytest.approx(1.0)
-    assert outcomes.regret(run_of(GOOD, UNTESTED)) == 0
-    assert outcomes.regret(run_of(UNTESTED)) is None
+    assert outcomes.measure_regret(run_of(lacking)) == pytest.approx(1.0)
+    assert outcomes.measure_regret(run_of(GOOD, UNTESTED)) == 0
+    assert outcomes.measure_regret(run_of(UNTESTED)) is None
 
 
 def test_the_best_kind_by_hand():
     """Fine-tuned models are best, 80 on average; 77.5 is shipped. A client without one kind is left out."""
     other = GOOD | {"accuracy_fine_tuned": 0.75, "accuracy_mixture": 0.70, "accuracy_shipped": 0.70}
     run = run_of(GOOD, other, without(GOOD, "accuracy_local") | {"accuracy_fine_tuned": 0.0}, UNTESTED)
-    assert outcomes.below_best_kind(run) == pytest.approx((85 + 75) / 2 - (85 + 70) / 2)
-    assert outcomes.below_best_kind(run_of(UNTESTED)) is None
+    assert outcomes.compare_with_best_kind(run) == pytest.approx((85 + 75) / 2 - (85 + 70) / 2)
+    assert outcomes.compare_with_best_kind(run_of(UNTESTED)) is None
 
 
 def test_worse_clients_are_those_of_all_seeds():
     """Ten lost against two gained has p = .019, five against one .109. A client's seeds count together."""
     half = GOOD | {"test_gained": 1, "test_lost": 5}
     seeds = [{"s": run_of(half, GOOD)}, {"s": run_of(half, GOOD, UNTESTED)}]
-    assert outcomes.share_worse(seeds[:1], ["s"]) == 0
-    assert outcomes.share_worse(seeds, ["s"]) == 50
-    assert outcomes.share_worse([{"s": run_of(without(GOOD, "test_gained"))}], ["s"]) is None
+    assert outcomes.measure_worse_share(seeds[:1], ["s"]) == 0
+    assert outcomes.measure_worse_share(seeds, ["s"]) == 50
+    assert outcomes.measure_worse_share([{"s": run_of(without(GOOD, "test_gained"))}], ["s"]) is None
 
 
 def test_a_client_with_the_same_id_in_another_federation_is_another_client():
     half = GOOD | {"test_gained": 1, "test_lost": 5}
     results = [{"one": run_of(half), "two": run_of(half)}]
-    assert outcomes.share_worse(results, ["one", "two"]) == 0
+    assert outcomes.measure_worse_share(results, ["one", "two"]) == 0
 
 
 def test_the_columns_of_a_stage_by_hand():
     other = GOOD | {"accuracy_local": 0.60, "accuracy_shipped": 0.55, "shipped": 0}
-    columns = outcomes.columns_of([{"s": run_of(GOOD, other, device_seconds=2.5)}], "s")
+    columns = outcomes.measure_columns([{"s": run_of(GOOD, other, device_seconds=2.5)}], "s")
     assert {name: round(values[0], 6) for name, values in columns.items()} == {
         "local": 70.0,
         "federated": 60.0,
@@ -107,26 +114,26 @@ def test_the_columns_of_a_stage_by_hand():
 def test_clients_that_lack_a_model_are_counted():
     diverged = without(GOOD, "accuracy_mixture") | {"accuracy_local": 0.70}
     results = [{"s": run_of(GOOD, diverged, UNTESTED)}, {"s": run_of(GOOD, GOOD, UNTESTED)}]
-    columns = outcomes.columns_of(results, "s")
+    columns = outcomes.measure_columns(results, "s")
     assert columns["clients without mixture"] == (1.0,)
     assert "clients without local" not in columns
-    assert outcomes.gains(results, "s", "mixture") == pytest.approx((-1.0, -1.0))
-    row = outcomes.table(results).splitlines()[1]
+    assert outcomes.measure_gains(results, "s", "mixture") == pytest.approx((-1.0, -1.0))
+    row = outcomes.format_results(results).splitlines()[1]
     assert "79.0 (3 of 4)" in row
     assert row.count(" of ") == 1
 
 
 def test_a_stage_that_nobody_could_test_is_shown():
-    row = outcomes.table([{"s": run_of(UNTESTED)}]).splitlines()[1]
+    row = outcomes.format_results([{"s": run_of(UNTESTED)}]).splitlines()[1]
     assert row.split()[:8] == ["s", *7 * "-"]
     assert outcomes.figures("reduced", [{"s": run_of(UNTESTED)}])
 
 
 def test_the_table_has_the_private_and_the_late_stages():
     results = all_results(**{LATE_STAGE.replace("-", "_"): lambda row: row | {"accuracy_shipped": 0.5}})
-    lines = outcomes.table(results).splitlines()
+    lines = outcomes.format_results(results).splitlines()
     rows = {line[:70].split("  ")[0].strip(): line for line in lines}
-    assert {SECURE, PRIVATE, LATE_STAGE} <= rows.keys()
+    assert {SECURE_STAGE, PRIVATE_STAGE, LATE_STAGE} <= rows.keys()
     assert " 67.5 " in rows[LATE_STAGE]
     assert " 50.0 " in rows[f"{LATE_STAGE}, its 1 late clients"]
     assert {stage.name for stage in outcomes.stages("reduced", 1)} <= rows.keys()
@@ -135,12 +142,12 @@ def test_the_table_has_the_private_and_the_late_stages():
 def test_all_lines_hold_for_good_results():
     found = outcomes.verdicts("reduced", all_results())
     assert [verdict.line for verdict in found if not verdict.holds] == []
-    assert len(found) == 5 * len(PAPERS) + 3
+    assert len(found) == 5 * len(PAPER_ALGORITHMS) + 3
     assert outcomes.verdicts("smoke", []) == ()
 
 
 def everywhere(algorithm, change, only=tuple(FEDERATIONS)):
-    return {stage_name(federation, algorithm).replace("-", "_"): change for federation in only}
+    return {name_stage(federation, algorithm).replace("-", "_"): change for federation in only}
 
 
 @pytest.mark.parametrize(
@@ -159,7 +166,7 @@ def everywhere(algorithm, change, only=tuple(FEDERATIONS)):
             "no mixture is at chance",
         ),
         (
-            {SECURE.replace("-", "_"): lambda row: row | {"accuracy_federated": 0.55}},
+            {SECURE_STAGE.replace("-", "_"): lambda row: row | {"accuracy_federated": 0.55}},
             "FedAvg's federated model has the same accuracy",
         ),
     ],
@@ -200,15 +207,15 @@ def test_lines_name_the_clients_that_they_leave_out():
 
 def test_the_picture_shows_one_bar_for_each_federation_of_the_papers(tmp_path):
     results = all_results(seeds=1)
-    shown = outcomes.in_picture("reduced", results)
-    assert len(shown) == len(PAPERS) * len(FEDERATIONS)
+    shown = outcomes.choose_plotted_figures("reduced", results)
+    assert len(shown) == len(PAPER_ALGORITHMS) * len(FEDERATIONS)
     assert {round(figure.mean, 6) for figure in shown} == {4.0}
     pytest.importorskip("matplotlib")
-    plot(Report("outcomes", "reduced", (1,), shown, (), 1.0, {}), tmp_path / "report.png")
+    plot_report(ExperimentReport("outcomes", "reduced", (1,), shown, (), 1.0, {}), tmp_path / "report.png")
 
 
 def test_figures_have_a_name_and_values_each():
-    found = experiment("outcomes").figures("reduced", all_results(seeds=2))
+    found = load_experiment("outcomes").figures("reduced", all_results(seeds=2))
     names = [figure.name for figure in found]
     assert len(set(names)) == len(names)
     assert all(figure.measured for figure in found)

@@ -8,29 +8,29 @@ import json
 
 import pytest
 
-from edgefl.reproduce import EXPERIMENTS, experiment
+from edgefl.reproduce import EXPERIMENTS, load_experiment
 from edgefl.reproduce.report import (
+    ExperimentReport,
+    ExperimentVerdict,
     Figure,
-    Report,
-    Verdict,
-    above,
-    below,
-    numbers,
-    plot,
+    check_at_least,
+    check_at_most,
+    check_within,
+    parse_numbers,
+    plot_report,
     to_csv,
     to_json,
     to_text,
-    within,
 )
 
-REPORT = Report(
+REPORT = ExperimentReport(
     "toy",
     "reduced",
     (1, 2),
     (Figure("FedAvg", (70.0, 72.0), "90.0", "75.3 / 77.3"), Figure("MoE", (80.0, 81.0))),
     (
-        Verdict("MoE is at least FedAvg + 4", "80.50 against 75.00", True),
-        Verdict("MoE is at least 85", "80.50 against 85.00", False),
+        ExperimentVerdict("MoE is at least FedAvg + 4", "80.50 against 75.00", True),
+        ExperimentVerdict("MoE is at least 85", "80.50 against 85.00", False),
     ),
     12.5,
     {"command": "edgefl reproduce toy"},
@@ -38,13 +38,18 @@ REPORT = Report(
 
 
 def test_verdicts_at_their_edges():
-    assert above("", 4.0, 4.0).holds
-    assert not above("", 3.99, 4.0).holds
-    assert below("", 1.5, 1.5).holds
-    assert not below("", 1.51, 1.5).holds
-    assert [within("", value, 72, 80).holds for value in (71.9, 72, 80, 80.1)] == [False, True, True, False]
-    assert not above("", float("nan"), 4.0).holds
-    assert not below("", float("nan"), 4.0).holds
+    assert check_at_least("", 4.0, 4.0).holds
+    assert not check_at_least("", 3.99, 4.0).holds
+    assert check_at_most("", 1.5, 1.5).holds
+    assert not check_at_most("", 1.51, 1.5).holds
+    assert [check_within("", value, 72, 80).holds for value in (71.9, 72, 80, 80.1)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert not check_at_least("", float("nan"), 4.0).holds
+    assert not check_at_most("", float("nan"), 4.0).holds
 
 
 def test_the_table_says_what_failed():
@@ -68,14 +73,14 @@ def test_json_and_csv_hold_the_same_figures():
 
 
 def test_the_numbers_of_a_reference():
-    assert numbers("75.3 / 77.3") == [75.3, 77.3]
-    assert numbers("about round 9") == [9.0]
-    assert numbers("") == []
+    assert parse_numbers("75.3 / 77.3") == [75.3, 77.3]
+    assert parse_numbers("about round 9") == [9.0]
+    assert parse_numbers("") == []
 
 
 def test_a_report_is_drawn(tmp_path):
     pytest.importorskip("matplotlib")
-    plot(REPORT, tmp_path / "report.png")
+    plot_report(REPORT, tmp_path / "report.png")
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -85,16 +90,16 @@ def test_stages_are_configurations_that_parse(name, scale):
     """Names are unique, `after` names an earlier stage, and every option is one that the algorithm and the
     partition take.
     """
-    from edgefl.algorithms import full_options
-    from edgefl.data.options import full_options as partition_options
-    from edgefl.data.partitions.registry import partition_entry
+    from edgefl.algorithms import complete_algorithm_options
+    from edgefl.data.options import fill_defaults as partition_options
+    from edgefl.data.partitions.registry import find_partition
 
     seen = []
-    for stage in experiment(name).stages(scale, 3):
+    for stage in load_experiment(name).stages(scale, 3):
         config = stage.config
         assert config.seed == 3 or config.seed > 100
-        full_options(config.algorithm, config.options)
-        partition_options("", partition_entry(config.partition.name).defaults, config.partition.options)
+        complete_algorithm_options(config.algorithm, config.options)
+        partition_options("", find_partition(config.partition.name).defaults, config.partition.options)
         assert stage.name not in seen
         assert stage.after == "" or stage.after in seen
         seen.append(stage.name)
@@ -124,7 +129,7 @@ def test_permutations_that_share_an_expert_are_no_success(clusters, holds):
     """All clients agree with their permutation's majority in each of the three, also with one expert
     for all.
     """
-    module = experiment("fedmix-permutation")
+    module = load_experiment("fedmix-permutation")
     exact = permutation_run((0, 1, 2, 3))
     tried = permutation_run(clusters)
     results = [{"k4-start0": tried, **{f"k6-start{start}": exact for start in range(3)}}]
@@ -135,7 +140,7 @@ def test_permutations_that_share_an_expert_are_no_success(clusters, holds):
 
 def test_the_clustering_round_is_none_of_those_in_clusters():
     """40 rounds before, one that clusters, 260 in clusters."""
-    federations = [each for each in experiment("fedap").stages("reduced", 1) if each.name != "local"]
+    federations = [each for each in load_experiment("fedap").stages("reduced", 1) if each.name != "local"]
     assert len(federations) == 4
     for stage in federations:
         options = stage.config.options
@@ -144,7 +149,7 @@ def test_the_clustering_round_is_none_of_those_in_clusters():
 
 
 def test_clusters_are_checked_wherever_the_true_ones_are_known():
-    module = experiment("clustered")
+    module = load_experiment("clustered")
     result = {"figures": {"accuracy_mixture": {"mean": 0.9}}, "adjusted_rand_index": 0.13}
     for scale in ("reduced", "full"):
         results = [{stage.name: result for stage in module.stages(scale, 1)}]
@@ -153,9 +158,9 @@ def test_clusters_are_checked_wherever_the_true_ones_are_known():
 
 
 def test_an_experiment_that_cannot_work_is_refused_before_it_begins(tmp_path, capsys):
-    from edgefl.cli.main import run
+    from edgefl.cli.main import run_command
 
-    assert run(["reproduce", "fedap", "--full", "--out", str(tmp_path / "out")]) != 0
+    assert run_command(["reproduce", "fedap", "--full", "--out", str(tmp_path / "out")]) != 0
     said = capsys.readouterr().err
     assert "ImageNet" in said
     assert "--reduced" in said
@@ -164,9 +169,9 @@ def test_an_experiment_that_cannot_work_is_refused_before_it_begins(tmp_path, ca
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_report_says_how_it_differs_from_the_paper(name):
-    about = experiment(name).ABOUT["reduced"]
+    about = load_experiment(name).SETUP_NOTES["reduced"]
     assert about.startswith("paper: ")
     assert "; here: " in about
     assert about in to_text(
-        Report(name, "reduced", (1,), (Figure("one", (1.0,), "2.0"),), (), 1.0, {}, about)
+        ExperimentReport(name, "reduced", (1,), (Figure("one", (1.0,), "2.0"),), (), 1.0, {}, about)
     )

@@ -6,10 +6,10 @@ from collections import Counter
 import pytest
 
 from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
-from edgefl.reproduce.stage import Stage, Stages
+from edgefl.reproduce.stage import ExperimentStage, StageRunner
 from edgefl.reproduce.timed_engine import TimedEngine, read_seconds
 from edgefl.simulation import simulate
-from edgefl.system.progress import Telling
+from edgefl.system.progress import Progress
 
 ROUNDS = 2
 CLIENTS = [f"client-{i}" for i in range(4)]
@@ -38,45 +38,45 @@ def calls(monkeypatch):
 
         return call
 
-    for function in (simulate.train, simulate.personalize):
+    for function in (simulate.train_client, simulate.personalize_client):
         monkeypatch.setattr(simulate, function.__name__, counted(function))
     return made
 
 
 def play(out, stage):
-    with Telling() as telling, Stages(out, "a test", 1, telling) as stages:
+    with Progress() as telling, StageRunner(out, "a test", 1, telling) as stages:
         return stages.play(stage, "a test")
 
 
 def test_each_client_is_personalized_once_and_late_ones_take_part_in_no_round(calls, tmp_path):
-    result = play(tmp_path, Stage("late", CONFIG, late=1))
+    result = play(tmp_path, ExperimentStage("late", CONFIG, num_late=1))
     *early, late = sorted(row["id"] for row in result["clients"])
     assert len(early) == 3
     assert calls == {
-        **{("train", client_id): ROUNDS for client_id in early},
-        **{("personalize", client_id): 1 for client_id in (*early, late)},
+        **{("train_client", client_id): ROUNDS for client_id in early},
+        **{("personalize_client", client_id): 1 for client_id in (*early, late)},
     }
     assert result["late"] == [late]
     assert all(sorted(record["updates"]) == early for record in result["records"])
 
 
 def test_an_interrupted_stage_continues_and_a_finished_one_is_read(calls, tmp_path, monkeypatch):
-    stage = Stage("whole", CONFIG)
-    counted = simulate.personalize
+    stage = ExperimentStage("whole", CONFIG)
+    counted = simulate.personalize_client
 
     def interrupted(federation, item):
-        if calls["personalize", item.client_id] or len(calls) == len(CLIENTS) + 2:
+        if calls["personalize_client", item.client_id] or len(calls) == len(CLIENTS) + 2:
             raise KeyboardInterrupt
         return counted(federation, item)
 
-    monkeypatch.setattr(simulate, "personalize", interrupted)
+    monkeypatch.setattr(simulate, "personalize_client", interrupted)
     with pytest.raises(KeyboardInterrupt):
         play(tmp_path, stage)
     assert sorted(calls.values()) == [1, 1, *[ROUNDS] * len(CLIENTS)]
     calls.clear()
-    monkeypatch.setattr(simulate, "personalize", counted)
+    monkeypatch.setattr(simulate, "personalize_client", counted)
     result = play(tmp_path, stage)
-    assert {name for name, _ in calls} == {"personalize"}
+    assert {name for name, _ in calls} == {"personalize_client"}
     assert set(calls.values()) == {1}
     calls.clear()
     again = play(tmp_path, stage)
@@ -100,9 +100,9 @@ def test_an_interrupted_stage_continues_and_a_finished_one_is_read(calls, tmp_pa
 
 def test_seconds_that_were_not_measured_are_left_out(calls, tmp_path):
     """A stage that an earlier version began has no times of its rounds."""
-    stage = Stage("whole", CONFIG)
+    stage = ExperimentStage("whole", CONFIG)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simulate, "personalize", lambda federation, item: 1 / 0)
+        patch.setattr(simulate, "personalize_client", lambda federation, item: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             play(tmp_path, stage)
     (tmp_path / "whole-3" / "client_seconds.jsonl").unlink()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.cli.main import run as edgefl
+from edgefl.cli.main import run_command as edgefl
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.cli.main import run as edgefl
+from edgefl.cli.main import run_command as edgefl
 
 SYNC = "clients_per_round = 3\nmin_clients = 4"
 ASYNC = 'mode = "async"\nbuffer = 2\nmin_clients = 4'

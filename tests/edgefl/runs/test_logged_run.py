@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.cli.main import run as edgefl
+from edgefl.cli.main import run_command as edgefl
 
 
 def test_a_run_and_its_logs_say_the_same(prepare, tmp_path, capfd):

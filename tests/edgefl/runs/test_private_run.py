@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from edgefl.cli.main import run as edgefl
+from edgefl.cli.main import run_command as edgefl
 from edgefl.config import load_config
-from edgefl.privacy.accountant import epsilon
+from edgefl.privacy.accountant import compute_epsilon
 from edgefl.runs.directory import RunDirectory
-from edgefl.runs.pipeline import play, shared_out
+from edgefl.runs.pipeline import open_partitioned_dataset, play_run
 
 PRIVACY = {"[privacy]\nclip": 1.0, "noise_multiplier": 1.5, "population": 6, "delta": 1e-4}
 
@@ -27,13 +27,13 @@ def test_the_summary_says_what_was_spent_and_resuming_changes_nothing(prepare, c
     assert edgefl(["simulate", config, "--out", whole, "--resume", "--processes", "2"]) == 0
     out = capfd.readouterr().out
     settings = load_config(tmp_path / "whole.toml")
-    with shared_out(settings) as shared:  # a run of fewer rounds is what was interrupted
+    with open_partitioned_dataset(settings) as shared:  # a run of fewer rounds is what was interrupted
         part = replace(settings, rounds=3)
-        play(RunDirectory(tmp_path / "halved", part, "a test", resume=True), part, shared)
+        play_run(RunDirectory(tmp_path / "halved", part, "a test", resume=True), part, shared)
     assert edgefl(["simulate", config, "--out", halved, "--resume"]) == 0
     found = [json.loads((tmp_path / name / "summary.json").read_text()) for name in ("whole", "halved")]
     assert found[0]["privacy"] == found[1]["privacy"]
-    assert found[0]["privacy"]["epsilon"] == epsilon(0.5, 1.5, 8, 1e-4)
+    assert found[0]["privacy"]["epsilon"] == compute_epsilon(0.5, 1.5, 8, 1e-4)
     assert found[0]["privacy"]["holds_against"] == "those who do not know the seed"
     assert f"privacy: epsilon {found[0]['privacy']['epsilon']:.3f} at delta 0.0001 a client" in out
     states = [(tmp_path / name / "server_state.safetensors").read_bytes() for name in ("whole", "halved")]

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from edgefl.cli.main import run as edgefl
+from edgefl.cli.main import run_command as edgefl
 from edgefl.storage.checkpoint import decode_server_state
 
 

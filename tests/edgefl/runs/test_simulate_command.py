@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.cli.main import run as edgefl
-from edgefl.runs.table import result_table
-from edgefl.verdict import as_dict, judge
+from edgefl.cli.main import run_command as edgefl
+from edgefl.runs.table import format_result
+from edgefl.verdict import as_dict, judge_federation
 
 
 def test_a_federation_from_toml_to_json(prepare, capfd, tmp_path):
@@ -36,9 +36,9 @@ def test_a_federation_from_toml_to_json(prepare, capfd, tmp_path):
     assert all(len(each["updates"]) == 3 for each in rounds)
     assert printed["bytes_up"] == sum(each["bytes_up"] for each in rounds)
     assert printed["figures"]["accuracy_mixture"]["count"] == 4
-    verdict = judge(printed["clients"], algorithm="ditto", num_classes=10)
+    verdict = judge_federation(printed["clients"], algorithm="ditto", num_classes=10)
     assert printed["verdict"] == as_dict(verdict)
-    assert result_table(printed).splitlines()[-1] == verdict.sentence
+    assert format_result(printed).splitlines()[-1] == verdict.sentence
     for row in printed["clients"]:
         assert 0 <= row["accuracy_mixture"] <= 1
     assert sum(row["n_train"] + row["n_validation"] for row in printed["clients"]) == 120

@@ -33,10 +33,10 @@ def test_a_crash_after_a_checkpoint_goes_back_to_it(files):
     states = FileStates(files, 0)
     states["a"] = state(1)
     states["b"] = state(2)
-    states.keep()
-    states.at(2)
+    states.commit()
+    states.set_round(2)
     states["a"] = state(3)
-    states.at(3)
+    states.set_round(3)
     states["a"] = state(4)
     states["c"] = state(5)
     # a.2 is what nobody needs
@@ -51,8 +51,8 @@ def test_a_crash_after_a_checkpoint_goes_back_to_it(files):
 def test_a_crash_between_the_checkpoint_and_what_it_makes_superfluous(files):
     states = FileStates(files, 0)
     states["a"] = state(1)
-    states.keep()
-    states.at(2)
+    states.commit()
+    states.set_round(2)
     states["a"] = state(2)  # the server state of round 2 is written, `keep` is not called
     again = FileStates(files, 2)
     assert value(again, "a") == 2
@@ -63,10 +63,10 @@ def test_a_checkpoint_removes_what_it_replaces(files):
     states = FileStates(files, 4)
     for value_ in (1, 2):  # the same round twice, as when a client answers again
         states["a"] = state(value_)
-    states.keep()
-    states.at(6)
+    states.commit()
+    states.set_round(6)
     states["a"] = state(3)
-    states.keep()
+    states.commit()
     assert names(files.clients) == ["a.6.safetensors"]
     assert value(FileStates(files, 6), "a") == 3
 
@@ -96,7 +96,7 @@ def test_clients_that_keep_nothing_have_no_file_until_they_keep_something(files)
 def test_ids_with_dots_are_ids(files):
     states = FileStates(files, 0)
     states["pi-1.local"] = state(7)
-    states.keep()
+    states.commit()
     assert dict(FileStates(files, 1)).keys() == {"pi-1.local"}
 
 

@@ -11,16 +11,16 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from edgefl.errors import ConfigError, WireError
-from edgefl.security.authority import create, enrol, revoke
-from edgefl.security.certificates import serial_of
-from edgefl.security.enrolment import load_enrolment, save_enrolment, tls_context
-from edgefl.security.register import devices
-from edgefl.security.trust import Enrolments
+from edgefl.security.authority import create_enrolment, create_key_directory, revoke_enrolment
+from edgefl.security.certificates import read_serial
+from edgefl.security.enrolled_devices import load_enrolled_devices
+from edgefl.security.enrolment import load_enrolment, make_tls_context, save_enrolment
+from edgefl.security.trust import DeviceKeys
 
 
 @pytest.fixture
 def directory(tmp_path):
-    create(tmp_path / "keys", ["broker.local", "10.0.0.7"], 8883, 30)
+    create_key_directory(tmp_path / "keys", ["broker.local", "10.0.0.7"], 8883, 30)
     return tmp_path / "keys"
 
 
@@ -44,29 +44,29 @@ def test_what_is_certified(directory):
     assert set(purposes) == {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
     assert route.extensions.get_extension_for_class(x509.SubjectAlternativeName).value == names
     assert (directory / "route.key").stat().st_mode & 0o777 == 0o600
-    made = enrol(directory, "pi-1", 30)
+    made = create_enrolment(directory, "pi-1", 30)
     assert (common_name(made.certificate), made.broker) == ("pi-1", "mqtts://broker.local:8883")
     assert common_name(load_enrolment(directory / "aggregator.enrol").certificate) == "aggregator"
-    assert tls_context(made).verify_mode is ssl.CERT_REQUIRED
+    assert make_tls_context(made).verify_mode is ssl.CERT_REQUIRED
     assert "PRIVATE" not in (directory / "devices.json").read_text()
 
 
 def test_a_board_is_replaced_under_the_same_id(directory):
-    first = enrol(directory, "pi-1", 30)
+    first = create_enrolment(directory, "pi-1", 30)
     with pytest.raises(ConfigError, match=r"enrolled already.*revoke pi-1"):
-        enrol(directory, "pi-1", 30)
-    keys = Enrolments(directory)
-    known = keys.key_of("pi-1")
-    revoke(directory, "pi-1")
+        create_enrolment(directory, "pi-1", 30)
+    keys = DeviceKeys(directory)
+    known = keys.find_key("pi-1")
+    revoke_enrolment(directory, "pi-1")
     with pytest.raises(WireError, match="pi-1 was revoked"):
-        keys.key_of("pi-1")
-    assert revoked(directory) == {serial_of(first.certificate)}
-    second = enrol(directory, "pi-1", 30)
-    assert revoked(directory) == {serial_of(first.certificate)}
-    assert keys.key_of("pi-1") != known
-    revoke(directory, "pi-1")
-    assert revoked(directory) == {serial_of(first.certificate), serial_of(second.certificate)}
-    assert devices(directory)["pi-1"].revoked
+        keys.find_key("pi-1")
+    assert revoked(directory) == {read_serial(first.certificate)}
+    second = create_enrolment(directory, "pi-1", 30)
+    assert revoked(directory) == {read_serial(first.certificate)}
+    assert keys.find_key("pi-1") != known
+    revoke_enrolment(directory, "pi-1")
+    assert revoked(directory) == {read_serial(first.certificate), read_serial(second.certificate)}
+    assert load_enrolled_devices(directory)["pi-1"].revoked
 
 
 OPENED = """
@@ -88,7 +88,7 @@ def test_no_private_key_is_written_to_the_disk_of_a_board(directory, tmp_path):
     """OpenSSL reads keys from a file only; it lies in memory. What Python opens below the folder of temporary
     files is counted.
     """
-    save_enrolment(enrol(directory, "pi-1", 30), tmp_path / "pi.enrol")
+    save_enrolment(create_enrolment(directory, "pi-1", 30), tmp_path / "pi.enrol")
     (tmp_path / "temporary").mkdir()
     command = [sys.executable, "-c", OPENED, tmp_path / "pi.enrol", tmp_path / "temporary"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "0\n"
@@ -104,16 +104,16 @@ def test_what_is_no_enrolment(content, tmp_path):
 
 
 def test_an_enrolment_survives_and_bad_keys_are_named(directory, tmp_path):
-    made = enrol(directory, "pi-1", 30)
+    made = create_enrolment(directory, "pi-1", 30)
     save_enrolment(made, tmp_path / "pi.enrol")
     assert load_enrolment(tmp_path / "pi.enrol") == made
-    other = enrol(directory, "pi-2", 30)
+    other = create_enrolment(directory, "pi-2", 30)
     with pytest.raises(ConfigError, match="keys of 'pi-1' cannot be used"):
-        tls_context(replace(made, key=other.key))
+        make_tls_context(replace(made, key=other.key))
     with pytest.raises(ConfigError, match="broker init"):
-        devices(tmp_path)
+        load_enrolled_devices(tmp_path)
     with pytest.raises(ConfigError, match="no host"):
-        create(tmp_path / "none", [], 8883, 30)
+        create_key_directory(tmp_path / "none", [], 8883, 30)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_what_a_device_may_send_is_read_strictly(changes, directory, tmp_path):
     permission.
     """
     path = tmp_path / "pi.enrol"
-    save_enrolment(enrol(directory, "pi-1", 30), path)
+    save_enrolment(create_enrolment(directory, "pi-1", 30), path)
     content = json.loads(path.read_text())
     path.write_text(
         json.dumps(

@@ -3,33 +3,38 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.security.secagg.disputes import Fault, left_out
+from edgefl.security.secagg.complaints import Fault, find_excluded
 
 
 def test_by_hand():
     """Six clients, threshold 4, so two may be at fault."""
-    assert left_out({}, 2) == {}
-    assert set(left_out({"a": ["f"], "b": ["f"], "c": ["f"]}, 2)) == {"f"}  # three cannot all be at fault
-    assert set(left_out({"f": ["a", "b", "c"]}, 2)) == {"f"}
-    assert set(left_out({"a": ["f"]}, 2)) == {"a", "f"}  # either of the two
-    assert set(left_out({"a": ["f"], "b": ["f"]}, 2)) == {"a", "f"}  # f is out already when b's turn comes
-    assert set(left_out({"a": ["f"], "b": ["e"]}, 2)) == {"a", "b", "e", "f"}
-    assert set(left_out({"a": ["f"], "b": ["f", "a"], "c": ["f"], "d": ["b"]}, 2)) == {"f", "a", "b"}
-    assert left_out({"a": ["a"]}, 2) == {"a": Fault("cannot open its own shares")}
+    assert find_excluded({}, 2) == {}
+    assert set(find_excluded({"a": ["f"], "b": ["f"], "c": ["f"]}, 2)) == {
+        "f"
+    }  # three cannot all be at fault
+    assert set(find_excluded({"f": ["a", "b", "c"]}, 2)) == {"f"}
+    assert set(find_excluded({"a": ["f"]}, 2)) == {"a", "f"}  # either of the two
+    assert set(find_excluded({"a": ["f"], "b": ["f"]}, 2)) == {
+        "a",
+        "f",
+    }  # f is out already when b's turn comes
+    assert set(find_excluded({"a": ["f"], "b": ["e"]}, 2)) == {"a", "b", "e", "f"}
+    assert set(find_excluded({"a": ["f"], "b": ["f", "a"], "c": ["f"], "d": ["b"]}, 2)) == {"f", "a", "b"}
+    assert find_excluded({"a": ["a"]}, 2) == {"a": Fault("cannot open its own shares")}
 
 
 def test_the_reasons_name_the_other_end():
-    out = left_out({"a": ["f"]}, 2)
+    out = find_excluded({"a": ["f"]}, 2)
     both = "one of the two is at fault: look at the logs of both"
     assert out == {
         "a": Fault("says that f sealed a share that is not genuine", both),
         "f": Fault("sealed a share that is not genuine, says a", both),
     }
-    assert left_out({each: ["f"] for each in "abc"}, 2)["f"] == Fault(
+    assert find_excluded({each: ["f"] for each in "abc"}, 2)["f"] == Fault(
         "sealed shares that are not genuine for a, b, c", "update or revoke it"
     )
     assert (
-        left_out({"f": "abc"}, 2)["f"].reason
+        find_excluded({"f": "abc"}, 2)["f"].reason
         == "says of 3 clients, more than 2, that their shares are not genuine"
     )
 
@@ -48,7 +53,7 @@ def test_with_as_many_at_fault_as_are_tolerated_no_more_honest_clients_are_out_t
         accused = data.draw(st.sets(st.sampled_from(possible))) if possible else set()
         if accused:
             complaints[f"{client:02}"] = [f"{each:02}" for each in accused]
-    out = {int(each) for each in left_out(complaints, tolerated)}
+    out = {int(each) for each in find_excluded(complaints, tolerated)}
     assert len(out - at_fault) <= len(out & at_fault)
     assert bool(out) == bool(complaints)
     # every accusation has an end that is out, so the next attempt has none of them

@@ -11,17 +11,17 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from edgefl.errors import EdgeflError
-from edgefl.security.authority import create, enrol
-from edgefl.security.secagg.masking import mask
-from edgefl.security.secagg.participant import Participant, keys_of
-from edgefl.security.secagg.shamir import SHARE_BYTES, combine
-from edgefl.security.trust import Enrolments, Trust
+from edgefl.security.authority import create_enrolment, create_key_directory
+from edgefl.security.secagg.masking import expand_mask
+from edgefl.security.secagg.participant import Participant, from_advertised
+from edgefl.security.secagg.shamir import SHARE_BYTES, combine_shares
+from edgefl.security.trust import DeviceKeys, Trust
 from edgefl.wire import masked
 from edgefl.wire.masked import (
-    MASK,
+    MASK_STEP,
     SEALED_BYTES,
-    SHARE,
-    UNMASK,
+    SHARE_STEP,
+    UNMASK_STEP,
     Advertised,
     Introduced,
     encode_ids,
@@ -32,7 +32,7 @@ from edgefl.wire.masked import (
 from edgefl.wire.strict_json import decode_json
 
 CONTEXT = "c0ffee"
-AGREE = getattr(masked, "AGREE", "")
+AGREE = getattr(masked, "AGREE_STEP", "")
 SIZE = 5
 
 
@@ -42,10 +42,10 @@ def fleet(tmp_path_factory):
     others.
     """
     directory = tmp_path_factory.mktemp("keys")
-    create(directory, ["localhost"], 8883, 30)
-    enrolled = {f"pi-{i:02}": enrol(directory, f"pi-{i:02}", 30) for i in range(12)}
+    create_key_directory(directory, ["localhost"], 8883, 30)
+    enrolled = {f"pi-{i:02}": create_enrolment(directory, f"pi-{i:02}", 30) for i in range(12)}
     trusts = {client_id: Trust("kitchen", each.signing_key) for client_id, each in enrolled.items()}
-    return trusts, enrolled["pi-00"].ca, Enrolments(directory).introduction_of
+    return trusts, enrolled["pi-00"].ca, DeviceKeys(directory).find_introduction
 
 
 class Liar:
@@ -60,7 +60,7 @@ class Liar:
         told = {
             client_id: decode_json(Advertised, each.advertise()) for client_id, each in self.clients.items()
         }
-        self.public = {client_id: keys_of(each) for client_id, each in told.items()}
+        self.public = {client_id: from_advertised(each) for client_id, each in told.items()}
         self.introduced = {
             client_id: Introduced(each, *introduce(client_id)) for client_id, each in told.items()
         }
@@ -77,16 +77,16 @@ class Liar:
 
     def shares(self, client_id, shown):
         """Return what a client seals when it is shown these clients' keys."""
-        blob = self.ask(client_id, SHARE, encode_keys([self.introduced[other] for other in shown]))
+        blob = self.ask(client_id, SHARE_STEP, encode_keys([self.introduced[other] for other in shown]))
         return dict(zip(shown, split_blob(blob, len(shown), SEALED_BYTES), strict=True))
 
     def masked(self, client_id, inbox):
-        blob = self.ask(client_id, MASK, encode_inbox(inbox))
+        blob = self.ask(client_id, MASK_STEP, encode_inbox(inbox))
         return np.frombuffer(blob, "<u8") if blob and len(blob) == 8 * SIZE else None
 
     def revealed(self, client_id, inbox, came):
         """Return one share of each client of the inbox: of its seed when it came, else of its mask key."""
-        blob = self.ask(client_id, UNMASK, encode_ids(came))
+        blob = self.ask(client_id, UNMASK_STEP, encode_ids(came))
         return (
             dict(
                 zip(
@@ -112,12 +112,13 @@ class Liar:
                 one: [agreed[other] for other in self.ids if lists[other] == lists[one]] for one in self.ids
             }
             blobs = {
-                client_id: self.ask(client_id, UNMASK, encode_agreed(lists[client_id], same[client_id]))
+                client_id: self.ask(client_id, UNMASK_STEP, encode_agreed(lists[client_id], same[client_id]))
                 for client_id in self.ids
             }
         else:
             blobs = {
-                client_id: self.ask(client_id, UNMASK, encode_ids(came[client_id])) for client_id in self.ids
+                client_id: self.ask(client_id, UNMASK_STEP, encode_ids(came[client_id]))
+                for client_id in self.ids
             }
         parts = {
             client_id: split_blob(blob, len(self.ids), SHARE_BYTES)
@@ -163,10 +164,10 @@ def take_one_update(liar, victim, helper, other):
     if masked is None or of_seed is None or of_all is None:
         return None
     places = {client_id: place for place, client_id in enumerate(few, 1)}
-    seed = combine({places[victim]: of_seed[victim], places[helper]: of_all[victim]}, 2, 32)
-    key = combine(of_key, -(-2 * len(everyone) // 3), 32)
-    towards = mask(liar.agreed(key, victim), SIZE)
-    return masked - mask(seed, SIZE) - (towards if helper > victim else -towards)
+    seed = combine_shares({places[victim]: of_seed[victim], places[helper]: of_all[victim]}, 2, 32)
+    key = combine_shares(of_key, -(-2 * len(everyone) // 3), 32)
+    towards = expand_mask(liar.agreed(key, victim), SIZE)
+    return masked - expand_mask(seed, SIZE) - (towards if helper > victim else -towards)
 
 
 @pytest.mark.parametrize("count", [6, 9, 10, 12])
@@ -191,7 +192,7 @@ def test_clients_that_were_shown_different_lists_cannot_open_each_others_shares(
     else:
         introduced["pi-05"] = other.introduced["pi-05"]
     sealed = {client_id: liar.shares(client_id, ids) for client_id in ids[1:]}
-    blob = liar.ask("pi-00", SHARE, encode_keys(list(introduced.values())))
+    blob = liar.ask("pi-00", SHARE_STEP, encode_keys(list(introduced.values())))
     sealed["pi-00"] = dict(zip(introduced, split_blob(blob, len(introduced), SEALED_BYTES), strict=True))
     for client_id in ("pi-00", "pi-01"):  # no inbox of five, the threshold being 4, has words of either
         assert liar.masked(client_id, {each: sealed[each][client_id] for each in ids[:5]}) is None
@@ -220,16 +221,17 @@ def test_different_lists_of_whose_words_came_give_no_sum_of_half_the_clients(fle
     total = sum((words[client_id] for client_id in first), np.zeros(SIZE, np.uint64))
     if revealed:
         for client_id in first:
-            total = total - mask(
-                combine({places[who]: shares[client_id] for who, shares in revealed.items()}, 4, 32), SIZE
+            total = total - expand_mask(
+                combine_shares({places[who]: shares[client_id] for who, shares in revealed.items()}, 4, 32),
+                SIZE,
             )
         for other in rest:
             of_key = {
                 places[who]: shares[other] for who, shares in revealed.items() if other not in came[who]
             }
-            key = combine(of_key, 4, 32)
+            key = combine_shares(of_key, 4, 32)
             for client_id in first:
-                pair = mask(liar.agreed(key, client_id), SIZE)
+                pair = expand_mask(liar.agreed(key, client_id), SIZE)
                 total = total - pair if other > client_id else total + pair
     wanted = sum((liar.words[client_id] for client_id in first), np.zeros(SIZE, np.uint64))
     assert not (total == wanted).all(), (

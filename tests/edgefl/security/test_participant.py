@@ -14,24 +14,21 @@ from hypothesis import strategies as st
 
 from edgefl.errors import RoundError, WireError
 from edgefl.security import authority
-from edgefl.security.authority import create, enrol, revoke
-from edgefl.security.register import devices, ending_vouchers
-from edgefl.security.secagg.participant import Participant, keys_of, revealed_of, told_of
-from edgefl.security.secagg.secure_sum import Revealed, advertise, unmask
-from edgefl.security.trust import Enrolments, Trust
+from edgefl.security.authority import create_enrolment, create_key_directory, revoke_enrolment
+from edgefl.security.enrolled_devices import list_ending_vouchers, load_enrolled_devices
+from edgefl.security.secagg.participant import Participant, decode_revealed, from_advertised, to_advertised
+from edgefl.security.secagg.secure_sum import RevealedShares, generate_keys, unmask_sum
+from edgefl.security.trust import DeviceKeys, Trust
 from edgefl.wire.masked import (
-    AGREE,
-    MASK,
+    AGREE_STEP,
+    MASK_STEP,
     SEALED_BYTES,
-    SHARE,
     SHARE_BYTES,
-    UNMASK,
+    SHARE_STEP,
+    UNMASK_STEP,
     Advertised,
     Agreed,
     Introduced,
-    attempt_of,
-    binding_of,
-    context_of,
     decode_agreed,
     decode_complaint,
     decode_ids,
@@ -43,8 +40,11 @@ from edgefl.wire.masked import (
     encode_inbox,
     encode_keys,
     encode_lists,
+    hash_binding,
+    hash_context,
+    make_step_nonce,
+    parse_attempt,
     split_blob,
-    step_nonce,
 )
 from edgefl.wire.messages import Task
 from edgefl.wire.strict_json import decode_json
@@ -73,19 +73,21 @@ class Relay:
     def share(self):
         keys = encode_keys(self.introduced)
         return {
-            client_id: split_blob(self.ask(client_id, SHARE, keys), len(self.clients), SEALED_BYTES)
+            client_id: split_blob(self.ask(client_id, SHARE_STEP, keys), len(self.clients), SEALED_BYTES)
             for client_id in self.clients
         }
 
     def masked(self, ids=IDS):
         """Play the first two steps with these clients, all of which share."""
         sealed = self.share()
-        return {client_id: self.ask(client_id, MASK, self.inbox(sealed, client_id, IDS)) for client_id in ids}
+        return {
+            client_id: self.ask(client_id, MASK_STEP, self.inbox(sealed, client_id, IDS)) for client_id in ids
+        }
 
     def agreed(self, lists, by):
         """Return the blob of `unmask` with the agreement of these clients."""
         return encode_agreed(
-            lists, [decode_json(Agreed, self.ask(client_id, AGREE, lists)) for client_id in by]
+            lists, [decode_json(Agreed, self.ask(client_id, AGREE_STEP, lists)) for client_id in by]
         )
 
     def inbox(self, sealed, client_id, shared):
@@ -98,11 +100,11 @@ def test_a_round_by_hand_of_which_one_vanishes_before_and_one_after_its_words():
     came = ("pi-1", "pi-2", "pi-3")
     words = {client_id: np.frombuffer(blob, "<u8") for client_id, blob in relay.masked(came).items()}
     agreed = relay.agreed(encode_lists(IDS, came), came)
-    said = {c: relay.ask(c, UNMASK, agreed) for c in ("pi-2", "pi-1", "pi-3")}
-    revealed = {c: Revealed(*revealed_of(blob, IDS, came)) for c, blob in said.items()}
-    public = {c: keys_of(told) for c, told in relay.told.items()}
-    binding = binding_of(CONTEXT, encode_keys(relay.introduced))
-    total = unmask(np.add.reduce(list(words.values())), public, IDS, came, revealed, 3, binding)
+    said = {c: relay.ask(c, UNMASK_STEP, agreed) for c in ("pi-2", "pi-1", "pi-3")}
+    revealed = {c: RevealedShares(*decode_revealed(blob, IDS, came)) for c, blob in said.items()}
+    public = {c: from_advertised(told) for c, told in relay.told.items()}
+    binding = hash_binding(CONTEXT, encode_keys(relay.introduced))
+    total = unmask_sum(np.add.reduce(list(words.values())), public, IDS, came, revealed, 3, binding)
     np.testing.assert_array_equal(total, np.add.reduce([WORDS[c] for c in came]))
     for client_id, masked in words.items():
         assert not (masked == WORDS[client_id]).any()
@@ -112,15 +114,17 @@ def test_a_step_that_comes_again_gets_the_same_bytes_and_with_other_clients_noth
     relay = Relay()
     sealed = relay.share()
     keys = encode_keys(relay.introduced)
-    assert relay.ask("pi-1", SHARE, keys) == b"".join(sealed["pi-1"])  # though each sealing draws a nonce
+    assert relay.ask("pi-1", SHARE_STEP, keys) == b"".join(
+        sealed["pi-1"]
+    )  # though each sealing draws a nonce
     inbox = relay.inbox(sealed, "pi-1", IDS)
     fewer = relay.inbox(sealed, "pi-1", IDS[:3])
-    masked = relay.ask("pi-1", MASK, inbox)
-    assert relay.ask("pi-1", MASK, inbox) == masked
+    masked = relay.ask("pi-1", MASK_STEP, inbox)
+    assert relay.ask("pi-1", MASK_STEP, inbox) == masked
     with pytest.raises(RoundError, match="asked to mask for other clients than before"):
-        relay.ask("pi-1", MASK, fewer)
+        relay.ask("pi-1", MASK_STEP, fewer)
     with pytest.raises(RoundError, match="asked to share for other clients than before"):
-        relay.ask("pi-1", SHARE, encode_keys(relay.introduced[:3]))
+        relay.ask("pi-1", SHARE_STEP, encode_keys(relay.introduced[:3]))
 
 
 def test_of_no_client_both_secrets_are_revealed():
@@ -134,15 +138,17 @@ def test_of_no_client_both_secrets_are_revealed():
     # Pi-3 is not asked to agree, and unmasks what the others agreed to
     with_agreed = relay.agreed(with_it, IDS[:3])
     for client_id in IDS:
-        seeds, keys = revealed_of(relay.ask(client_id, UNMASK, with_agreed), IDS, IDS)
+        seeds, keys = decode_revealed(relay.ask(client_id, UNMASK_STEP, with_agreed), IDS, IDS)
         assert (set(seeds), set(keys)) == (set(IDS), set())
         with pytest.raises(RoundError, match="asked to agree"):
-            relay.ask(client_id, AGREE, without)
+            relay.ask(client_id, AGREE_STEP, without)
         with pytest.raises(RoundError, match="asked to unmask for other clients than before"):
-            relay.ask(client_id, UNMASK, encode_agreed(without, []))
+            relay.ask(client_id, UNMASK_STEP, encode_agreed(without, []))
     relay = Relay()
     relay.masked()
-    seeds, keys = revealed_of(relay.ask("pi-2", UNMASK, relay.agreed(without, IDS[1:])), IDS, IDS[1:])
+    seeds, keys = decode_revealed(
+        relay.ask("pi-2", UNMASK_STEP, relay.agreed(without, IDS[1:])), IDS, IDS[1:]
+    )
     assert (set(seeds), set(keys)) == (set(IDS[1:]), {"pi-0"})
 
 
@@ -159,17 +165,17 @@ def test_clients_reveal_only_what_enough_of_them_agreed_to():
     for lists, by in some.items():
         for client_id in by:
             with pytest.raises(RoundError, match="2 clients agreed to these lists, expected 3"):
-                relay.ask(client_id, UNMASK, blobs[lists])
+                relay.ask(client_id, UNMASK_STEP, blobs[lists])
             with pytest.raises(RoundError, match="asked to agree for other clients than before"):
-                relay.ask(client_id, AGREE, without if lists == with_it else with_it)
+                relay.ask(client_id, AGREE_STEP, without if lists == with_it else with_it)
     with pytest.raises(RoundError, match="asked to unmask for other clients than this one agreed to"):
-        relay.ask("pi-2", UNMASK, blobs[with_it])
+        relay.ask("pi-2", UNMASK_STEP, blobs[with_it])
     mixed = sorted(
         [*decode_agreed(blobs[with_it])[1], *decode_agreed(blobs[without])[1]],
         key=lambda each: each.client_id,
     )
     with pytest.raises(RoundError, match="pi-0 agreed to other lists"):
-        relay.ask("pi-2", UNMASK, encode_agreed(without, mixed))
+        relay.ask("pi-2", UNMASK_STEP, encode_agreed(without, mixed))
 
 
 def test_agreements_of_other_keys_lists_or_strangers_do_not_count():
@@ -187,10 +193,10 @@ def test_agreements_of_other_keys_lists_or_strangers_do_not_count():
         [replace(one, client_id="pi-0"), two, three],
     ):
         with pytest.raises(RoundError, match="agreed to other lists than this client was shown"):
-            relay.ask("pi-1", UNMASK, encode_agreed(lists, wrong))
+            relay.ask("pi-1", UNMASK_STEP, encode_agreed(lists, wrong))
     with pytest.raises(WireError, match="sorted, each once"):
-        relay.ask("pi-1", UNMASK, encode_agreed(lists, [one, one, two]))
-    assert relay.ask("pi-1", UNMASK, good)
+        relay.ask("pi-1", UNMASK_STEP, encode_agreed(lists, [one, one, two]))
+    assert relay.ask("pi-1", UNMASK_STEP, good)
 
 
 def test_lists_that_do_not_follow_on_the_inbox_are_refused():
@@ -203,9 +209,9 @@ def test_lists_that_do_not_follow_on_the_inbox_are_refused():
         relay = Relay()
         relay.masked()
         with pytest.raises(RoundError, match=match):
-            relay.ask("pi-0", AGREE, lists)
+            relay.ask("pi-0", AGREE_STEP, lists)
         with pytest.raises(RoundError, match=match):
-            relay.ask("pi-0", UNMASK, encode_agreed(lists, []))
+            relay.ask("pi-0", UNMASK_STEP, encode_agreed(lists, []))
 
 
 def test_who_cannot_open_what_others_sealed_names_them_and_reveals_nothing():
@@ -214,16 +220,16 @@ def test_who_cannot_open_what_others_sealed_names_them_and_reveals_nothing():
     sealed["pi-2"][0] = sealed["pi-2"][0][:-1] + bytes([sealed["pi-2"][0][-1] ^ 1])
     sealed["pi-3"][0] = sealed["pi-1"][0]
     inbox = relay.inbox(sealed, "pi-0", IDS)
-    complaint = relay.ask("pi-0", MASK, inbox)
+    complaint = relay.ask("pi-0", MASK_STEP, inbox)
     assert complaint == b"pi-2 pi-3"
-    assert relay.ask("pi-0", MASK, inbox) == complaint
+    assert relay.ask("pi-0", MASK_STEP, inbox) == complaint
     with pytest.raises(RoundError, match="asked to mask for other clients than before"):
-        relay.ask("pi-0", MASK, relay.inbox({**sealed, "pi-2": sealed["pi-1"]}, "pi-0", IDS))
+        relay.ask("pi-0", MASK_STEP, relay.inbox({**sealed, "pi-2": sealed["pi-1"]}, "pi-0", IDS))
     for client_id in IDS[1:]:
-        assert decode_complaint(relay.ask(client_id, MASK, relay.inbox(sealed, client_id, IDS))) == ()
+        assert decode_complaint(relay.ask(client_id, MASK_STEP, relay.inbox(sealed, client_id, IDS))) == ()
     agreed = relay.agreed(encode_lists(IDS, IDS), IDS[1:])
     with pytest.raises(RoundError, match="expected the 0 of the inbox"):
-        relay.ask("pi-0", UNMASK, agreed)
+        relay.ask("pi-0", UNMASK_STEP, agreed)
 
 
 @given(st.sets(st.from_regex("[a-z0-9][a-z0-9-]{0,8}", fullmatch=True), min_size=1, max_size=9))
@@ -236,58 +242,58 @@ def test_a_complaint_never_has_the_length_of_words(ids):
 def test_steps_in_another_order_and_lists_that_are_too_short():
     relay = Relay()
     with pytest.raises(RoundError, match="asked to mask after 0 of the steps"):
-        relay.ask("pi-0", MASK, b"")
+        relay.ask("pi-0", MASK_STEP, b"")
     with pytest.raises(RoundError, match="asked to unmask after 0 of the steps"):
-        relay.ask("pi-0", UNMASK, encode_lists(IDS, IDS))
+        relay.ask("pi-0", UNMASK_STEP, encode_lists(IDS, IDS))
     with pytest.raises(RoundError, match="a secure sum of 2 clients"):
-        relay.ask("pi-0", SHARE, encode_keys(relay.introduced[:2]))
+        relay.ask("pi-0", SHARE_STEP, encode_keys(relay.introduced[:2]))
     sealed = relay.share()
     for shared in (IDS[:2], IDS[1:]):
         with pytest.raises(
             RoundError, match="expected 3 or more of those that advertised, this one among them"
         ):
-            relay.ask("pi-0", MASK, relay.inbox(sealed, "pi-0", shared))
+            relay.ask("pi-0", MASK_STEP, relay.inbox(sealed, "pi-0", shared))
 
 
 def test_keys_for_another_model_or_instead_of_ones_own_are_refused():
     relay = Relay()
     other = replace(relay.introduced[1], advertised=replace(relay.told["pi-1"], context="beef"))
     with pytest.raises(RoundError, match="pi-1 advertised keys for another round or another model"):
-        relay.ask("pi-0", SHARE, encode_keys([relay.introduced[0], other, *relay.introduced[2:]]))
-    forged = Introduced(told_of(advertise()[1], "pi-0", CONTEXT))
+        relay.ask("pi-0", SHARE_STEP, encode_keys([relay.introduced[0], other, *relay.introduced[2:]]))
+    forged = Introduced(to_advertised(generate_keys()[1], "pi-0", CONTEXT))
     with pytest.raises(RoundError, match="not those that it advertised"):
-        relay.ask("pi-0", SHARE, encode_keys([forged, *relay.introduced[1:]]))
+        relay.ask("pi-0", SHARE_STEP, encode_keys([forged, *relay.introduced[1:]]))
     # The point of order 1, with which anyone agrees on zeros
     low = Introduced(replace(relay.told["pi-1"], seal="A" * 43 + "="))
     with pytest.raises(WireError, match="a key of pi-1 cannot be used"):
-        relay.ask("pi-0", SHARE, encode_keys([relay.introduced[0], low, *relay.introduced[2:]]))
+        relay.ask("pi-0", SHARE_STEP, encode_keys([relay.introduced[0], low, *relay.introduced[2:]]))
 
 
 def test_an_aggregator_between_enrolled_devices_is_found_out(tmp_path):
-    create(tmp_path, ["localhost"], 8883, 30)
-    enrolled = {client_id: enrol(tmp_path, client_id, 30) for client_id in IDS}
-    enrolments = Enrolments(tmp_path)
+    create_key_directory(tmp_path, ["localhost"], 8883, 30)
+    enrolled = {client_id: create_enrolment(tmp_path, client_id, 30) for client_id in IDS}
+    enrolments = DeviceKeys(tmp_path)
     trusts = {client_id: Trust("kitchen", each.signing_key) for client_id, each in enrolled.items()}
 
     def relay():
-        return Relay(trusts=trusts, authority=enrolled["pi-0"].ca, introduce=enrolments.introduction_of)
+        return Relay(trusts=trusts, authority=enrolled["pi-0"].ca, introduce=enrolments.find_introduction)
 
     assert len(relay().share()["pi-0"]) == len(IDS)
-    between = advertise()[1]
+    between = generate_keys()[1]
     honest = relay()
-    key, voucher = enrolments.introduction_of("pi-1")
-    forged = decode_json(Advertised, trusts["pi-2"].encode(told_of(between, "pi-1", CONTEXT), "pi-1"))
+    key, voucher = enrolments.find_introduction("pi-1")
+    forged = decode_json(Advertised, trusts["pi-2"].encode(to_advertised(between, "pi-1", CONTEXT), "pi-1"))
     for said, match in (
-        (Introduced(told_of(between, "pi-1", CONTEXT), key, voucher), "is not signed"),
+        (Introduced(to_advertised(between, "pi-1", CONTEXT), key, voucher), "is not signed"),
         (Introduced(forged, key, voucher), "wrong signature"),
         (
-            Introduced(forged, devices(tmp_path)["pi-2"].signing_key, voucher),
+            Introduced(forged, load_enrolled_devices(tmp_path)["pi-2"].signing_key, voucher),
             "does not vouch for the key of pi-1",
         ),
         (Introduced(honest.told["pi-1"], key, ""), "does not vouch for the key of pi-1"),
     ):
         with pytest.raises(WireError, match=match):
-            honest.ask("pi-0", SHARE, encode_keys([honest.introduced[0], said, *honest.introduced[2:]]))
+            honest.ask("pi-0", SHARE_STEP, encode_keys([honest.introduced[0], said, *honest.introduced[2:]]))
 
 
 DAY_S = 86400.0
@@ -297,11 +303,11 @@ def relay_of(directory, revoked=()):
     """Return a relay of enrolled clients. It hands on the vouchers of revoked clients too: the aggregator
     lies.
     """
-    create(directory, ["localhost"], 8883, 30)
-    enrolled = {client_id: enrol(directory, client_id, 3650) for client_id in IDS}
+    create_key_directory(directory, ["localhost"], 8883, 30)
+    enrolled = {client_id: create_enrolment(directory, client_id, 3650) for client_id in IDS}
     for client_id in revoked:
-        revoke(directory, client_id)
-    known = devices(directory)
+        revoke_enrolment(directory, client_id)
+    known = load_enrolled_devices(directory)
     trusts = {client_id: Trust("kitchen", each.signing_key) for client_id, each in enrolled.items()}
     return Relay(
         trusts=trusts,
@@ -326,27 +332,27 @@ def test_the_key_of_a_revoked_device_is_worth_nothing_after_a_while(tmp_path, mo
 
 def test_vouchers_are_renewed_for_all_but_the_revoked(tmp_path, monkeypatch):
     relay_of(tmp_path, ["pi-3"])
-    before = devices(tmp_path)
+    before = load_enrolled_devices(tmp_path)
     now = time.time()
-    assert authority.vouch_again(tmp_path, 365) == ("pi-0", "pi-1", "pi-2")
-    after = devices(tmp_path)
+    assert authority.renew_vouchers(tmp_path, 365) == ("pi-0", "pi-1", "pi-2")
+    after = load_enrolled_devices(tmp_path)
     assert [client_id for client_id in IDS if after[client_id].voucher != before[client_id].voucher] == [
         "pi-0",
         "pi-1",
         "pi-2",
     ]
-    assert ending_vouchers(tmp_path, now + 364 * DAY_S) == ()
-    assert ending_vouchers(tmp_path, now + 366 * DAY_S) == ("pi-0", "pi-1", "pi-2")
-    enrolments = Enrolments(tmp_path)
+    assert list_ending_vouchers(tmp_path, now + 364 * DAY_S) == ()
+    assert list_ending_vouchers(tmp_path, now + 366 * DAY_S) == ("pi-0", "pi-1", "pi-2")
+    enrolments = DeviceKeys(tmp_path)
     monkeypatch.setattr(time, "time", lambda: now + 200 * DAY_S)
-    assert enrolments.introduction_of("pi-1") == (after["pi-1"].signing_key, after["pi-1"].voucher)
+    assert enrolments.find_introduction("pi-1") == (after["pi-1"].signing_key, after["pi-1"].voucher)
     with pytest.raises(WireError, match="pi-3 was revoked"):
-        enrolments.introduction_of("pi-3")
+        enrolments.find_introduction("pi-3")
     monkeypatch.setattr(time, "time", lambda: now + 366 * DAY_S)
     with pytest.raises(
         WireError, match=r"voucher for the key of pi-1 ended; renew all with `edgefl broker vouch`"
     ):
-        enrolments.introduction_of("pi-1")
+        enrolments.find_introduction("pi-1")
 
 
 def test_no_voucher_counts_for_another_time(tmp_path):
@@ -364,17 +370,17 @@ def test_no_voucher_counts_for_another_time(tmp_path):
     ):
         with pytest.raises(WireError, match="does not vouch for the key of pi-1"):
             relay.ask(
-                "pi-0", SHARE, encode_keys([own, replace(other, voucher=voucher), *relay.introduced[2:]])
+                "pi-0", SHARE_STEP, encode_keys([own, replace(other, voucher=voucher), *relay.introduced[2:]])
             )
     assert len(relay.share()) == len(IDS)
 
 
 def test_enrolled_devices_want_signatures_under_what_was_agreed(tmp_path):
-    create(tmp_path, ["localhost"], 8883, 30)
-    enrolled = {client_id: enrol(tmp_path, client_id, 30) for client_id in IDS}
+    create_key_directory(tmp_path, ["localhost"], 8883, 30)
+    enrolled = {client_id: create_enrolment(tmp_path, client_id, 30) for client_id in IDS}
     trusts = {client_id: Trust("kitchen", each.signing_key) for client_id, each in enrolled.items()}
     relay = Relay(
-        trusts=trusts, authority=enrolled["pi-0"].ca, introduce=Enrolments(tmp_path).introduction_of
+        trusts=trusts, authority=enrolled["pi-0"].ca, introduce=DeviceKeys(tmp_path).find_introduction
     )
     relay.masked()
     lists = encode_lists(IDS, IDS)
@@ -383,29 +389,29 @@ def test_enrolled_devices_want_signatures_under_what_was_agreed(tmp_path):
     by_another = decode_json(Agreed, trusts["pi-3"].encode(replace(one, signature=""), "pi-0"))
     for wrong, match in ((replace(one, signature=""), "is not signed"), (by_another, "wrong signature")):
         with pytest.raises(WireError, match=match):
-            relay.ask("pi-3", UNMASK, encode_agreed(lists, [wrong, two, three]))
-    assert len(relay.ask("pi-3", UNMASK, good)) == 4 * SHARE_BYTES
+            relay.ask("pi-3", UNMASK_STEP, encode_agreed(lists, [wrong, two, three]))
+    assert len(relay.ask("pi-3", UNMASK_STEP, good)) == 4 * SHARE_BYTES
 
 
 def test_who_was_enrolled_without_a_voucher_is_told_so(tmp_path):
-    create(tmp_path, ["localhost"], 8883, 30)
-    enrol(tmp_path, "pi-0", 30)
+    create_key_directory(tmp_path, ["localhost"], 8883, 30)
+    create_enrolment(tmp_path, "pi-0", 30)
     path = tmp_path / "devices.json"
-    path.write_text(path.read_text().replace(devices(tmp_path)["pi-0"].voucher, ""))
+    path.write_text(path.read_text().replace(load_enrolled_devices(tmp_path)["pi-0"].voucher, ""))
     with pytest.raises(
         WireError, match=r"is missing, or is one of an older edgefl; renew all with `edgefl broker vouch`"
     ):
-        Enrolments(tmp_path).introduction_of("pi-0")
-    assert authority.vouch_again(tmp_path, 1) == ("pi-0",)
-    assert Enrolments(tmp_path).introduction_of("pi-0")[1]
+        DeviceKeys(tmp_path).find_introduction("pi-0")
+    assert authority.renew_vouchers(tmp_path, 1) == ("pi-0",)
+    assert DeviceKeys(tmp_path).find_introduction("pi-0")[1]
 
 
 def test_a_binding_is_of_one_context_and_one_list_of_keys():
     """sha256 of `c`, newline, `keys`, by hand."""
-    assert binding_of("c", b"keys") == hashlib.sha256(b"c\nkeys").hexdigest()
+    assert hash_binding("c", b"keys") == hashlib.sha256(b"c\nkeys").hexdigest()
     keys = encode_keys(Relay().introduced)
     lists = (keys, keys + b" ", keys.replace(b"pi-3", b"pi-4"), encode_keys(Relay().introduced))
-    assert len({binding_of(context, each) for each in lists for context in ("c", "d")}) == 8
+    assert len({hash_binding(context, each) for each in lists for context in ("c", "d")}) == 8
 
 
 def test_a_context_is_of_one_attempt_and_one_model():
@@ -421,12 +427,12 @@ def test_a_context_is_of_one_attempt_and_one_model():
         "fp32+masked",
         0,
         0.0,
-        step_nonce("n1", "advertise"),
+        make_step_nonce("n1", "advertise"),
         0.0,
     )
-    assert attempt_of(task.nonce) == "n1"
+    assert parse_attempt(task.nonce) == "n1"
     contexts = {
-        context_of("kitchen", each)
+        hash_context("kitchen", each)
         for each in (
             task,
             replace(task, round=4),
@@ -436,11 +442,11 @@ def test_a_context_is_of_one_attempt_and_one_model():
             replace(task, plan="q"),
             replace(task, scalars={"a": 1.0}),
         )
-    } | {context_of("bath", task)}
+    } | {hash_context("bath", task)}
     assert len(contexts) == 8
-    assert context_of("kitchen", replace(task, ts=9.0, nonce=step_nonce("n1", "share"))) == context_of(
-        "kitchen", task
-    )
+    assert hash_context(
+        "kitchen", replace(task, ts=9.0, nonce=make_step_nonce("n1", "share"))
+    ) == hash_context("kitchen", task)
 
 
 @given(st.one_of(st.binary(max_size=400), st.binary(max_size=160).map(lambda rest: b"pi-0 pi-1\n" + rest)))
@@ -452,7 +458,7 @@ def test_whatever_comes_is_read_or_refused(blob):
         decode_complaint,
         decode_lists,
         decode_agreed,
-        lambda each: revealed_of(each, IDS, IDS[1:]),
+        lambda each: decode_revealed(each, IDS, IDS[1:]),
     ):
         with contextlib.suppress(WireError):
             read(blob)
@@ -471,9 +477,9 @@ def test_whatever_comes_is_read_or_refused(blob):
         (decode_keys, b"{}", "a line of 1 parts"),
         (decode_keys, b"{}\t\t", "lacks the field"),
         (decode_keys, b"x" * 9000 + b"\t\t", "a line of 3 parts"),
-        (lambda blob: keys_of(Advertised("pi-0", "c", "!", "!", "!")), b"", "not base64"),
-        (lambda blob: keys_of(Advertised("pi-0", "c", "", "", "")), b"", "0, 0, 0 bytes"),
-        (lambda blob: revealed_of(blob, IDS, IDS), bytes(SHARE_BYTES), "66 for each of 4"),
+        (lambda blob: from_advertised(Advertised("pi-0", "c", "!", "!", "!")), b"", "not base64"),
+        (lambda blob: from_advertised(Advertised("pi-0", "c", "", "", "")), b"", "0, 0, 0 bytes"),
+        (lambda blob: decode_revealed(blob, IDS, IDS), bytes(SHARE_BYTES), "66 for each of 4"),
     ],
 )
 def test_bytes_that_are_none_of_the_protocols(read, blob, match):

@@ -11,21 +11,21 @@ from hypothesis import strategies as st
 
 from edgefl.errors import DataError, RoundError, WireError
 from edgefl.security.secagg import secure_sum
-from edgefl.security.secagg.masking import added, mask, to_mean, to_words
+from edgefl.security.secagg.masking import add_masks, expand_mask, to_mean, to_vector
 from edgefl.security.secagg.secure_sum import (
-    NotGenuine,
-    Revealed,
-    advertise,
+    InvalidShareError,
+    RevealedShares,
     check_revealed,
-    least_threshold,
-    mask_words,
+    find_min_threshold,
+    generate_keys,
+    mask_vector,
     open_shares,
-    reveal,
-    share,
-    unmask,
+    reveal_shares,
+    seal_shares,
+    unmask_sum,
 )
 from edgefl.security.secagg.shamir import PRIME
-from edgefl.security.secagg.vectors import means_of, size_of, words_of
+from edgefl.security.secagg.vectors import decode_means, encode_deltas, measure_vector
 
 CONTEXT = "kitchen round 3"
 
@@ -35,16 +35,16 @@ class Cohort:
 
     def __init__(self, count, threshold=None, size=5):
         self.ids = [f"pi-{i}" for i in range(count)]
-        self.threshold = threshold or least_threshold(count)
-        drawn = {client_id: advertise() for client_id in self.ids}
+        self.threshold = threshold or find_min_threshold(count)
+        drawn = {client_id: generate_keys() for client_id in self.ids}
         self.own = {client_id: own for client_id, (own, _) in drawn.items()}
         self.public = {client_id: public for client_id, (_, public) in drawn.items()}
-        self.sealed = {i: share(self.own[i], i, self.public, self.threshold, CONTEXT) for i in self.ids}
+        self.sealed = {i: seal_shares(self.own[i], i, self.public, self.threshold, CONTEXT) for i in self.ids}
         rng = np.random.default_rng(count)
         self.words = {i: rng.integers(0, 2**64, size, np.uint64, endpoint=False) for i in self.ids}
 
     def masked(self, client_id):
-        return mask_words(
+        return mask_vector(
             self.own[client_id], client_id, self.public, self.ids, self.words[client_id], CONTEXT
         )
 
@@ -56,14 +56,14 @@ class Cohort:
             self.own[client_id], client_id, self.public, self.inbox(client_id), CONTEXT
         )
         assert failed == ()
-        return reveal(client_id, opened, came, self.threshold)
+        return reveal_shares(client_id, opened, came, self.threshold)
 
     def total(self, ids):
         return np.add.reduce([self.masked(i) for i in ids])
 
     def unmask(self, came, answered):
         revealed = {i: self.reveal(i, came) for i in answered}
-        return unmask(self.total(came), self.public, self.ids, came, revealed, self.threshold, CONTEXT)
+        return unmask_sum(self.total(came), self.public, self.ids, came, revealed, self.threshold, CONTEXT)
 
     def plain(self, ids):
         return np.add.reduce([self.words[i] for i in ids])
@@ -72,12 +72,12 @@ class Cohort:
 def test_masks_cancel_by_hand():
     """Two clients, one mask: (3 + m) + (2^64 - 1 - m) = 2 modulo 2^64."""
     seed = bytes(range(32))
-    m = mask(seed, 2)
+    m = expand_mask(seed, 2)
     assert m.dtype == np.uint64
     assert (m != 0).all()
     first = np.array([3, 3], np.uint64)
     second = np.array([2**64 - 1] * 2, np.uint64)
-    np.testing.assert_array_equal(added(first, [seed], []) + added(second, [], [seed]), [2, 2])
+    np.testing.assert_array_equal(add_masks(first, [seed], []) + add_masks(second, [], [seed]), [2, 2])
 
 
 def test_the_sum_of_all_is_exact_and_no_message_shows_its_words():
@@ -145,17 +145,17 @@ def test_a_share_that_was_not_dealt_names_who_revealed_it():
     check_revealed("pi-1", told, digests, CONTEXT)
     # The same share modulo the prime
     for wrong, of in (
-        (Revealed({**told.seeds, "pi-2": told.seeds["pi-2"] + 1}, told.keys), "pi-2"),
-        (Revealed(told.seeds, {"pi-3": told.keys["pi-3"] - 1}), "pi-3"),
-        (Revealed({**told.seeds, "pi-2": told.seeds["pi-0"]}, told.keys), "pi-2"),
+        (RevealedShares({**told.seeds, "pi-2": told.seeds["pi-2"] + 1}, told.keys), "pi-2"),
+        (RevealedShares(told.seeds, {"pi-3": told.keys["pi-3"] - 1}), "pi-3"),
+        (RevealedShares({**told.seeds, "pi-2": told.seeds["pi-0"]}, told.keys), "pi-2"),
         (
-            Revealed({**told.seeds, "pi-2": told.seeds["pi-2"] + PRIME}, told.keys),
+            RevealedShares({**told.seeds, "pi-2": told.seeds["pi-2"] + PRIME}, told.keys),
             "pi-2",
         ),
-        (Revealed({**told.seeds, "pi-2": 2**528 - 1}, told.keys), "pi-2"),
+        (RevealedShares({**told.seeds, "pi-2": 2**528 - 1}, told.keys), "pi-2"),
     ):
         with pytest.raises(
-            NotGenuine, match=f"pi-1 sent a share that is not the one dealt to it by {of}$"
+            InvalidShareError, match=f"pi-1 sent a share that is not the one dealt to it by {of}$"
         ) as raised:
             check_revealed("pi-1", wrong, digests, CONTEXT)
         assert raised.value.client_ids == ("pi-1",)
@@ -166,14 +166,14 @@ def test_shares_of_other_secrets_than_advertised_name_who_dealt_them():
     right digests.
     """
     cohort = Cohort(4)
-    other, _ = advertise()
+    other, _ = generate_keys()
     for client_id, secrets in (
-        ("pi-1", replace(cohort.own["pi-1"], own_seed=other.own_seed)),
+        ("pi-1", replace(cohort.own["pi-1"], own_seed=other.self_seed)),
         ("pi-3", replace(cohort.own["pi-3"], mask=other.mask)),
     ):
-        cohort.sealed[client_id] = share(secrets, client_id, cohort.public, cohort.threshold, CONTEXT)
+        cohort.sealed[client_id] = seal_shares(secrets, client_id, cohort.public, cohort.threshold, CONTEXT)
     came = cohort.ids[:3]
-    with pytest.raises(NotGenuine, match="the shares that pi-1, pi-3 dealt") as raised:
+    with pytest.raises(InvalidShareError, match="the shares that pi-1, pi-3 dealt") as raised:
         cohort.unmask(came, came)
     assert raised.value.client_ids == ("pi-1", "pi-3")
 
@@ -184,11 +184,13 @@ def test_shares_on_no_polynomial_name_who_dealt_them():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             secure_sum,
-            "split",
+            "split_secret",
             lambda secret, places, threshold: {place: 7**place * 2**300 for place in places},
         )
-        cohort.sealed["pi-2"] = share(cohort.own["pi-2"], "pi-2", cohort.public, cohort.threshold, CONTEXT)
-    with pytest.raises(NotGenuine) as raised:
+        cohort.sealed["pi-2"] = seal_shares(
+            cohort.own["pi-2"], "pi-2", cohort.public, cohort.threshold, CONTEXT
+        )
+    with pytest.raises(InvalidShareError) as raised:
         cohort.unmask(cohort.ids, cohort.ids)
     assert raised.value.client_ids == ("pi-2",)
 
@@ -200,7 +202,7 @@ def test_cohorts_and_thresholds_that_keep_nothing_secret(count, threshold):
 
 
 def test_secrets_do_not_show_in_what_is_printed():
-    own, _ = advertise()
+    own, _ = generate_keys()
     assert repr(own) == "Secrets(...)"
 
 
@@ -212,7 +214,7 @@ def test_secrets_do_not_show_in_what_is_printed():
     )
 )
 def test_the_mean_is_the_weighted_mean_to_a_step_of_the_grid(clients):
-    total = np.add.reduce([to_words(np.array(values), samples) for values, samples in clients])
+    total = np.add.reduce([to_vector(np.array(values), samples) for values, samples in clients])
     count = sum(samples for _, samples in clients)
     mean = to_mean(total)
     if not count:
@@ -224,7 +226,7 @@ def test_the_mean_is_the_weighted_mean_to_a_step_of_the_grid(clients):
 
 def test_as_many_and_as_large_as_allowed_do_not_overflow():
     for value in (64.0, -64.0):
-        words = to_words(np.array([value]), 2**20)
+        words = to_vector(np.array([value]), 2**20)
         np.testing.assert_array_equal(to_mean(np.add.reduce(np.stack([words] * (2**12 - 1)))), [value])
 
 
@@ -233,7 +235,7 @@ def test_as_many_and_as_large_as_allowed_do_not_overflow():
 )
 def test_what_does_not_fit_is_refused(value, samples):
     with pytest.raises(DataError, match="for secure aggregation"):
-        to_words(np.array([value]), samples)
+        to_vector(np.array([value]), samples)
 
 
 def test_a_vector_of_two_models_of_which_one_was_trained_by_hand():
@@ -242,11 +244,11 @@ def test_a_vector_of_two_models_of_which_one_was_trained_by_hand():
     """
     shapes = {"y": {"a": (1, 2), "b": (1,)}, "x": {"b": (1,), "a": (1, 2)}}
     delta = {"b": np.array([0.5], np.float32), "a": np.array([[1.0, -2.0]], np.float32)}
-    words = words_of({"x": delta}, 3, shapes)
+    words = encode_deltas({"x": delta}, 3, shapes)
     np.testing.assert_array_equal(words.view(np.int64), [3 * 2**24, -6 * 2**24, 3 * 2**23, 3, 0, 0, 0, 0])
-    assert size_of(shapes) == 8
-    means = means_of(
-        words + words_of({"x": {name: -array for name, array in delta.items()}}, 1, shapes), shapes, 4
+    assert measure_vector(shapes) == 8
+    means = decode_means(
+        words + encode_deltas({"x": {name: -array for name, array in delta.items()}}, 1, shapes), shapes, 4
     )
     # In the order of the shapes, as an update's are
     assert (list(means), list(means["x"])) == (["x"], ["b", "a"])
@@ -256,8 +258,8 @@ def test_a_vector_of_two_models_of_which_one_was_trained_by_hand():
 
 def test_a_sum_that_a_mask_is_left_on_is_no_mean():
     shapes = {"x": {"a": (2,)}}
-    words = words_of({"x": {"a": np.ones(2, np.float32)}}, 3, shapes)
-    assert list(means_of(words, shapes, 3)) == ["x"]
-    for total, most in ((words, 2), (added(words, [bytes(range(32))], []), 3)):
+    words = encode_deltas({"x": {"a": np.ones(2, np.float32)}}, 3, shapes)
+    assert list(decode_means(words, shapes, 3)) == ["x"]
+    for total, most in ((words, 2), (add_masks(words, [bytes(range(32))], []), 3)):
         with pytest.raises(WireError, match="mask is still on it"):
-            means_of(total, shapes, most)
+            decode_means(total, shapes, most)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from edgefl.errors import RoundError
 from edgefl.security.secagg import shamir
-from edgefl.security.secagg.shamir import PRIME, combine, split
+from edgefl.security.secagg.shamir import PRIME, combine_shares, split_secret
 
 
 def test_a_line_by_hand(monkeypatch):
@@ -16,44 +16,44 @@ def test_a_line_by_hand(monkeypatch):
     2 = 5.
     """
     monkeypatch.setattr(shamir.secrets, "randbelow", lambda limit: 7)
-    shares = split(b"\x05", (1, 2, 3), 2)
+    shares = split_secret(b"\x05", (1, 2, 3), 2)
     assert shares == {1: 12, 2: 19, 3: 26}
-    assert combine({1: 12, 3: 26}, 2, 1) == b"\x05"
+    assert combine_shares({1: 12, 3: 26}, 2, 1) == b"\x05"
 
 
 @given(st.binary(min_size=32, max_size=32), st.integers(1, 6), st.data())
 def test_any_threshold_of_the_shares_give_the_secret(secret, count, data):
     threshold = data.draw(st.integers(1, count))
-    shares = split(secret, range(1, count + 1), threshold)
+    shares = split_secret(secret, range(1, count + 1), threshold)
     for chosen in itertools.combinations(shares, threshold):
-        assert combine({place: shares[place] for place in chosen}, threshold, 32) == secret
+        assert combine_shares({place: shares[place] for place in chosen}, threshold, 32) == secret
     if threshold > 1:
         with pytest.raises(RoundError, match=f"expected {threshold}"):
-            combine(dict(list(shares.items())[: threshold - 1]), threshold, 32)
+            combine_shares(dict(list(shares.items())[: threshold - 1]), threshold, 32)
 
 
 def test_fewer_shares_fit_every_secret_alike():
     """Two shares of threshold 3 are those of any secret whatever: for each a third share exists that
     completes them to it.
     """
-    shares = split(bytes(31) + b"\x2a", (1, 2, 3), 3)
+    shares = split_secret(bytes(31) + b"\x2a", (1, 2, 3), 3)
     for wanted in (b"\x00", b"\x2b", b"\xff"):
         # Lagrange at 0 over places 1, 2, 3: s = 3 f(1) - 3 f(2) + f(3)
         third = (int.from_bytes(wanted) - 3 * shares[1] + 3 * shares[2]) % PRIME
-        assert combine({1: shares[1], 2: shares[2], 3: third}, 3, 32) == bytes(31) + wanted
+        assert combine_shares({1: shares[1], 2: shares[2], 3: third}, 3, 32) == bytes(31) + wanted
 
 
 def test_shares_that_give_no_such_secret_are_refused():
-    shares = split(b"\xff" * 64, (1, 2, 3), 2)
-    assert combine(shares, 2, 64) == b"\xff" * 64
+    shares = split_secret(b"\xff" * 64, (1, 2, 3), 2)
+    assert combine_shares(shares, 2, 64) == b"\xff" * 64
     with pytest.raises(RoundError, match="not genuine"):
-        combine(shares, 2, 32)
+        combine_shares(shares, 2, 32)
 
 
 @pytest.mark.parametrize(("places", "threshold"), [((1, 1), 1), ((0, 1), 1), ((1, 2), 3), ((1, 2), 0)])
 def test_places_and_thresholds_that_are_none(places, threshold):
     with pytest.raises(ValueError, match="expected"):
-        split(b"x", places, threshold)
+        split_secret(b"x", places, threshold)
 
 
 def test_the_modulus_is_prime():

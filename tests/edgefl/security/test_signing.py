@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 
 from edgefl.errors import ConfigError, WireError
 from edgefl.security import signing
-from edgefl.security.signing import encode_signed, new_key, public_of
-from edgefl.security.trust import Enrolments, Trust
+from edgefl.security.signing import derive_public_key, encode_signed, generate_signing_key
+from edgefl.security.trust import DeviceKeys, Trust
 from edgefl.wire.messages import Begin, Receipt, Task
 from edgefl.wire.strict_json import MAX_JSON_BYTES, decode_json, encode_json
 
 BEGIN = Begin("pi-1", "s", 3, "p", "ab" * 32, 10, 1, 65536, 5, {"loss": 0.5}, "n1", 1.5)
-KEY = new_key()
+KEY = generate_signing_key()
 SAID = encode_signed(BEGIN, KEY, "kitchen", "pi-1")
 
 
 def check(message, public, *rest):
     """As the message is written by edgefl."""
-    signing.check(message, encode_json(message), public, *rest)
+    signing.check_signature(message, encode_json(message), public, *rest)
 
 
 def signed_begin():
@@ -36,19 +36,19 @@ def test_a_public_key_is_that_of_rfc_8032():
     """Section 7.1, test 1."""
     private = bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60")
     public = bytes.fromhex("d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a")
-    assert base64.b64decode(public_of(base64.b64encode(private).decode())) == public
+    assert base64.b64decode(derive_public_key(base64.b64encode(private).decode())) == public
 
 
 @given(st.sampled_from([field.name for field in fields(Begin) if field.name != "signature"]))
 def test_no_field_can_be_changed(name):
     signed = signed_begin()
-    check(signed, public_of(KEY), "kitchen", "pi-1")
+    check(signed, derive_public_key(KEY), "kitchen", "pi-1")
     value = getattr(signed, name)
     other = (
         {**value, "loss": 0.6} if isinstance(value, dict) else value + ("x" if isinstance(value, str) else 1)
     )
     with pytest.raises(WireError, match="wrong signature"):
-        check(replace(signed, **{name: other}), public_of(KEY), "kitchen", "pi-1")
+        check(replace(signed, **{name: other}), derive_public_key(KEY), "kitchen", "pi-1")
 
 
 def test_a_signature_is_for_one_federation_device_kind_and_key():
@@ -57,15 +57,15 @@ def test_a_signature_is_for_one_federation_device_kind_and_key():
     for message, key, federation, client_id in (
         (signed, KEY, "garden", "pi-1"),
         (signed, KEY, "kitchen", "pi-2"),
-        (signed, new_key(), "kitchen", "pi-1"),
+        (signed, generate_signing_key(), "kitchen", "pi-1"),
         (receipt, KEY, "kitchen", "pi-1"),
         (replace(signed, signature="%%%"), KEY, "kitchen", "pi-1"),
         (replace(signed, signature="AAAA"), KEY, "kitchen", "pi-1"),
     ):
         with pytest.raises(WireError, match="wrong signature"):
-            check(message, public_of(key), federation, client_id)
+            check(message, derive_public_key(key), federation, client_id)
     with pytest.raises(WireError, match="not signed"):
-        check(BEGIN, public_of(KEY), "kitchen", "pi-1")
+        check(BEGIN, derive_public_key(KEY), "kitchen", "pi-1")
 
 
 def as_travelled(text):
@@ -82,10 +82,12 @@ def test_what_is_signed_is_what_travels():
     payload = as_travelled(text)
     told = decode_json(Begin, payload)
     assert (told.ts, told.metrics) == (2.0, {"loss": 0.5})
-    signing.check(told, payload, public_of(KEY), "kitchen", "pi-1")
+    signing.check_signature(told, payload, derive_public_key(KEY), "kitchen", "pi-1")
     for other in (payload.replace(b"\n", b"\n ", 1), payload.replace(b'"ts": 2', b'"ts": 3')):
         with pytest.raises(WireError, match="wrong signature"):
-            signing.check(decode_json(Begin, other), other, public_of(KEY), "kitchen", "pi-1")
+            signing.check_signature(
+                decode_json(Begin, other), other, derive_public_key(KEY), "kitchen", "pi-1"
+            )
 
 
 @pytest.mark.parametrize(
@@ -101,27 +103,27 @@ def test_a_signature_is_not_looked_for_elsewhere(change):
     other = SAID.decode().replace(*change).encode()
     assert other != SAID
     with pytest.raises(WireError, match="wrong signature"):
-        signing.check(signed_begin(), other, public_of(KEY), "kitchen", "pi-1")
+        signing.check_signature(signed_begin(), other, derive_public_key(KEY), "kitchen", "pi-1")
 
 
 @pytest.mark.parametrize("signature", ["\\ud800", "\\u00e9", "%%%", "AAAA", "\\u0041AAA", 'AAAA\\"'])
 def test_a_text_that_is_no_signature(signature):
     other = re.sub(r'"signature":"[^"]*"', lambda _: f'"signature":"{signature}"', SAID.decode()).encode()
     with pytest.raises(WireError, match=r"wrong signature|whole characters"):
-        signing.check(decode_json(Begin, other), other, public_of(KEY), "kitchen", "pi-1")
+        signing.check_signature(decode_json(Begin, other), other, derive_public_key(KEY), "kitchen", "pi-1")
 
 
 @given(st.integers(0, len(SAID) - 1), st.integers(0, 255))
 def test_no_byte_of_a_message_can_be_changed(place, byte):
     other = bytes([*SAID[:place], byte, *SAID[place + 1 :]])
     with nullcontext() if other == SAID else pytest.raises(WireError):
-        signing.check(decode_json(Begin, other), other, public_of(KEY), "kitchen", "pi-1")
+        signing.check_signature(decode_json(Begin, other), other, derive_public_key(KEY), "kitchen", "pi-1")
 
 
 def test_a_signature_stands_in_its_field_alone():
     named = replace(BEGIN, client_id='"signature":"', metrics={"signature": 1.0, '"signature":""': 2.0})
     signed = decode_json(Begin, encode_signed(named, KEY, "kitchen"))
-    check(signed, public_of(KEY), "kitchen")
+    check(signed, derive_public_key(KEY), "kitchen")
     assert replace(signed, signature="") == named
     models = {"a": "1", "signature": ""}
     task = Task("s", 1, "federate", "p", models, {}, 0, 1.0, "fp32", 0, 0.0, "n", 1.0)
@@ -146,8 +148,8 @@ def test_what_is_no_key():
 
 def test_without_keys_nothing_is_signed_or_asked_for(tmp_path):
     open_trust = Trust("f")
-    assert open_trust.checked(BEGIN, b"") is BEGIN
+    assert open_trust.check(BEGIN, b"") is BEGIN
     assert open_trust.encode(BEGIN) == encode_json(BEGIN)
     (tmp_path / "devices.json").write_text("{}")
     with pytest.raises(WireError, match="pi-1 is not enrolled"):
-        Trust("f", key_of=Enrolments(tmp_path).key_of).checked(BEGIN, b"", "pi-1")
+        Trust("f", find_key=DeviceKeys(tmp_path).find_key).check(BEGIN, b"", "pi-1")

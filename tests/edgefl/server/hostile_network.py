@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 from safetensors.numpy import load
 
-from edgefl.algorithms import PERSONALIZE, full_options, make_algorithm
-from edgefl.algorithms.cohort import selected
+from edgefl.algorithms import PHASE_PERSONALIZE, complete_algorithm_options, make_algorithm
+from edgefl.algorithms.cohort import choose_task_clients
 from edgefl.errors import RoundError
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.server.events import (
     AggregateUpdates,
     BeginReceived,
@@ -22,9 +22,9 @@ from edgefl.server.events import (
     TimePassed,
 )
 from edgefl.server.round_server import RoundServer
-from edgefl.server.stack import server_stack
-from edgefl.server.tasks import client_nonce
-from edgefl.simulation.server_memory import ServerMemory
+from edgefl.server.server_algorithm import build_server_algorithm
+from edgefl.server.tasks import derive_nonce
+from edgefl.simulation.in_memory_store import InMemoryStore
 from edgefl.simulation.virtual_client import TrainedUpdate, VirtualClient
 from edgefl.types import Update
 from edgefl.wire.messages import Receipt, Task
@@ -38,7 +38,7 @@ FINAL_STEPS = 3000
 
 def delta_of(client_id, number, weights):
     """Return a client's delta: it depends on the client, the round and the weights that it received."""
-    rng = rng_for(1, number, client_id)
+    rng = derive_rng(1, number, client_id)
     return {
         name: (0.1 * rng.standard_normal(weights[name].shape) + 0.01 * weights[name]).astype(np.float32)
         for name in sorted(weights)
@@ -70,16 +70,16 @@ class HostileNetwork:
         self.config = config
         self.lines = []
         self.spec = softmax_spec(
-            "fedavg", inputs=4, features=4, classes=3, options=full_options("fedavg", {})
+            "fedavg", inputs=4, features=4, classes=3, options=complete_algorithm_options("fedavg", {})
         )
-        self.algorithm = server_stack(
+        self.algorithm = build_server_algorithm(
             make_algorithm("fedavg", None, self.spec.options),
             config,
             self.spec,
             key=b"",
         )
-        initial = self.algorithm.init(self.initial_weights(), rng_for(1, 0, "init"))
-        self.memory = ServerMemory(initial)
+        initial = self.algorithm.init(self.initial_weights(), derive_rng(1, 0, "init"))
+        self.memory = InMemoryStore(initial)
         self.first_state = initial
         self.clients = {f"c{i}": VirtualClient(f"c{i}", 10 + i) for i in range(clients)}
         self.retained = {}
@@ -121,7 +121,7 @@ class HostileNetwork:
             self.first_state,
             session="session",
             started=self.starts,
-            draw_cohort=lambda state, available: selected(self.config, state, available),
+            draw_cohort=lambda state, available: choose_task_clients(self.config, state, available),
             new_nonce=self.new_nonce,
             resume=resume,
         )
@@ -151,7 +151,7 @@ class HostileNetwork:
             self.memory.apply(action)
             match action:
                 case AggregateUpdates(state):
-                    after = self.algorithm.aggregate(state, self.memory.updates())
+                    after = self.algorithm.aggregate(state, self.memory.iterate_updates())
                     self.carry_out(self.server.handle(StateAggregated(after), self.now))
                 case Stop(error):
                     raise error
@@ -177,7 +177,7 @@ class HostileNetwork:
         """Assert that a task is of a stored round, and asks for nothing that was committed before."""
         opened = self.memory.opened.get((task.round, task.phase))
         assert opened is not None, "a task before its round was stored"
-        assert task.nonce == client_nonce(opened.nonce, client_id)
+        assert task.nonce == derive_nonce(opened.nonce, client_id)
         assert (client_id, task.round) not in self.memory.accepted.get((task.round, task.phase), {})
 
     # The network
@@ -210,7 +210,7 @@ class HostileNetwork:
         task = client.wants_training
         if task is None:
             return
-        if task.phase == PERSONALIZE:
+        if task.phase == PHASE_PERSONALIZE:
             update = TrainedUpdate(encode_models({}), samples_of(client.client_id), {"accuracy": 0.5})
         else:
             weights = load(self.blobs[task.models["global"]])
@@ -266,7 +266,7 @@ class HostileNetwork:
         self.handle(TimePassed())
         for client in self.clients.values():
             if client.is_online:
-                self.send(client.pass_time(self.now))
+                self.send(client.handle_timer(self.now))
 
     def finish(self):
         """Let everything work from now on, until the federation is complete."""
@@ -284,11 +284,11 @@ class HostileNetwork:
                 self.handle(self.to_server.pop(0))
             elif self.to_clients:
                 self.deliver_to_client(*self.to_clients.pop(0))
-            elif any(client.wants_training for client in self.clients.values()):
+            elif any(client.training_task for client in self.clients.values()):
                 for client in self.clients.values():
                     self.train(client)
             else:
-                changes = [self.server.next_change(), *(c.next_change() for c in self.clients.values())]
+                changes = [self.server.get_timer(), *(c.get_timer() for c in self.clients.values())]
                 self.now = max(self.now, min(changes))
                 assert self.now < float("inf"), "nothing will happen any more"
                 self.pass_time()
@@ -321,7 +321,7 @@ class HostileNetwork:
         for name, array in state.models["global"].items():
             assert self.memory.state.models["global"][name].tobytes() == array.tobytes()
         assert len(self.memory.losses) == self.config.rounds
-        personal = self.memory.accepted[state.round, PERSONALIZE]
+        personal = self.memory.accepted[state.round, PHASE_PERSONALIZE]
         kept = {begin.sha256 for accepted in self.memory.accepted.values() for begin in accepted.values()}
         assert all(promised <= kept for promised in self.promised.values())
         return replace(state, phase="done"), personal

@@ -1,9 +1,9 @@
 import numpy as np
 
-from edgefl.algorithms import PERSONALIZE, make_algorithm
+from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
 from edgefl.algorithms.names import GLOBAL, LOCAL_EPOCHS, LOCAL_START
 from edgefl.config import FederationConfig, PersonalizationConfig
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.server.baseline import with_baseline
 from edgefl.types import Update
 from tests.support.numpy_learner.softmax import softmax_spec
@@ -24,11 +24,11 @@ def made(algorithm="fedavg", **personalization):
 
 def test_the_last_broadcast_holds_the_first_weights_and_the_epochs_of_all_rounds():
     algorithm = made(baseline=True)
-    state = algorithm.init(INITIAL, rng_for(1, 0, "init"))
+    state = algorithm.init(INITIAL, derive_rng(1, 0, "init"))
     assert set(algorithm.broadcast(state, "a").models) == {GLOBAL}
     delta = {name: np.ones_like(array) for name, array in INITIAL.items()}
     after = algorithm.aggregate(state, [Update("a", 1, 5, {GLOBAL: delta}, {"loss": 1.0})])
-    last = algorithm.broadcast(type(after)(2, PERSONALIZE, after.models), "a")
+    last = algorithm.broadcast(type(after)(2, PHASE_PERSONALIZE, after.models), "a")
     assert last.scalars[LOCAL_EPOCHS] == 6 * 3
     for name, array in INITIAL.items():
         np.testing.assert_array_equal(last.models[LOCAL_START][name], array)
@@ -37,8 +37,8 @@ def test_the_last_broadcast_holds_the_first_weights_and_the_epochs_of_all_rounds
 
 def test_without_a_baseline_the_algorithm_is_left_as_it_is():
     algorithm = made(baseline=False)
-    state = algorithm.init(INITIAL, rng_for(1, 0, "init"))
+    state = algorithm.init(INITIAL, derive_rng(1, 0, "init"))
     assert set(state.models) == {GLOBAL}
-    last = algorithm.broadcast(type(state)(2, PERSONALIZE, state.models), "a")
+    last = algorithm.broadcast(type(state)(2, PHASE_PERSONALIZE, state.models), "a")
     assert LOCAL_START not in last.models
     assert LOCAL_EPOCHS not in last.scalars

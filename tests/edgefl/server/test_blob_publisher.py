@@ -6,11 +6,11 @@ from edgefl.errors import WireError
 from edgefl.server.blob_publisher import BlobPublisher
 from edgefl.wire.chunks import CHUNK_BYTES
 from edgefl.wire.messages import Manifest
-from edgefl.wire.topics import Topics
+from edgefl.wire.topics import FederationTopics
 
 A = "a" * 64
 B = "b" * 64
-TOPICS = Topics("f")
+TOPICS = FederationTopics("f")
 
 
 class Broker:
@@ -40,8 +40,8 @@ def test_a_small_blob_stays_with_the_broker_until_it_is_withdrawn():
     broker = Broker()
     publisher = broker.publisher()
     publisher.offer(A, bytes(CHUNK_BYTES) + b"end")
-    assert [broker.kept[TOPICS.blob(A, index)] for index in (0, 1)] == [bytes(CHUNK_BYTES), b"end"]
-    found = broker.kept[TOPICS.manifest(A)]
+    assert [broker.kept[TOPICS.format_blob(A, index)] for index in (0, 1)] == [bytes(CHUNK_BYTES), b"end"]
+    found = broker.kept[TOPICS.format_manifest(A)]
     assert (found.size, found.retained, found.session) == (CHUNK_BYTES + 3, True, "session")
     before = broker.messages
     publisher.offer(A, bytes(CHUNK_BYTES) + b"end")
@@ -53,7 +53,7 @@ def test_a_small_blob_stays_with_the_broker_until_it_is_withdrawn():
 def test_what_a_killed_aggregator_left_is_removed_by_its_next_process_alone():
     broker = Broker()
     broker.publisher().offer(A, b"content")
-    left = broker.kept[TOPICS.manifest(A)]
+    left = broker.kept[TOPICS.format_manifest(A)]
     broker.publisher("another session").remove_leftover(left)
     again = broker.publisher()
     again.offer(A, b"content")

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgefl.algorithms import PERSONALIZE, make_algorithm
-from edgefl.algorithms.names import COMPARE, GLOBAL, LOCAL_EPOCHS, LOCAL_START
+from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
+from edgefl.algorithms.names import COMPARE_SCALAR, GLOBAL, LOCAL_EPOCHS, LOCAL_START
 from edgefl.config import FederationConfig, PersonalizationConfig, PrivacyConfig
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.server.baseline import with_baseline
-from edgefl.server.comparison import compares_models, order_of, with_comparison
+from edgefl.server.comparison import rank_models, should_compare_models, with_comparison
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
 from edgefl.types import Update
 from tests.support.numpy_learner.softmax import softmax_spec
@@ -45,19 +45,19 @@ def update(client_id, round_number, **metrics):
 
 def test_the_last_round_asks_for_scores_and_holds_what_a_local_model_starts_from():
     algorithm = made()
-    first = algorithm.init(INITIAL, rng_for(1, 0, "init"))
+    first = algorithm.init(INITIAL, derive_rng(1, 0, "init"))
     sent = algorithm.broadcast(first, "a")
-    assert COMPARE not in sent.scalars and set(sent.models) == {GLOBAL}
+    assert COMPARE_SCALAR not in sent.scalars and set(sent.models) == {GLOBAL}
     last = algorithm.aggregate(first, [update("a", 1)])
     sent = algorithm.broadcast(last, "a")
-    assert sent.scalars[COMPARE] == 1 and sent.scalars[LOCAL_EPOCHS] == 2
+    assert sent.scalars[COMPARE_SCALAR] == 1 and sent.scalars[LOCAL_EPOCHS] == 2
     assert set(sent.models) == {GLOBAL, LOCAL_START}
     assert (sent.round, sent.phase) == (2, last.phase)
 
 
 def test_the_last_broadcast_tells_the_order_of_the_models():
     algorithm = made()
-    first = algorithm.init(INITIAL, rng_for(1, 0, "init"))
+    first = algorithm.init(INITIAL, derive_rng(1, 0, "init"))
     last = algorithm.aggregate(first, [update("a", 1, score_local=0.9, score_mixture=0.1)])
     after = algorithm.aggregate(
         last,
@@ -68,32 +68,35 @@ def test_the_last_broadcast_tells_the_order_of_the_models():
             update("d", 2, score_local=1e9, score_mixture=float("nan")),  # lacks a model
         ],
     )
-    after = decode_server_state(encode_server_state(replace(after, phase=PERSONALIZE)))
+    after = decode_server_state(encode_server_state(replace(after, phase=PHASE_PERSONALIZE)))
     sent = algorithm.broadcast(after, "a")
     ranks = {name: value for name, value in sent.scalars.items() if name.startswith("rank_")}
     assert ranks == {"rank_mixture": 0, "rank_local": 1}
-    assert COMPARE not in sent.scalars
+    assert COMPARE_SCALAR not in sent.scalars
     json.dumps(dict(sent.scalars))
 
 
 def test_the_order_is_that_of_the_mean_scores():
     # means .6 and .65
-    assert order_of([{"local": 0.5, "mixture": 0.8}, {"local": 0.7, "mixture": 0.5}]) == ["mixture", "local"]
+    assert rank_models([{"local": 0.5, "mixture": 0.8}, {"local": 0.7, "mixture": 0.5}]) == [
+        "mixture",
+        "local",
+    ]
     equal = {"local": 0.5, "federated": 0.9, "mixture": 0.9, "fine_tuned": 0.7}
-    assert order_of([equal] * 3) == ["federated", "mixture", "fine_tuned", "local"]
-    assert order_of([]) == order_of([{}]) == []
+    assert rank_models([equal] * 3) == ["federated", "mixture", "fine_tuned", "local"]
+    assert rank_models([]) == rank_models([{}]) == []
 
 
 def test_only_devices_with_all_models_count_in_the_order():
-    assert order_of([{"local": 0.5}, {"mixture": 0.7}]) == []
+    assert rank_models([{"local": 0.5}, {"mixture": 0.7}]) == []
     both = {"local": 0.5, "mixture": 0.6}
-    assert order_of([both, {"local": 0.9}]) == ["mixture", "local"]
+    assert rank_models([both, {"local": 0.9}]) == ["mixture", "local"]
 
 
 def test_the_models_are_those_without_a_comparison():
     plain = with_baseline(make_algorithm("fedavg", None, {}), CONFIG, spec_of())
     for algorithm in (plain, made()):
-        state = algorithm.init(INITIAL, rng_for(1, 0, "init"))
+        state = algorithm.init(INITIAL, derive_rng(1, 0, "init"))
         for number in (1, 2):
             state = algorithm.aggregate(state, [update("a", number, score_local=0.5)])
         assert set(state.models) == {GLOBAL, LOCAL_START} and state.round == 3
@@ -112,10 +115,10 @@ def test_the_models_are_those_without_a_comparison():
 )
 def test_no_score_travels_where_no_accuracy_may(change, spec):
     config = replace(CONFIG, **change)
-    assert compares_models(CONFIG, spec_of()) and not compares_models(config, spec)
+    assert should_compare_models(CONFIG, spec_of()) and not should_compare_models(config, spec)
     algorithm = made(config, spec)
-    state = algorithm.init(INITIAL, rng_for(1, 0, "init"))
+    state = algorithm.init(INITIAL, derive_rng(1, 0, "init"))
     state = algorithm.aggregate(state, [update("a", 1)])
-    assert COMPARE not in algorithm.broadcast(state, "a").scalars
+    assert COMPARE_SCALAR not in algorithm.broadcast(state, "a").scalars
     state = algorithm.aggregate(state, [update("a", 2, score_local=0.5)])
     assert not state.scalars

@@ -7,21 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.algorithms import full_options
+from edgefl.algorithms import complete_algorithm_options
 from edgefl.config import FederationConfig, PrivacyConfig
 from edgefl.plan.spec import Plan
 from edgefl.server.divergence import (
     Divergence,
     FederationDivergedError,
-    divergence_at_end,
-    divergence_settings,
+    encode_divergence,
     explain_divergence,
     explain_no_progress,
     find_divergence,
+    read_divergence,
 )
 from edgefl.simulation.simulate import simulate
 from edgefl.types import Shard
-from edgefl.wire.messages import STOPPED, State
+from edgefl.wire.messages import STOPPED_PHASE, State
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 # 10 classes: a model that guesses has ln 10 = 2.30, the limit is 5 x 2.30 = 11.5
@@ -186,28 +186,28 @@ def state_of(phase: str, **settings: float) -> State:
     ],
 )
 def test_the_reason_travels_as_numbers_of_the_last_state(divergence, sentence):
-    settings = divergence_settings(divergence)
+    settings = encode_divergence(divergence)
     assert all(math.isfinite(value) for value in settings.values())
-    found = divergence_at_end(state_of(STOPPED, min_clients=2.0, **settings))
+    found = read_divergence(state_of(STOPPED_PHASE, min_clients=2.0, **settings))
     assert found is not None
     assert explain_divergence(found).startswith(sentence)
     assert explain_divergence(found) == str(FederationDivergedError(divergence))
-    assert divergence_at_end(state_of(STOPPED, min_clients=2.0)) is None
-    assert divergence_at_end(state_of("federate", **settings)) is None
+    assert read_divergence(state_of(STOPPED_PHASE, min_clients=2.0)) is None
+    assert read_divergence(state_of("federate", **settings)) is None
 
 
 @given(values=st.lists(st.floats(), min_size=6, max_size=6))
 def test_any_numbers_from_the_network_have_a_sentence(values):
     names = ("round", "loss", "first_loss", "guess_loss", "clients", "cohort")
     settings = {f"diverged_{name}": value for name, value in zip(names, values, strict=True)}
-    found = divergence_at_end(state_of(STOPPED, **settings))
+    found = read_divergence(state_of(STOPPED_PHASE, **settings))
     assert found is not None
     assert len(explain_divergence(found)) < 400
 
 
 def simulate_noise(rounds, *, learning_rate=10.0, **settings):
     """Simulate two clients whose labels cannot be learnt; return the losses."""
-    options = {**full_options("fedavg", {"learning_rate": learning_rate})}
+    options = {**complete_algorithm_options("fedavg", {"learning_rate": learning_rate})}
     plan = Plan(softmax_spec("fedavg", inputs=2, features=2, classes=3, options=options), b"", b"")
     x = np.full((60, 2), 0.1, np.float32)
     shards = {

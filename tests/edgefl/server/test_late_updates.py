@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgefl.algorithms import REGISTRY, make_algorithm
-from edgefl.algorithms.cohort import choose_cohort, enough_of, selected
-from edgefl.client.update import epochs_within
+from edgefl.algorithms.cohort import choose_cohort, choose_task_clients, count_required_updates
+from edgefl.client.local_training import fit_epochs
 from edgefl.config import FederationConfig, parse_config
 from edgefl.errors import ConfigError
 from edgefl.plan.spec import Plan
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.server import rounds
-from edgefl.server.staleness import as_of, check_rounds, staleness_weight
+from edgefl.server.staleness import check_staleness, scale_late_update, weigh_staleness
 from edgefl.simulation.simulate import simulate
 from edgefl.types import ServerState, Update
 from tests.support.numpy_learner.softmax import softmax_spec
@@ -29,7 +29,7 @@ def opened(number=3, cohort=("a", "b", "c", "d"), quorum=0.5, **more):
 
 def take(round, number, *clients):
     for client in clients:
-        round, verdict = rounds.receive(round, number, client, f"{number}-{client}")
+        round, verdict = rounds.receive_update(round, number, client, f"{number}-{client}")
         assert verdict.kind == "accepted", verdict
     return round
 
@@ -43,8 +43,8 @@ def test_an_over_selected_round_by_hand():
     assert rounds.is_closed(two, 100.0)
     three = take(two, 3, "b")
     assert rounds.is_closed(three, 0.0)
-    assert rounds.missing(three) == ("c",)
-    after, verdict = rounds.receive(opened(4), 3, "c", "late")
+    assert rounds.list_missing(three) == ("c",)
+    after, verdict = rounds.receive_update(opened(4), 3, "c", "late")
     assert (after, verdict.kind) == (opened(4), "rejected")
     assert "stale: an update of round 3, round 4 is open" in verdict.reason
     assert opened(enough=9).enough == 4, "no round waits for more than its cohort"
@@ -52,14 +52,14 @@ def test_an_over_selected_round_by_hand():
 
 def test_a_late_update_is_taken_once_and_closes_no_synchronous_round():
     round = opened(max_staleness=1, settled={(2, "a"): "2-a"})
-    assert rounds.receive(round, 2, "a", "2-a")[1].kind == "repeated"
-    assert "duplicate: round 2 had update 2-a of a" in rounds.receive(round, 2, "a", "other")[1].reason
-    assert "stale" in rounds.receive(round, 1, "b", "x")[1].reason
+    assert rounds.receive_update(round, 2, "a", "2-a")[1].kind == "repeated"
+    assert "duplicate: round 2 had update 2-a of a" in rounds.receive_update(round, 2, "a", "other")[1].reason
+    assert "stale" in rounds.receive_update(round, 1, "b", "x")[1].reason
     late = take(round, 2, "b", "z")
     assert late.late == {(2, "b"): "2-b", (2, "z"): "2-z"}
-    assert rounds.receive(late, 2, "b", "2-b")[1].kind == "repeated"
-    assert "duplicate" in rounds.receive(late, 2, "b", "other")[1].reason
-    assert (rounds.count(late), rounds.missing(late)) == (0, ("a", "b", "c", "d"))
+    assert rounds.receive_update(late, 2, "b", "2-b")[1].kind == "repeated"
+    assert "duplicate" in rounds.receive_update(late, 2, "b", "other")[1].reason
+    assert (rounds.count_updates(late), rounds.list_missing(late)) == (0, ("a", "b", "c", "d"))
     assert rounds.is_overdue(late, 100.0)
     # its answer to this round's own task counts beside it
     assert rounds.is_closed(take(late, 3, "a", "b"), 100.0)
@@ -81,34 +81,46 @@ def test_what_late_updates_weigh_by_hand():
     """n = 1 and 3, d = 4 and 4, the second one three rounds old, so halved: (1 * 4 + 3 * 2) / 4 = 2.5 where
     fresh ones give 4.
     """
-    assert [staleness_weight(s) for s in (0, 3)] == [1.0, 0.5]
+    assert [weigh_staleness(s) for s in (0, 3)] == [1.0, 0.5]
     delta = {"global": {"w": np.float32([4.0])}}
     fresh = Update("a", 5, 1, delta)
     late = Update("b", 2, 3, delta)
-    assert as_of(fresh, 5) is fresh
+    assert scale_late_update(fresh, 5) is fresh
     algorithm = make_algorithm("fedavg", None, {})
     state = ServerState(5, "federate", {"global": {"w": np.float32([1.0])}})
-    after = algorithm.aggregate(state, [as_of(each, 5) for each in (fresh, late)])
+    after = algorithm.aggregate(state, [scale_late_update(each, 5) for each in (fresh, late)])
     assert after.models["global"]["w"] == 3.5
-    assert (as_of(late, 5).round, as_of(late, 5).num_samples, late.deltas["global"]["w"]) == (5, 3, 4.0)
-    assert math.isclose(float(as_of(late, 3).deltas["global"]["w"][0]), 4 / math.sqrt(2), rel_tol=1e-6)
+    assert (
+        scale_late_update(late, 5).round,
+        scale_late_update(late, 5).num_samples,
+        late.deltas["global"]["w"],
+    ) == (5, 3, 4.0)
+    assert math.isclose(
+        float(scale_late_update(late, 3).deltas["global"]["w"][0]), 4 / math.sqrt(2), rel_tol=1e-6
+    )
 
 
 def test_over_selection_draws_more_and_counts_to_what_was_wanted():
     config = FederationConfig(clients_per_round=10, over_selection=1.3)
     state = ServerState(1, "federate", {})
     online = [f"c{i:02}" for i in range(20)]
-    cohort = selected(config, state, online)
-    assert (len(cohort), enough_of(config, state, cohort)) == (13, 10)
-    assert (len(selected(config, state, online[:8])), enough_of(config, state, online[:8])) == (8, 8)
+    cohort = choose_task_clients(config, state, online)
+    assert (len(cohort), count_required_updates(config, state, cohort)) == (13, 10)
+    assert (
+        len(choose_task_clients(config, state, online[:8])),
+        count_required_updates(config, state, online[:8]),
+    ) == (8, 8)
     plain = FederationConfig(clients_per_round=10)
-    assert selected(plain, state, online) == choose_cohort(1, state, online, 10)
-    assert enough_of(plain, state, cohort) == 0
+    assert choose_task_clients(plain, state, online) == choose_cohort(1, state, online, 10)
+    assert count_required_updates(plain, state, cohort) == 0
     eleven = FederationConfig(clients_per_round=10, over_selection=1.1)
-    assert len(selected(eleven, state, online)) == 11
+    assert len(choose_task_clients(eleven, state, online)) == 11
     buffered = FederationConfig(mode="async", buffer=4)
-    assert (selected(buffered, state, online), enough_of(buffered, state, online)) == (tuple(online), 4)
-    assert enough_of(buffered, ServerState(1, "personalize", {}), online) == 0
+    assert (
+        choose_task_clients(buffered, state, online),
+        count_required_updates(buffered, state, online),
+    ) == (tuple(online), 4)
+    assert count_required_updates(buffered, ServerState(1, "personalize", {}), online) == 0
 
 
 @pytest.mark.parametrize(
@@ -145,16 +157,16 @@ def test_which_algorithms_take_late_updates_and_the_others_say_why_not():
         "pfl-mfe",
     }
     for name in REGISTRY:
-        check_rounds(FederationConfig(algorithm=name, budget_s=5.0))
+        check_staleness(FederationConfig(algorithm=name, budget_s=5.0))
         for settings_of_rounds in ({"late": "keep"}, {"mode": "async", "buffer": 2}):
             config = FederationConfig(algorithm=name, **settings_of_rounds)
             if name in takes:
-                check_rounds(config)
+                check_staleness(config)
             else:
                 with pytest.raises(
                     ConfigError, match=f"is not for {name}, expected .* mean of deltas to one global model"
                 ):
-                    check_rounds(config)
+                    check_staleness(config)
 
 
 def test_the_simulator_says_that_it_plays_no_asynchronous_rounds(shards):
@@ -180,7 +192,7 @@ def test_the_simulator_says_that_it_plays_no_asynchronous_rounds(shards):
     ],
 )
 def test_epochs_that_fit_a_budget(budget_s, before, epochs):
-    assert epochs_within(budget_s, 5, before) == epochs
+    assert fit_epochs(budget_s, 5, before) == epochs
 
 
 @given(st.integers(0, 3), st.integers(1, 4), st.booleans(), st.integers(0, 10**6))
@@ -191,7 +203,7 @@ def test_over_many_rounds_an_answer_is_taken_once_in_time_and_whatever_was_taken
     """Clients send any of their answers, old and new ones, again and again; a round is as what a journal
     would know of it.
     """
-    rng = rng_for(seed, 0, "answers")
+    rng = derive_rng(seed, 0, "answers")
     clients = "abc"
     taken = {}
     for number in range(1, 7):
@@ -201,7 +213,7 @@ def test_over_many_rounds_an_answer_is_taken_once_in_time_and_whatever_was_taken
         for _ in range(int(rng.integers(0, 12))):
             answer = int(rng.integers(max(1, number - 4), number + 2)), clients[rng.integers(3)]
             sha = f"{answer}-{rng.integers(2)}"
-            was, (round, verdict) = taken.get(answer), rounds.receive(round, *answer, sha)
+            was, (round, verdict) = taken.get(answer), rounds.receive_update(round, *answer, sha)
             in_time = number - staleness <= answer[0] <= number
             if verdict.kind == "accepted":
                 assert was is None
@@ -217,5 +229,5 @@ def test_over_many_rounds_an_answer_is_taken_once_in_time_and_whatever_was_taken
         again = begun
         for answer, (sha, when) in sorted(taken.items(), reverse=True):
             if when == number:
-                again, _ = rounds.receive(again, *answer, sha)
+                again, _ = rounds.receive_update(again, *answer, sha)
         assert again == round

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from edgefl.algorithms import PERSONALIZE, full_options, make_algorithm
-from edgefl.algorithms.cohort import selected
+from edgefl.algorithms import PHASE_PERSONALIZE, complete_algorithm_options, make_algorithm
+from edgefl.algorithms.cohort import choose_task_clients
 from edgefl.config import FederationConfig, PrivacyConfig
 from edgefl.errors import RoundError, StateError
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
+from edgefl.security.secagg.masked_aggregation import average_masked, wrap_means
 from edgefl.security.secagg.participant import Participant
-from edgefl.security.secagg.summing import masked_means, of_means
-from edgefl.security.secagg.vectors import shapes_of, words_of
+from edgefl.security.secagg.vectors import encode_deltas, list_shapes
 from edgefl.security.trust import Trust
 from edgefl.server.events import (
     AggregateUpdates,
@@ -28,10 +28,10 @@ from edgefl.server.events import (
     TimePassed,
 )
 from edgefl.server.round_server import RoundServer
-from edgefl.server.stack import server_stack
-from edgefl.simulation.server_memory import ServerMemory
+from edgefl.server.server_algorithm import build_server_algorithm
+from edgefl.simulation.in_memory_store import InMemoryStore
 from edgefl.types import Update
-from edgefl.wire.masked import CODEC, attempt_of, context_of
+from edgefl.wire.masked import MASKED_CODEC, hash_context, parse_attempt
 from edgefl.wire.messages import Begin, Status, Task
 from edgefl.wire.tensors import encode_models
 from edgefl.wire.topics import parse_topic
@@ -39,7 +39,9 @@ from tests.edgefl.server.hostile_network import delta_of, samples_of
 from tests.support.numpy_learner.softmax import softmax_spec
 
 IDS = tuple(f"c{i}" for i in range(5))
-SPEC = softmax_spec("fedavg", inputs=4, features=4, classes=3, options=full_options("fedavg", {}))
+SPEC = softmax_spec(
+    "fedavg", inputs=4, features=4, classes=3, options=complete_algorithm_options("fedavg", {})
+)
 
 
 class MaskedFederation:
@@ -56,12 +58,12 @@ class MaskedFederation:
             privacy=PrivacyConfig(secure_aggregation=True),
         )
         self.silent = dict(silent)
-        self.algorithm = server_stack(
+        self.algorithm = build_server_algorithm(
             make_algorithm("fedavg", None, SPEC.options), self.config, SPEC, key=b""
         )
         weights = {each.name: np.full(each.shape, 0.5, np.float32) for each in SPEC.weights}
-        self.first_state = self.algorithm.init(weights, rng_for(1, 0, "init"))
-        self.memory = ServerMemory(self.first_state)
+        self.first_state = self.algorithm.init(weights, derive_rng(1, 0, "init"))
+        self.memory = InMemoryStore(self.first_state)
         self.clients = clients
         self.blobs = {}
         self.participants = {}
@@ -82,7 +84,7 @@ class MaskedFederation:
             self.first_state,
             session="session",
             started=1,
-            draw_cohort=lambda state, available: selected(self.config, state, available),
+            draw_cohort=lambda state, available: choose_task_clients(self.config, state, available),
             new_nonce=self.new_nonce,
             resume=resume,
         )
@@ -107,7 +109,7 @@ class MaskedFederation:
             self.memory.apply(action)
             match action:
                 case AggregateUpdates(state):
-                    after = self.algorithm.aggregate(state, self.memory.updates())
+                    after = self.algorithm.aggregate(state, self.memory.iterate_updates())
                     self.carry_out(self.server.handle(StateAggregated(after), self.now))
                 case Stop(error):
                     raise error
@@ -122,22 +124,22 @@ class MaskedFederation:
 
     def answer(self, client_id, task):
         """Return a client's answer to a task, and its number of samples."""
-        if task.phase == PERSONALIZE:
+        if task.phase == PHASE_PERSONALIZE:
             return encode_models({}), samples_of(client_id)
-        if task.codec == CODEC and task.phase == "federate":
+        if task.codec == MASKED_CODEC and task.phase == "federate":
             weights = load(self.blobs[task.models["global"]])
             deltas = {"global": delta_of(client_id, task.round, weights)}
-            attempt = client_id, attempt_of(task.nonce)
+            attempt = client_id, parse_attempt(task.nonce)
             if attempt not in self.participants:
-                context = context_of(self.config.name, task)
+                context = hash_context(self.config.name, task)
                 participant = Participant(client_id, context, Trust(self.config.name))
                 self.participants[attempt] = participant, deltas
             return self.participants[attempt][0].advertise(), samples_of(client_id)
-        participant, deltas = self.participants[client_id, attempt_of(task.nonce)]
+        participant, deltas = self.participants[client_id, parse_attempt(task.nonce)]
         [sha256] = task.models.values()
-        shapes = shapes_of(deltas)
+        shapes = list_shapes(deltas)
         answer = participant.answer(
-            task.phase, self.blobs[sha256], lambda: words_of(deltas, samples_of(client_id), shapes)
+            task.phase, self.blobs[sha256], lambda: encode_deltas(deltas, samples_of(client_id), shapes)
         )
         return answer, samples_of(client_id)
 
@@ -147,7 +149,7 @@ class MaskedFederation:
             if self.server.is_done or until():
                 return
             if not self.queue:
-                self.now = max(self.now, self.server.next_change())
+                self.now = max(self.now, self.server.get_timer())
                 assert self.now < float("inf"), "nothing will happen any more"
                 self.handle(TimePassed())
                 continue
@@ -188,8 +190,8 @@ class MaskedFederation:
             for client_id in sorted(cohort):
                 deltas = {"global": delta_of(client_id, state.round, weights)}
                 updates.append(Update(client_id, state.round, samples_of(client_id), deltas))
-            means = masked_means(shapes_of({"global": weights}), updates, sorted(cohort), "test")
-            state = self.algorithm.aggregate(state, of_means(means, state.round))
+            means = average_masked(list_shapes({"global": weights}), updates, sorted(cohort), "test")
+            state = self.algorithm.aggregate(state, wrap_means(means, state.round))
         return state
 
     def check(self, cohorts):
@@ -231,7 +233,7 @@ def test_a_server_that_is_restarted_after_the_vectors_came_plays_the_last_steps(
     federation = MaskedFederation()
     federation.start()
     federation.run(until=lambda: bool(federation.saved))
-    attempt = attempt_of(next(task.nonce for _, task in federation.queue if task.phase == "agree"))
+    attempt = parse_attempt(next(task.nonce for _, task in federation.queue if task.phase == "agree"))
     federation.memory.crash()
     federation.queue.clear()
     federation.start(resume=federation.memory.resume(federation.config))

@@ -7,8 +7,8 @@ import pytest
 from edgefl.config import FederationConfig, PersonalizationConfig
 from edgefl.server.personalization_time import (
     RoundTime,
-    personalization_deadline_s,
-    personalization_epochs,
+    count_personalization_epochs,
+    estimate_personalization_s,
 )
 from tests.support.numpy_learner.softmax import softmax_spec
 
@@ -28,7 +28,7 @@ SPEC = softmax_spec(
 
 
 def deadline(*times, config=SETTINGS):
-    return personalization_deadline_s(config, SPEC, times)
+    return estimate_personalization_s(config, SPEC, times)
 
 
 def took(seconds, *, client="a", epochs=2.0, samples=SAMPLES):
@@ -36,9 +36,9 @@ def took(seconds, *, client="a", epochs=2.0, samples=SAMPLES):
 
 
 def test_passes_over_the_samples_of_a_personalization():
-    assert personalization_epochs(SETTINGS, SPEC, SAMPLES) == EPOCHS == 520
+    assert count_personalization_epochs(SETTINGS, SPEC, SAMPLES) == EPOCHS == 520
     # 16,000 samples are 1,000 steps an epoch, so that the 10 epochs stay
-    assert personalization_epochs(SETTINGS, SPEC, 16_000) == 2 * (200 + 10 + 10 + 10)
+    assert count_personalization_epochs(SETTINGS, SPEC, 16_000) == 2 * (200 + 10 + 10 + 10)
 
 
 def test_the_deadline_follows_from_the_time_of_the_rounds():

@@ -10,12 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.algorithms import REGISTRY, full_options, make_algorithm
+from edgefl.algorithms import REGISTRY, complete_algorithm_options, make_algorithm
 from edgefl.config import FederationConfig
 from edgefl.config.schema import PrivacyConfig
 from edgefl.errors import ConfigError
 from edgefl.plan.spec import Plan
-from edgefl.server.plausible import guarded, left_out, problem_of, step_limit
+from edgefl.server.plausibility import (
+    compute_step_limit,
+    find_problem,
+    list_implausible_clients,
+    with_plausibility_check,
+)
 from edgefl.simulation.simulate import simulate
 from edgefl.types import ServerState, Shard, Update
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
@@ -39,7 +44,7 @@ PLAIN = FederationConfig()
 def aggregated(caplog, state, updates, config=PLAIN, **options):
     """Return the state after a round, and what was logged about it."""
     caplog.clear()
-    algorithm = guarded(make_algorithm("fedavg", None, options), config)
+    algorithm = with_plausibility_check(make_algorithm("fedavg", None, options), config)
     return algorithm.aggregate(state, updates), caplog.messages
 
 
@@ -47,25 +52,27 @@ def test_how_far_a_model_may_move_by_hand():
     """|w| = 5, m = 1, n = 2: 10 (5 + 1) + sqrt(2) = 61.41."""
     before = state_of(w=[3, 4])
     median = 1.0
-    assert step_limit(before.models["global"], before.models["global"], median) == pytest.approx(
+    assert compute_step_limit(before.models["global"], before.models["global"], median) == pytest.approx(
         60 + math.sqrt(2)
     )
-    assert problem_of(before, state_of(w=[3, 4 + 61.4]), median) == ""
-    assert "global would move by 61.5 (L2 norm), expected 61.4 at most" in problem_of(
+    assert find_problem(before, state_of(w=[3, 4 + 61.4]), median) == ""
+    assert "global would move by 61.5 (L2 norm), expected 61.4 at most" in find_problem(
         before, state_of(w=[3, 4 + 61.5]), median
     )
-    assert problem_of(before, state_of(w=[3, 4 + 61.5]), median, finite_only=True) == ""
+    assert find_problem(before, state_of(w=[3, 4 + 61.5]), median, finite_only=True) == ""
 
 
 def test_a_new_model_is_measured_from_zero_and_slots_must_be_finite():
     before = state_of(w=[0, 0])
     # sqrt(2) = 1.41 ...
-    assert problem_of(before, replace(before, models={"cluster0": {"w": np.float32([1.0, 1.0])}}), 0.0) == ""
+    assert (
+        find_problem(before, replace(before, models={"cluster0": {"w": np.float32([1.0, 1.0])}}), 0.0) == ""
+    )
     # ... and 1.49
-    assert "cluster0" in problem_of(
+    assert "cluster0" in find_problem(
         before, replace(before, models={"cluster0": {"w": np.float32([1.1, 1.0])}}), 0.0
     )
-    assert "v/w would hold 1 NaN or infinite values" in problem_of(
+    assert "v/w would hold 1 NaN or infinite values" in find_problem(
         before, replace(before, slots={"v": {"w": np.float32([1, np.inf])}}), 0.0
     )
 
@@ -79,25 +86,25 @@ def test_nine_honest_clients_and_an_absurd_one(value, samples, caplog):
     assert (
         after.models["global"] is state.models["global"] and after.round == 4 and after.phase == state.phase
     )
-    assert left_out(after) == {"bad"}
+    assert list_implausible_clients(after) == {"bad"}
     [line] = lines
     assert line.startswith("round 3: skipped") and "bad" in line and "pi-" not in line
     # the next round goes on, and the client stays left out
     after, lines = aggregated(caplog, after, [replace(each, round=4) for each in honest])
     np.testing.assert_allclose(after.models["global"]["w"], 1.1, rtol=1e-6)
-    assert (after.round, left_out(after), lines) == (5, {"bad"}, [])
+    assert (after.round, list_implausible_clients(after), lines) == (5, {"bad"}, [])
 
 
 def test_who_comes_together_with_one_absurd_client_is_not_named(caplog):
     """The lower median of two is the honest one's."""
     after, _ = aggregated(caplog, state_of(w=[1, 1]), [update("a", 0.1), update("bad", ABSURD)])
-    assert left_out(after) == {"bad"}
+    assert list_implausible_clients(after) == {"bad"}
 
 
 def test_updates_that_overflow_together_are_skipped_and_nobody_is_named(caplog):
     after, [line] = aggregated(caplog, state_of(w=[2e38, 2e38]), [update(f"pi-{i}", 2e38) for i in range(3)])
     assert (
-        left_out(after) == frozenset()
+        list_implausible_clients(after) == frozenset()
         and np.isfinite(after.models["global"]["w"]).all()
         and "robust mean" in line
     )
@@ -107,7 +114,7 @@ def test_of_sums_and_noise_nobody_is_named(caplog):
     """Single updates are not seen under masks; with `[privacy]` only NaN and infinity count."""
     masked = FederationConfig(privacy=PrivacyConfig(secure_aggregation=True))
     after, [line] = aggregated(caplog, state_of(w=[1, 1]), [update("", 1e6)], masked)
-    assert (left_out(after), after.round) == (frozenset(), 4) and "would move by" in line
+    assert (list_implausible_clients(after), after.round) == (frozenset(), 4) and "would move by" in line
     noisy = FederationConfig(privacy=PrivacyConfig(clip=1.0, noise_multiplier=1.0, population=10, delta=1e-5))
     assert noisy.privacy.is_on
     after, lines = aggregated(caplog, state_of(w=[1, 1]), [update("", 1e6)], noisy)
@@ -125,7 +132,7 @@ def test_updates_of_the_size_of_the_model_never_stop_a_round(values, scale, opti
     algorithm = make_algorithm("fedavg", None, options)
     first = algorithm.init(state.models["global"], np.random.default_rng(0))
     first = replace(first, round=3)
-    after = guarded(algorithm, FederationConfig()).aggregate(
+    after = with_plausibility_check(algorithm, FederationConfig()).aggregate(
         first, [update(f"c{i}", v) for i, v in enumerate(values)]
     )
     plain = algorithm.aggregate(first, [update(f"c{i}", v) for i, v in enumerate(values)])
@@ -149,7 +156,9 @@ def test_no_algorithm_trains_beyond_the_bound(algorithm, caplog):
     """The largest share of the bound that a model's step takes in honest rounds is far from one."""
     if algorithm == "fedmix-permutation":
         pytest.importorskip("scipy")
-    options = full_options(algorithm, {"epochs": 2} if "epochs" in REGISTRY[algorithm].defaults else {})
+    options = complete_algorithm_options(
+        algorithm, {"epochs": 2} if "epochs" in REGISTRY[algorithm].defaults else {}
+    )
     plan = Plan(softmax_spec(algorithm, inputs=4, features=4, classes=3, options=options), b"", b"")
     rng = np.random.default_rng(3)
     initial = {spec.name: rng.normal(0, 0.1, spec.shape).astype(np.float32) for spec in plan.spec.weights}
@@ -171,7 +180,11 @@ def test_no_algorithm_trains_beyond_the_bound(algorithm, caplog):
 
 def test_the_simulator_refuses_a_client_with_more_samples_than_count():
     plan = Plan(
-        softmax_spec("fedavg", inputs=4, features=4, classes=3, options=full_options("fedavg", {})), b"", b""
+        softmax_spec(
+            "fedavg", inputs=4, features=4, classes=3, options=complete_algorithm_options("fedavg", {})
+        ),
+        b"",
+        b"",
     )
     initial = {spec.name: np.zeros(spec.shape, np.float32) for spec in plan.spec.weights}
     with pytest.raises(ConfigError, match=r"pi-0 has 30 samples, expected 29 at most; raise max_samples"):

@@ -16,18 +16,18 @@ def status(boot_id, online, client_id="pi-1"):
 def test_a_last_will_of_an_earlier_boot_is_ignored():
     presence = Presence()
     for boot_id in ("one", "two"):
-        presence.take(status(boot_id, True))
-    presence.take(status("one", False))
-    assert presence.online() == ("pi-1",)
-    presence.take(status("two", False))
-    assert presence.online() == ()
+        presence.update(status(boot_id, True))
+    presence.update(status("one", False))
+    assert presence.list_online() == ("pi-1",)
+    presence.update(status("two", False))
+    assert presence.list_online() == ()
 
 
 @given(st.lists(st.tuples(names, st.booleans(), st.booleans())))
 def test_the_number_of_online_clients_is_counted_along(changes):
     presence = Presence()
     for client_id, is_online, is_forgotten in changes:
-        presence.take(status("boot", is_online, client_id))
+        presence.update(status("boot", is_online, client_id))
         if is_forgotten:
             presence.forget(client_id)
-        assert presence.num_online == len(presence.online())
+        assert presence.num_online == len(presence.list_online())

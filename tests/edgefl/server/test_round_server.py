@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from edgefl.config import FederationConfig
 from edgefl.server.events import Publish
-from edgefl.server.plausible import left_out
+from edgefl.server.plausibility import list_implausible_clients
 from edgefl.wire.topics import parse_topic
 from tests.edgefl.server.hostile_network import HostileNetwork
 
@@ -104,12 +104,12 @@ def test_a_client_that_is_left_out_joins_no_asynchronous_round():
     network = federation(**MODES["async"])
     scalars = {**network.first_state.scalars, "left-out/c0": 1.0}
     network.memory.state = replace(network.first_state, scalars=scalars)
-    assert left_out(network.memory.state) == {"c0"}
+    assert list_implausible_clients(network.memory.state) == {"c0"}
     network.start_server()
     for _ in range(3):
         network.step("drain", 0)
         network.step("time", 99)
-    asked = {client_id for client_id, client in network.clients.items() if client.wants_training}
+    asked = {client_id for client_id, client in network.clients.items() if client.training_task}
     assert asked == {"c1", "c2"}
 
 

@@ -16,7 +16,7 @@ def opened(cohort=("a", "b", "c", "d"), quorum=0.5, deadline_s=100.0, grace_s=10
 
 def with_updates(round, *clients):
     for client in clients:
-        round, verdict = rounds.receive(round, round.number, client, f"sha-{client}")
+        round, verdict = rounds.receive_update(round, round.number, client, f"sha-{client}")
         assert verdict.kind == "accepted"
     return round
 
@@ -25,7 +25,7 @@ def test_a_round_of_two_clients_by_hand():
     round = opened(("b", "a"), quorum=1.0)
     assert (round.cohort, round.needed, round.closes) == (("a", "b"), 2, 100.0)
     round = with_updates(round, "a")
-    assert rounds.missing(round) == ("b",)
+    assert rounds.list_missing(round) == ("b",)
     assert not rounds.is_closed(round, 99.0)
     round = with_updates(round, "b")
     assert rounds.is_closed(round, 1.0)
@@ -51,27 +51,27 @@ def test_the_deadline_closes_with_quorum_and_only_then():
 
 def test_with_quorum_nobody_waits_for_those_who_are_away_longer_than_the_grace():
     round = with_updates(opened(), "a", "b")
-    round = rounds.offline(rounds.offline(round, "c", 5.0), "d", 8.0)
-    assert rounds.next_change(round, 9.0) == 6.0
+    round = rounds.mark_offline(rounds.mark_offline(round, "c", 5.0), "d", 8.0)
+    assert rounds.get_timeout(round, 9.0) == 6.0
     assert not rounds.is_closed(round, 17.9)
     assert rounds.is_closed(round, 18.0)
-    assert not rounds.is_closed(rounds.online(round, "d"), 18.0)
+    assert not rounds.is_closed(rounds.mark_online(round, "d"), 18.0)
 
 
 def test_how_many_updates_would_close_a_round_by_hand():
     round = with_updates(opened(), "a")
-    assert rounds.lacking(round) == 3
-    round = rounds.offline(rounds.offline(round, "a", 1.0), "b", 1.0)
-    assert rounds.lacking(round) == 2
-    assert rounds.lacking(rounds.fail(round, "c", "NaN")) == 1
+    assert rounds.count_outstanding(round) == 3
+    round = rounds.mark_offline(rounds.mark_offline(round, "a", 1.0), "b", 1.0)
+    assert rounds.count_outstanding(round) == 2
+    assert rounds.count_outstanding(rounds.mark_failed(round, "c", "NaN")) == 1
     over_selected = rounds.open_round(
         3, "abcd", quorum=0.5, deadline_s=100.0, grace_s=10.0, now=0.0, enough=2
     )
-    assert rounds.lacking(with_updates(over_selected, "d")) == 1
+    assert rounds.count_outstanding(with_updates(over_selected, "d")) == 1
 
 
 def test_a_second_offline_does_not_start_the_grace_anew():
-    round = rounds.offline(rounds.offline(opened(), "c", 5.0), "c", 50.0)
+    round = rounds.mark_offline(rounds.mark_offline(opened(), "c", 5.0), "c", 50.0)
     assert round.away == {"c": 5.0}
 
 
@@ -88,7 +88,7 @@ def test_a_second_offline_does_not_start_the_grace_anew():
 )
 def test_verdicts(number, client, sha, kind, says):
     before = with_updates(opened(), "a")
-    after, verdict = rounds.receive(before, number, client, sha)
+    after, verdict = rounds.receive_update(before, number, client, sha)
     assert verdict.kind == kind
     assert says in verdict.reason
     assert (after == before) == (kind != "accepted")
@@ -96,29 +96,29 @@ def test_verdicts(number, client, sha, kind, says):
 
 def test_who_failed_is_not_waited_for_and_may_do_better():
     round = with_updates(opened(), "a", "b")
-    round = rounds.fail(rounds.fail(round, "c", "NaN"), "d", "wrong shape")
+    round = rounds.mark_failed(rounds.mark_failed(round, "c", "NaN"), "d", "wrong shape")
     assert rounds.is_closed(round, 1.0)
     round = with_updates(round, "c")
     assert "c" not in round.failed
-    assert rounds.fail(round, "c", "late fault") == round
+    assert rounds.mark_failed(round, "c", "late fault") == round
 
 
 def test_without_quorum_and_without_hope_a_round_is_overdue_at_once_then_extended_three_times():
     round = with_updates(opened(), "a")
     for client in "bcd":
-        round = rounds.fail(round, client, "NaN weights")
+        round = rounds.mark_failed(round, client, "NaN weights")
     for turn in range(3):
         assert rounds.is_overdue(round, 1.0 + turn)
-        round = rounds.extend(round, 1.0 + turn)
+        round = rounds.extend_round(round, 1.0 + turn)
         assert round.closes == 101.0 + turn
         assert not rounds.is_overdue(round, 2.0 + turn)
         for client in "bcd":
-            round = rounds.fail(round, client, "NaN weights")
+            round = rounds.mark_failed(round, client, "NaN weights")
     with pytest.raises(
         RoundError,
         match=r"1 of 4 updates, expected 2, after 4 deadlines of 100 s; missing: b \(NaN weights\)",
     ):
-        rounds.extend(round, 9.0)
+        rounds.extend_round(round, 9.0)
 
 
 def test_an_extension_may_be_shorter_than_the_deadline():
@@ -128,14 +128,14 @@ def test_an_extension_may_be_shorter_than_the_deadline():
     )
     for turn in range(3):
         assert rounds.is_overdue(round, 3600.0 + 60 * turn)
-        round = rounds.extend(round, 3600.0 + 60 * turn)
+        round = rounds.extend_round(round, 3600.0 + 60 * turn)
         assert round.closes == 3660.0 + 60 * turn
     with pytest.raises(RoundError, match=r"after a deadline of 3600 s and 3 more of 60 s; missing: a"):
-        rounds.extend(round, 3780.0)
+        rounds.extend_round(round, 3780.0)
 
 
 def test_a_client_admitted_late_is_waited_for_and_changes_no_quorum():
-    round = with_updates(rounds.admit(opened(("a",)), "b"), "a")
+    round = with_updates(rounds.admit_client(opened(("a",)), "b"), "a")
     assert (round.needed, rounds.is_closed(round, 1.0)) == (1, False)
     assert rounds.is_closed(with_updates(round, "b"), 1.0)
 
@@ -143,23 +143,23 @@ def test_a_client_admitted_late_is_waited_for_and_changes_no_quorum():
 def test_a_client_that_leaves_is_not_waited_for_and_lowers_what_cannot_be_reached():
     """Three of three are needed. One reported, one leaves: two of two. The one that reported stays."""
     round = with_updates(opened(("a", "b", "c"), quorum=1.0), "a")
-    round = rounds.leave(round, "b")
+    round = rounds.remove_client(round, "b")
     assert (round.cohort, round.needed) == (("a", "c"), 2)
-    assert rounds.leave(round, "a") == round
-    assert rounds.leave(round, "unknown") == round
+    assert rounds.remove_client(round, "a") == round
+    assert rounds.remove_client(round, "unknown") == round
     assert not rounds.is_closed(round, 1.0)
     assert rounds.is_closed(with_updates(round, "c"), 1.0)
 
 
 def test_quorum_stays_while_enough_clients_are_left():
-    round = rounds.leave(opened(("a", "b", "c", "d"), quorum=0.5), "d")
+    round = rounds.remove_client(opened(("a", "b", "c", "d"), quorum=0.5), "d")
     assert (len(round.cohort), round.needed) == (3, 2)
 
 
 def test_a_round_that_everybody_left_waits_until_its_deadline_for_another_client():
-    round = rounds.leave(opened(("a",), quorum=1.0, deadline_s=100.0), "a")
+    round = rounds.remove_client(opened(("a",), quorum=1.0, deadline_s=100.0), "a")
     assert not rounds.is_overdue(round, 99.0) and rounds.is_overdue(round, 100.0)
-    round = rounds.admit(round, "b")
+    round = rounds.admit_client(round, "b")
     assert rounds.is_closed(with_updates(round, "b"), 1.0)
 
 
@@ -187,16 +187,16 @@ def test_laws_under_any_events(events, quorum):
         now += seconds
         before = round
         if kind == "receive":
-            round, _ = rounds.receive(round, 3, client, "sha")
+            round, _ = rounds.receive_update(round, 3, client, "sha")
         elif kind == "stale":
-            round, _ = rounds.receive(round, 2, client, "sha")
+            round, _ = rounds.receive_update(round, 2, client, "sha")
             assert round == before
         elif kind == "fail":
-            round = rounds.fail(round, client, "why")
+            round = rounds.mark_failed(round, client, "why")
         elif kind == "offline":
-            round = rounds.offline(round, client, now)
+            round = rounds.mark_offline(round, client, now)
         else:
-            round = rounds.online(round, client)
+            round = rounds.mark_online(round, client)
         assert set(before.received) <= set(round.received) <= set(round.cohort)
         assert not set(round.received) & set(round.failed)
         assert not (rounds.is_closed(round, now) and rounds.is_overdue(round, now))
@@ -204,6 +204,6 @@ def test_laws_under_any_events(events, quorum):
         # at the deadline something always happens, and until next_change nothing does by itself
         assert rounds.is_closed(round, round.closes) or rounds.is_overdue(round, round.closes)
         if now < round.closes and not rounds.is_closed(round, now) and not rounds.is_overdue(round, now):
-            wait = rounds.next_change(round, now)
+            wait = rounds.get_timeout(round, now)
             assert wait > 0
             assert not rounds.is_closed(round, now + wait * 0.99)

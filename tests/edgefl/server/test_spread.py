@@ -4,35 +4,35 @@ import math
 
 import pytest
 
-from edgefl.server.spread import MAX_SPREADS, Spread, spread_of, spreads_of
-from edgefl.system import format as words
+from edgefl.server.spread import MAX_SPREADS, Spread, measure_spread, measure_spreads
+from edgefl.system import format as text_format
 
 
 def test_mean_and_percentiles_by_hand():
     """Of .5, .6, ..., 1 the 10th percentile is .55 and the 90th .95; weights and order play no part."""
     clients = [{"accuracy": share / 10, "num_samples": share} for share in (10, 5, 6, 9, 7, 8)]
-    spread = spread_of("accuracy", clients)
+    spread = measure_spread("accuracy", clients)
     assert [spread.mean, spread.p10, spread.p90] == pytest.approx([0.75, 0.55, 0.95])
-    assert spread_of("accuracy", [{"accuracy": 0.4}]) == Spread(0.4, 0.4, 0.4)
+    assert measure_spread("accuracy", [{"accuracy": 0.4}]) == Spread(0.4, 0.4, 0.4)
 
 
 def test_clients_without_the_metric_do_not_count():
     clients = [{"accuracy": 0.5}, {"loss": 1.0}, {"accuracy": math.nan}, {"accuracy": math.inf}]
-    assert spread_of("accuracy", clients) == Spread(0.5, 0.5, 0.5)
-    for empty in (spread_of("accuracy", []), spread_of("auc", clients)):
+    assert measure_spread("accuracy", clients) == Spread(0.5, 0.5, 0.5)
+    for empty in (measure_spread("accuracy", []), measure_spread("auc", clients)):
         assert math.isnan(empty.mean) and math.isnan(empty.p10) and math.isnan(empty.p90)
 
 
 def test_shares_are_shown_in_per_cent_and_other_metrics_as_numbers():
-    assert words.spread("accuracy", 0.875, 0.8, 0.95) == "accuracy 87.5% (p10 80.0%, p90 95.0%)"
-    assert words.metric("accuracy_shipped", 1.0) == "100.0%"
-    assert words.spread("loss", 0.5, 0.25, 1.0) == "loss 0.5000 (p10 0.2500, p90 1.0000)"
+    assert text_format.format_spread("accuracy", 0.875, 0.8, 0.95) == "accuracy 87.5% (p10 80.0%, p90 95.0%)"
+    assert text_format.format_metric("accuracy_shipped", 1.0) == "100.0%"
+    assert text_format.format_spread("loss", 0.5, 0.25, 1.0) == "loss 0.5000 (p10 0.2500, p90 1.0000)"
 
 
 def test_every_metric_has_its_spread_by_hand():
     clients = [{"auc": share / 10, "loss": 1.0, "shipped": 2.0, "q/0": 0.5} for share in (10, 5, 6, 9, 7, 8)]
     clients += [{"accuracy": 0.5, "auc": math.nan}, {"mae": math.inf}]
-    assert spreads_of(clients) == pytest.approx(
+    assert measure_spreads(clients) == pytest.approx(
         {
             "accuracy_mean": 0.5,
             "accuracy_p10": 0.5,
@@ -42,12 +42,12 @@ def test_every_metric_has_its_spread_by_hand():
             "auc_p90": 0.95,
         }
     )
-    assert spreads_of([]) == spreads_of([{}]) == {}
+    assert measure_spreads([]) == measure_spreads([{}]) == {}
 
 
 def test_one_client_with_many_metrics_displaces_none_that_others_report():
     hostile = {f"a{index}": 1.0 for index in range(1000)} | {"Auc": 1.0, "a b": 1.0, "x" * 41: 1.0, "": 1.0}
-    found = spreads_of([hostile, {"zeta": 0.5}, {"zeta": 0.5}])
+    found = measure_spreads([hostile, {"zeta": 0.5}, {"zeta": 0.5}])
     assert len(found) == 3 * MAX_SPREADS
     assert found["zeta_mean"] == 0.5
     assert not {name.rpartition("_")[0] for name in found} & {"Auc", "a b", "x" * 41, ""}

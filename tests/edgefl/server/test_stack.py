@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from edgefl.algorithms import FEDERATE, make_algorithm
+from edgefl.algorithms import PHASE_FEDERATE, make_algorithm
 from edgefl.config import FederationConfig, PrivacyConfig
 from edgefl.errors import ConfigError, RoundError
-from edgefl.server.plausible import left_out
-from edgefl.server.stack import server_stack
+from edgefl.server.plausibility import list_implausible_clients
+from edgefl.server.server_algorithm import build_server_algorithm
 from edgefl.types import ServerState, Update
 from tests.support.numpy_learner.softmax import softmax_spec
 
@@ -17,7 +17,9 @@ KEY = bytes(32)
 
 def state(round=5):
     return ServerState(
-        round, FEDERATE, {"global": {each.name: np.zeros(each.shape, np.float32) for each in SPEC.weights}}
+        round,
+        PHASE_FEDERATE,
+        {"global": {each.name: np.zeros(each.shape, np.float32) for each in SPEC.weights}},
     )
 
 
@@ -29,7 +31,7 @@ def update(client_id, bias, round=5, num_samples=1):
 
 def stack(config, cohort_of=None):
     algorithm = make_algorithm("fedavg", None, {})
-    return server_stack(algorithm, config, SPEC, key=KEY, cohort_of=cohort_of)
+    return build_server_algorithm(algorithm, config, SPEC, key=KEY, draw_cohort=cohort_of)
 
 
 def test_a_late_update_is_scaled_before_it_is_clipped():
@@ -45,10 +47,12 @@ def test_a_late_update_is_judged_by_what_it_counts(caplog):
     """
     others = [update("b", 1.0), update("c", 1.0)]
     plain = stack(FederationConfig())
-    assert left_out(plain.aggregate(state(), iter([update("a", 24.0, num_samples=100), *others]))) == {"a"}
+    assert list_implausible_clients(
+        plain.aggregate(state(), iter([update("a", 24.0, num_samples=100), *others]))
+    ) == {"a"}
     assert len(caplog.messages) == 1
     after = plain.aggregate(state(), iter([update("a", 24.0, round=2, num_samples=100), *others]))
-    assert not left_out(after)
+    assert not list_implausible_clients(after)
     assert after.models["global"]["head/bias"][0] == pytest.approx((100 * 12 + 2) / 102)
 
 
@@ -71,7 +75,7 @@ def test_what_cannot_be_private_or_masked_is_refused_before_any_round():
     clustered = make_algorithm("clustered", None, {})
     privacy = PrivacyConfig(clip=1.0, noise_multiplier=1.0, population=2)
     with pytest.raises(ConfigError, match=r"\[privacy\] does not go with clustered"):
-        server_stack(clustered, FederationConfig(privacy=privacy), SPEC, key=KEY)
+        build_server_algorithm(clustered, FederationConfig(privacy=privacy), SPEC, key=KEY)
     secure = FederationConfig(privacy=PrivacyConfig(secure_aggregation=True))
     with pytest.raises(ConfigError, match="secure_aggregation does not go with clustered"):
-        server_stack(clustered, secure, SPEC, key=KEY, cohort_of=lambda state: ())
+        build_server_algorithm(clustered, secure, SPEC, key=KEY, draw_cohort=lambda state: ())

@@ -6,7 +6,7 @@ import numpy as np
 
 from edgefl.config import FederationConfig
 from edgefl.plan.spec import Plan
-from edgefl.simulation.communication_cost import Traffic
+from edgefl.simulation.communication_cost import CommunicationCost
 from edgefl.simulation.simulate import simulate
 from edgefl.types import Broadcast, Shard, Update
 from edgefl.wire.tensors import encode_weights
@@ -30,32 +30,34 @@ def task_of(number=1, phase="federate", /, **models):
 
 
 def test_a_model_goes_down_once_to_each_client():
-    traffic = Traffic()
+    traffic = CommunicationCost()
     same = weights()
     broadcast = Broadcast(1, "federate", {"global": same})
     task = len(task_of(**{"global": BLOB}))
     assert len(BLOB) == 96
-    assert [traffic.down(broadcast, client_id) for client_id in ("a", "b", "a")] == [
+    assert [traffic.count_bytes_down(broadcast, client_id) for client_id in ("a", "b", "a")] == [
         task + 96,
         task + 96,
         task,
     ]
     traffic.close_round({"global": same})
-    assert traffic.down(broadcast, "a") == task, "what did not change is not sent again"
-    assert traffic.down(Broadcast(1, "federate", {"global": weights()}), "a") == task, (
+    assert traffic.count_bytes_down(broadcast, "a") == task, "what did not change is not sent again"
+    assert traffic.count_bytes_down(Broadcast(1, "federate", {"global": weights()}), "a") == task, (
         "nor is what has the same bytes"
     )
-    assert traffic.down(broadcast, "c") == task + 96
-    assert traffic.down(Broadcast(1, "federate", {"global": weights(1)}), "a") == task + 96
+    assert traffic.count_bytes_down(broadcast, "c") == task + 96
+    assert traffic.count_bytes_down(Broadcast(1, "federate", {"global": weights(1)}), "a") == task + 96
 
 
 def test_of_several_models_those_that_are_lacking_go_down():
-    traffic = Traffic()
+    traffic = CommunicationCost()
     one = weights()
     two = weights(1)
-    traffic.down(Broadcast(1, "federate", {"expert0": one}), "a")
+    traffic.count_bytes_down(Broadcast(1, "federate", {"expert0": one}), "a")
     both = len(task_of(expert0=BLOB, expert1=b"another"))
-    assert traffic.down(Broadcast(1, "federate", {"expert0": one, "expert1": two}), "a") == both + 96
+    assert (
+        traffic.count_bytes_down(Broadcast(1, "federate", {"expert0": one, "expert1": two}), "a") == both + 96
+    )
 
 
 def test_an_update_is_its_tensors_and_its_announcement():
@@ -63,23 +65,23 @@ def test_an_update_is_its_tensors_and_its_announcement():
     header = b'{"global/w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}'  # 64 bytes
     announcement = f'{{"client_id":"pi-1","session":"{"0" * 16}","round":1,"plan":"{ZEROS}","sha256":"{ZEROS}","size":96,"count":1,"chunk_bytes":245760,"num_samples":30,"metrics":{{"loss":0.5}},"nonce":"{"0" * 16}","ts":1763737200.1234567,"signature":"","follows":true}}'  # noqa: E501
     assert len(header) == 64
-    assert Traffic().up(update) == 8 + 64 + 24 + len(announcement)
+    assert CommunicationCost().count_bytes_up(update) == 8 + 64 + 24 + len(announcement)
 
 
 def test_what_clients_hold_is_what_the_server_still_has_and_can_be_gone_on_with():
-    traffic = Traffic()
+    traffic = CommunicationCost()
     kept = weights(1)
     replaced = weights(2)
     for client_id in ("b", "a"):
-        traffic.down(Broadcast(1, "federate", {"expert0": kept, "expert1": replaced}), client_id)
+        traffic.count_bytes_down(Broadcast(1, "federate", {"expert0": kept, "expert1": replaced}), client_id)
     traffic.close_round({"expert0": kept, "expert1": weights(3)})
-    assert list(traffic.held) == ["a", "b"]
-    assert all(len(models) == 1 for models in traffic.held.values())
+    assert list(traffic.sent_models) == ["a", "b"]
+    assert all(len(models) == 1 for models in traffic.sent_models.values())
     broadcast = Broadcast(2, "federate", {"expert0": kept, "expert1": weights(3)})
     assert (
-        Traffic(traffic.held).down(broadcast, "a")
-        == traffic.down(broadcast, "a")
-        == Traffic().down(broadcast, "a") - 96
+        CommunicationCost(traffic.sent_models).count_bytes_down(broadcast, "a")
+        == traffic.count_bytes_down(broadcast, "a")
+        == CommunicationCost().count_bytes_down(broadcast, "a") - 96
     )
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.simulation.gradient_divergence import Divergence
+from edgefl.simulation.gradient_divergence import GradientDivergence
 
 
 def over_all_pairs(deltas, shares):
@@ -23,10 +23,10 @@ def over_all_pairs(deltas, shares):
 
 
 def one_at_a_time(deltas, shares):
-    found = Divergence()
+    found = GradientDivergence()
     for delta, share in zip(deltas, shares, strict=True):
         found.add("global", delta, share)
-    return found.result()["global"]
+    return found.compute()["global"]
 
 
 def test_two_clients_by_hand():
@@ -40,10 +40,10 @@ def test_two_clients_by_hand():
         (west, (1, 3), 3 / 8),
         (east, (1, 3), 0),
     ):
-        found = Divergence()
+        found = GradientDivergence()
         for delta, weight in zip((east, second), weights, strict=True):
             found.add("global", {"w": delta}, weight)
-        assert found.result()["global"] == pytest.approx(expected, abs=1e-6)
+        assert found.compute()["global"] == pytest.approx(expected, abs=1e-6)
 
 
 @given(st.integers(1, 6), st.integers(0, 2**31))
@@ -58,11 +58,11 @@ def test_it_is_the_sum_over_all_pairs(clients, seed):
         for _ in range(clients)
     ]
     shares = rng.uniform(0.1, 1, clients)
-    found = Divergence()
+    found = GradientDivergence()
     for delta, share in zip(deltas, shares, strict=True):
         found.add("expert0", delta, 50 * share)
     found.add("expert1", deltas[0], 0.0)
-    assert found.result() == {"expert0": pytest.approx(over_all_pairs(deltas, shares), abs=1e-5)}
+    assert found.compute() == {"expert0": pytest.approx(over_all_pairs(deltas, shares), abs=1e-5)}
 
 
 @pytest.mark.parametrize("divergence", [over_all_pairs, one_at_a_time])

@@ -10,10 +10,10 @@ import pytest
 from edgefl.algorithms import make_algorithm
 from edgefl.client.runner import WorkItem
 from edgefl.errors import DataError
-from edgefl.rng import rng_for
-from edgefl.simulation.clients import Federation, train
-from edgefl.simulation.engines.base import Serial
-from edgefl.simulation.engines.processes import AHEAD, Processes
+from edgefl.rng import derive_rng
+from edgefl.simulation.clients import SimulatedFederation, train_client
+from edgefl.simulation.engines.base import SerialEngine
+from edgefl.simulation.engines.processes import MAX_ITEMS_PER_PROCESS, ProcessEngine
 from edgefl.types import ClientState, Shard
 
 
@@ -23,13 +23,13 @@ def federation(tiny, tiny_config, digits):
     shards = {
         f"pi-{i}": Shard(x[i::5][:40], y[i::5][:40], x[i::5][40:60], y[i::5][40:60], 10) for i in range(5)
     }
-    return Federation(tiny[0], tiny_config.seed, shards)
+    return SimulatedFederation(tiny[0], tiny_config.seed, shards)
 
 
 def items_of(federation, weights):
     spec = federation.plan.spec
     algorithm = make_algorithm(spec.algorithm, None, spec.options)
-    state = algorithm.init(weights, rng_for(federation.seed, 0, "init"))
+    state = algorithm.init(weights, derive_rng(federation.seed, 0, "init"))
     return [
         WorkItem(algorithm.broadcast(state, client_id), ClientState(), client_id)
         for client_id in sorted(federation.shards)
@@ -47,20 +47,24 @@ def test_items_in_their_order_as_they_are_needed_and_errors_of_one_client_do_not
     items = items_of(federation, tiny[1])
     read = []
     with pytest.raises(DataError, match="pi-3, round 1: ") as expected:
-        list(Serial(broken).run(train, items))
+        list(SerialEngine(broken).run(train_client, items))
 
     def reading(count):
         for item in (items[:3] * 5)[:count]:
             read.append(item)
             yield item
 
-    with Processes(broken, 2) as engine:
+    with ProcessEngine(broken, 2) as engine:
         seen = []
-        for update, _ in engine.run(train, reading(13)):
+        for update, _ in engine.run(train_client, reading(13)):
             seen.append(update.client_id)
-            assert len(read) <= len(seen) + 2 * AHEAD
+            assert len(read) <= len(seen) + 2 * MAX_ITEMS_PER_PROCESS
         assert seen == [item.client_id for item in read]
         with pytest.raises(DataError) as found:
-            list(engine.run(train, items))
+            list(engine.run(train_client, items))
         assert str(found.value) == str(expected.value)
-        assert [update.client_id for update, _ in engine.run(train, items[:3])] == ["pi-0", "pi-1", "pi-2"]
+        assert [update.client_id for update, _ in engine.run(train_client, items[:3])] == [
+            "pi-0",
+            "pi-1",
+            "pi-2",
+        ]

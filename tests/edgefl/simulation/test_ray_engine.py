@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from edgefl.algorithms import make_algorithm
-from edgefl.algorithms.base import PERSONALIZE
+from edgefl.algorithms.base import PHASE_PERSONALIZE
 from edgefl.client.runner import WorkItem
 from edgefl.data.dataset import Dataset
-from edgefl.data.mapped import map_dataset
-from edgefl.data.partitions.client_partition import Allotment
+from edgefl.data.mapped_shards import map_dataset
+from edgefl.data.partitions.client_partition import ClientPartition
 from edgefl.errors import DataError, EdgeflError
-from edgefl.rng import rng_for
-from edgefl.simulation.clients import Federation, personalize, train
-from edgefl.simulation.engines.base import Serial
+from edgefl.rng import derive_rng
+from edgefl.simulation.clients import SimulatedFederation, personalize_client, train_client
+from edgefl.simulation.engines.base import SerialEngine
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import encode_mixture, encode_server_state
 from edgefl.types import ClientState, Shard
@@ -55,9 +55,9 @@ def two_raylets(attempts=3):
 @pytest.fixture(scope="class")
 def connected(cluster):
     """A connection for the tests that do not try the connection itself."""
-    from edgefl.simulation.engines.ray_session import ray_session
+    from edgefl.simulation.engines.ray_session import open_ray_session
 
-    with ray_session(2):
+    with open_ray_session(2):
         yield
 
 
@@ -67,13 +67,13 @@ def federation(tiny, tiny_config, digits):
     shards = {
         f"pi-{i}": Shard(x[i::5][:40], y[i::5][:40], x[i::5][40:60], y[i::5][40:60], 10) for i in range(5)
     }
-    return Federation(tiny[0], tiny_config.seed, shards, (x[300:], y[300:]))
+    return SimulatedFederation(tiny[0], tiny_config.seed, shards, (x[300:], y[300:]))
 
 
 def items_of(federation, weights, phase=""):
     spec = federation.plan.spec
     algorithm = make_algorithm(spec.algorithm, None, spec.options)
-    state = algorithm.init(weights, rng_for(federation.seed, 0, "init"))
+    state = algorithm.init(weights, derive_rng(federation.seed, 0, "init"))
     state = replace(state, phase=phase or state.phase)
     return [
         WorkItem(algorithm.broadcast(state, client_id), ClientState(), client_id)
@@ -120,12 +120,12 @@ def test_same_bits_as_in_this_process_and_nothing_stays_connected(federation, ti
 
 
 def test_an_address_where_nobody_answers(monkeypatch):
-    from edgefl.simulation.engines.ray_session import ray_session
+    from edgefl.simulation.engines.ray_session import open_ray_session
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free.getsockname()[1]}")
-        with pytest.raises(EdgeflError, match=r"cannot connect to Ray at 127\.0\.0\.1"), ray_session(1):
+        with pytest.raises(EdgeflError, match=r"cannot connect to Ray at 127\.0\.0\.1"), open_ray_session(1):
             pass
 
 
@@ -137,19 +137,19 @@ class TestConnected:
 
         x, y = digits
         dataset = Dataset((x * 255).astype(np.uint8), y, x[:40], y[:40], 10)
-        allotments = {f"pi-{i}": Allotment(np.arange(i, 100, 5), np.arange(i, 40, 5)) for i in range(5)}
+        allotments = {f"pi-{i}": ClientPartition(np.arange(i, 100, 5), np.arange(i, 40, 5)) for i in range(5)}
         mapped = replace(federation, shards=map_dataset(dataset, allotments, tmp_path / "maps"))
-        items = items_of(mapped, tiny[1], PERSONALIZE)
-        expected = [result for result, _ in Serial(mapped).run(personalize, items)]
+        items = items_of(mapped, tiny[1], PHASE_PERSONALIZE)
+        expected = [result for result, _ in SerialEngine(mapped).run(personalize_client, items)]
         with RayEngine(mapped, 2) as engine:
             shutil.rmtree(tmp_path / "maps")
-            found = [result for result, _ in engine.run(personalize, items)]
+            found = [result for result, _ in engine.run(personalize_client, items)]
         for one, two in zip(expected, found, strict=True):
             same(one, two)
         assert ray.is_initialized(), "who was connected before stays connected"
 
     def test_items_are_read_as_they_are_needed_and_results_keep_their_order(self, federation, tiny):
-        from edgefl.simulation.engines.ray import AHEAD, RayEngine
+        from edgefl.simulation.engines.ray import MAX_ITEMS_PER_ACTOR, RayEngine
 
         items = items_of(federation, tiny[1]) * 4
         read = []
@@ -161,9 +161,9 @@ class TestConnected:
 
         with RayEngine(federation, 2) as engine:
             seen = []
-            for update, _ in engine.run(train, reading()):
+            for update, _ in engine.run(train_client, reading()):
                 seen.append(update.client_id)
-                assert len(read) <= len(seen) + 2 * AHEAD
+                assert len(read) <= len(seen) + 2 * MAX_ITEMS_PER_ACTOR
         assert seen == [item.client_id for item in items]
 
     def test_a_clients_error_is_the_one_of_this_process(self, federation, tiny):
@@ -172,16 +172,16 @@ class TestConnected:
         bad = broken(federation, "pi-3")
         items = items_of(bad, tiny[1])
         with pytest.raises(DataError, match="pi-3, round 1: ") as expected:
-            list(Serial(bad).run(train, items))
+            list(SerialEngine(bad).run(train_client, items))
         with RayEngine(bad, 2) as engine, pytest.raises(DataError) as found:
-            list(engine.run(train, items))
+            list(engine.run(train_client, items))
         assert str(found.value) == str(expected.value)
 
     def test_a_killed_actor_is_an_error(self, federation, tiny):
         from edgefl.simulation.engines.ray import RayEngine
 
         with RayEngine(federation, 2) as engine:
-            results = engine.run(train, items_of(federation, tiny[1]) * 4)
+            results = engine.run(train_client, items_of(federation, tiny[1]) * 4)
             next(results)
             ray.kill(engine._actors[0])
             with pytest.raises(EdgeflError, match="an actor of the simulation was killed"):

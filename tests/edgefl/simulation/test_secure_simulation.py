@@ -8,8 +8,8 @@ import pytest
 from edgefl.algorithms import make_algorithm
 from edgefl.config import FederationConfig, PrivacyConfig, parse_config
 from edgefl.errors import ConfigError, RoundError
-from edgefl.security.secagg.masking import threshold_of
-from edgefl.security.secagg.summing import check_secure
+from edgefl.security.secagg.masked_aggregation import check_secure_aggregation
+from edgefl.security.secagg.masking import choose_threshold
 from edgefl.storage.checkpoint import encode_server_state
 from tests.support.numpy_learner.softmax import softmax_spec
 from tests.support.softmax_federation import simulate_softmax
@@ -65,7 +65,7 @@ def test_bytes_are_those_of_words_of_eight_bytes_with_keys_and_shares(shards):
 @pytest.mark.parametrize("name", ["clustered", "fedap", "fedmix", "fedmix-permutation"])
 def test_what_looks_at_single_updates_is_refused(name):
     with pytest.raises(ConfigError, match=f"secure_aggregation does not go with {name}"):
-        check_secure(make_algorithm(name, None, {}), FederationConfig(privacy=SECURE))
+        check_secure_aggregation(make_algorithm(name, None, {}), FederationConfig(privacy=SECURE))
 
 
 def test_other_refusals(shards):
@@ -77,4 +77,4 @@ def test_other_refusals(shards):
         play("fedavg", dict(list(shards.items())[:2]))
     with pytest.raises(ConfigError, match="expected one of them"):
         parse_config("[privacy]\nclip = 1\nnoise_multiplier = 1\npopulation = 4\nsecure_aggregation = true")
-    assert [threshold_of(count) for count in (3, 4, 5, 6, 10)] == [2, 3, 4, 4, 7]
+    assert [choose_threshold(count) for count in (3, 4, 5, 6, 10)] == [2, 3, 4, 4, 7]

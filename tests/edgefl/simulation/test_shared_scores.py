@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from edgefl.algorithms import REGISTRY
-from edgefl.client.selection import MODELS
+from edgefl.client.selection import COMPARED_MODELS
 from edgefl.config import FederationConfig, PersonalizationConfig
-from edgefl.server.comparison import order_of
+from edgefl.server.comparison import rank_models
 from edgefl.types import Shard
 from tests.support.numpy_learner.softmax import softmax_spec
 from tests.support.softmax_federation import simulate_softmax
@@ -59,7 +59,7 @@ def test_sharing_scores_changes_only_which_model_a_client_ships(name):
         for figures in record.updates.values()
     ]
     assert scores[:8] == [set()] * 8
-    assert scores[8:] == [{f"score_{model}" for model in MODELS}] * 4
+    assert scores[8:] == [{f"score_{model}" for model in COMPARED_MODELS}] * 4
     assert not [key for state in states.values() for key in state.arrays if key.startswith("score/")]
 
 
@@ -70,8 +70,8 @@ def test_a_client_without_validation_samples_ships_what_is_best_for_all():
     shards["one sample"] = replace(one, x_train=one.x_train[:1], y_train=one.y_train[:1])
     end, _, records = run("fedavg", shards)
     reported = [figures for name, figures in records[-1].updates.items() if name != "one sample"]
-    order = order_of([{m: figures[f"score_{m}"] for m in MODELS} for figures in reported])
-    assert MODELS[int(end.metrics["one sample"]["shipped"])] == order[0]
+    order = rank_models([{m: figures[f"score_{m}"] for m in COMPARED_MODELS} for figures in reported])
+    assert COMPARED_MODELS[int(end.metrics["one sample"]["shipped"])] == order[0]
     assert not [key for key in records[-1].updates["one sample"] if key.startswith("score_")]
 
 
@@ -79,4 +79,4 @@ def test_a_client_that_took_no_part_in_the_last_round_compares_by_itself():
     shards = {f"pi-{i}": shard(i) for i in range(4)}
     end, _, _ = run("fedavg", shards, clients_per_round=2)
     for mixture in end.mixtures.values():
-        assert {f"validation/{model}" for model in MODELS} <= mixture.diagnostics.keys()
+        assert {f"validation/{model}" for model in COMPARED_MODELS} <= mixture.diagnostics.keys()

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.algorithms import CLUSTER, FEDERATE
+from edgefl.algorithms import PHASE_CLUSTER, PHASE_FEDERATE
 from edgefl.algorithms.base import with_assignments
 from edgefl.algorithms.cohort import choose_cohort
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.plan.spec import Plan
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import encode_mixture, encode_server_state
 from edgefl.types import ServerState, Shard
@@ -119,7 +119,7 @@ def test_same_seed_same_bits_another_seed_other_bits(shards):
 )
 def test_a_cohort_is_a_sorted_subset_whatever_the_order_of_ids(seed, round, count, total):
     ids = [f"pi-{i}" for i in range(total)]
-    state = ServerState(round, FEDERATE, {})
+    state = ServerState(round, PHASE_FEDERATE, {})
     cohort = choose_cohort(seed, state, ids, count)
     assert cohort == choose_cohort(seed, state, reversed(ids), count)
     assert list(cohort) == sorted(cohort)
@@ -128,20 +128,22 @@ def test_a_cohort_is_a_sorted_subset_whatever_the_order_of_ids(seed, round, coun
 
 def test_a_cohort_is_drawn_from_each_cluster_and_takes_all_to_place_them():
     ids = [f"pi-{i}" for i in range(9)]
-    state = with_assignments(ServerState(5, FEDERATE, {}), {name: i // 3 for i, name in enumerate(ids[:8])})
+    state = with_assignments(
+        ServerState(5, PHASE_FEDERATE, {}), {name: i // 3 for i, name in enumerate(ids[:8])}
+    )
     cohort = choose_cohort(1, state, ids, 2)
     groups = (ids[:3], ids[3:6], ids[6:8], ["pi-8"])  # pi-8 arrives later and has to be placed
     assert [sum(name in cohort for name in group) for group in groups] == [2, 2, 2, 1]
-    assert choose_cohort(1, replace(state, phase=CLUSTER), ids, 2) == tuple(ids)
+    assert choose_cohort(1, replace(state, phase=PHASE_CLUSTER), ids, 2) == tuple(ids)
 
 
 def test_draws_are_those_of_seed_round_and_client():
     assert (
-        rng_for(1, 2, "pi-1").integers(0, 2**31, 3).tolist()
-        == rng_for(1, 2, "pi-1").integers(0, 2**31, 3).tolist()
+        derive_rng(1, 2, "pi-1").integers(0, 2**31, 3).tolist()
+        == derive_rng(1, 2, "pi-1").integers(0, 2**31, 3).tolist()
     )
     others = [
-        rng_for(*key).integers(0, 2**31)
+        derive_rng(*key).integers(0, 2**31)
         for key in [(1, 2, "pi-1"), (1, 2, "pi-2"), (1, 3, "pi-1"), (2, 2, "pi-1")]
     ]
     assert len(set(others)) == 4

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from edgefl.algorithms import full_options
+from edgefl.algorithms import complete_algorithm_options
 from edgefl.config import FederationConfig, FleetConfig
 from edgefl.errors import ConfigError, RoundError
 from edgefl.plan.spec import Plan
 from edgefl.server.divergence import FederationDivergedError, explain_no_progress
-from edgefl.simulation.clients import Federation
-from edgefl.simulation.engines.base import Serial
+from edgefl.simulation.clients import SimulatedFederation
+from edgefl.simulation.engines.base import SerialEngine
 from edgefl.simulation.simulate import simulate
 from edgefl.simulation.virtual_time import EngineTrainer, simulate_fleet
 from edgefl.storage.checkpoint import encode_server_state
@@ -33,7 +33,7 @@ ALGORITHMS = {
 
 
 def toy_plan(algorithm, **options):
-    values = full_options(algorithm, {"epochs": 2, **options})
+    values = complete_algorithm_options(algorithm, {"epochs": 2, **options})
     return Plan(softmax_spec(algorithm, inputs=4, features=4, classes=3, options=values), b"", b"")
 
 
@@ -64,7 +64,7 @@ def play(config, algorithm="fedavg", options=None, ids=IDS, weight_scale=0.1):
     learner = SoftmaxLearner(plan.spec)
     trainer = EngineTrainer(
         plan,
-        Serial(Federation(plan, config.seed, shards), learner),
+        SerialEngine(SimulatedFederation(plan, config.seed, shards), learner),
         {client_id: len(shard.y_train) for client_id, shard in shards.items()},
     )
     lines = []

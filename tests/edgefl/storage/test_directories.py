@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.plan.spec import FILES, INITIAL_FILE
+from edgefl.plan.spec import INITIAL_FILE, PLAN_FILE_NAMES
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.storage.demo_directory import DemoFiles
 from edgefl.storage.device_directory import DeviceFiles
-from edgefl.storage.directory import Declared, Directory, FileSeries, StoredFile
+from edgefl.storage.directory import DeclaredFile, Directory, FileSeries, StoredFile
 from edgefl.storage.run_directory import RunFiles
 
 ROOT = Path(__file__).parents[3]
@@ -19,8 +19,10 @@ PAGE = ROOT / "docs" / "reference" / "directories.md"
 DIRECTORIES = (DeviceFiles, AggregatorFiles, RunFiles, DemoFiles)
 # Names that something else has too: a configuration, an export, a firmware project, samples of a person.
 SHARED = {"federation.toml", "model", "model.tflite", "report.html", "shard.npz"}
-PARTS = {part for directory in DIRECTORIES for each in directory.table() for part in Path(each.name).parts}
-PLAN_FILES = {*FILES.values(), INITIAL_FILE}
+PARTS = {
+    part for directory in DIRECTORIES for each in directory.list_files() for part in Path(each.name).parts
+}
+PLAN_FILES = {*PLAN_FILE_NAMES.values(), INITIAL_FILE}
 NAMES = {part for part in PARTS if "." in part and "{" not in part} - SHARED | PLAN_FILES
 # These names are ordinary words. They count where a path is put together.
 WORDS = {part for part in PARTS if part.isalpha()} - SHARED
@@ -69,7 +71,7 @@ def test_no_file_name_is_repeated(path: Path) -> None:
 def rows(directory: type[Directory]) -> list[str]:
     return [
         f"| `{each.name}` | {each.content} | {each.writer} | {'yes' if each.is_secret else ''} |"
-        for each in directory.table()
+        for each in directory.list_files()
     ]
 
 
@@ -87,7 +89,7 @@ def test_the_reference_lists_the_files_of_a_plan() -> None:
 
 @pytest.mark.parametrize("directory", DIRECTORIES)
 def test_names_are_used_once(directory: type[Directory]) -> None:
-    listed = [each.name for each in directory.table()]
+    listed = [each.name for each in directory.list_files()]
     assert len(listed) == len(set(listed)) >= 8
 
 
@@ -102,7 +104,7 @@ def test_an_entry_is_a_path_of_an_instance_and_a_row_of_its_class() -> None:
     assert (example.note, example.folder) == (Path("out/note.json"), Path("out/folder"))
     assert example.part(client="a.b", round=3) == Path("out/folder/a.b.3.bin")
     assert Example.part.pattern == "folder/*.*.bin"
-    assert Example.table() == (Example.note, Example.folder, Example.part)
-    assert all(isinstance(each, Declared) for each in Example.table())
+    assert Example.list_files() == (Example.note, Example.folder, Example.part)
+    assert all(isinstance(each, DeclaredFile) for each in Example.list_files())
     with pytest.raises(KeyError, match="round"):
         example.part(client="a")

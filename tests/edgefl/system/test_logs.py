@@ -13,7 +13,7 @@ from edgefl.system.logs import (
     JournalFormatter,
     LogOptions,
     TextFormatter,
-    journal_line,
+    format_journal_line,
     show_logs,
 )
 
@@ -39,9 +39,9 @@ def test_a_line_shows_the_level_to_people_and_to_the_journal(level, line, journa
 
 
 def test_a_level_between_two_counts_as_the_lower_one():
-    assert journal_line(logging.CRITICAL, "x") == "<3>x"
-    assert journal_line(logging.WARNING + 1, "x") == "<4>x"
-    assert journal_line(1, "x") == "<7>x"
+    assert format_journal_line(logging.CRITICAL, "x") == "<3>x"
+    assert format_journal_line(logging.WARNING + 1, "x") == "<4>x"
+    assert format_journal_line(1, "x") == "<7>x"
 
 
 def test_json_has_the_fields_of_the_record_and_of_the_service():

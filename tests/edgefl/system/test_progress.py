@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.system.format import clock
-from edgefl.system.progress import Telling, progress_bar
+from edgefl.system.format import format_duration
+from edgefl.system.progress import Progress, draw_progress_bar
 
 TELL = """
 import sys, threading
@@ -27,10 +27,10 @@ print("result")
 
 
 def test_bars_and_clocks_by_hand() -> None:
-    assert progress_bar(1, 4) == "[#####---------------] "
-    assert progress_bar(4, 4) == progress_bar(9, 4) == f"[{'#' * 20}] "
-    assert progress_bar(0, 0) == ""
-    assert [clock(s) for s in (8.4, 99, 180, 7500)] == ["8 s", "99 s", "3 min", "2 h 05 min"]
+    assert draw_progress_bar(1, 4) == "[#####---------------] "
+    assert draw_progress_bar(4, 4) == draw_progress_bar(9, 4) == f"[{'#' * 20}] "
+    assert draw_progress_bar(0, 0) == ""
+    assert [format_duration(s) for s in (8.4, 99, 180, 7500)] == ["8 s", "99 s", "3 min", "2 h 05 min"]
 
 
 def test_plain_lines(capfd: pytest.CaptureFixture[str]) -> None:
@@ -42,10 +42,10 @@ def test_plain_lines(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_counted_lines_are_few(capsys: pytest.CaptureFixture[str]) -> None:
-    with Telling(every_s=3600) as tell:
+    with Progress(interval_s=3600) as tell:
         for number in range(1, 1001):
-            tell.doing(f"round {number}", number, 1000)
-            tell.at("never in a line")
+            tell.update(f"round {number}", number, 1000)
+            tell.update_live("never in a line")
     assert capsys.readouterr().err == "round 1\nround 1000\n"
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from edgefl.errors import LinkError
 from edgefl.transport.acknowledgements import Acknowledgements
-from edgefl.transport.failover import Turns, refused
+from edgefl.transport.failover import BrokerOrder, explain_refused
 from edgefl.transport.link import Connected, Link, Message
 from edgefl.transport.subscriptions import Subscriptions
 from edgefl.wire.url import parse_urls
-from mqtt_broker.broker.dev_broker import HOST, find_mosquitto, free_port
+from mqtt_broker.broker.dev_broker import LOOPBACK_HOST, find_free_port, find_mosquitto
 from tests.support.broker import mosquitto
 
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
@@ -37,8 +37,8 @@ def test_a_link_goes_over_to_the_next_broker_with_its_subscriptions_and_what_it_
     """Three brokers that know nothing of each other; the first is not there at the start, and the one that is
     taken then goes.
     """
-    ports = [free_port() for _ in range(3)]
-    urls = [f"mqtt://{HOST}:{port}{protocol}" for port in ports]
+    ports = [find_free_port() for _ in range(3)]
+    urls = [f"mqtt://{LOOPBACK_HOST}:{port}{protocol}" for port in ports]
     with contextlib.ExitStack() as third, contextlib.ExitStack() as second:
         second.enter_context(mosquitto(ports[1]))
         third.enter_context(mosquitto(ports[2]))
@@ -64,20 +64,24 @@ def test_a_link_goes_over_to_the_next_broker_with_its_subscriptions_and_what_it_
 
 
 def test_without_any_broker_each_is_named_and_no_password():
-    ports = [free_port(), free_port()]
+    ports = [find_free_port(), find_free_port()]
     with pytest.raises(LinkError) as caught:
-        Link(f"mqtt://pi:s3cret@{HOST}:{ports[0]},mqtt://{HOST}:{ports[1]}", "one")
+        Link(f"mqtt://pi:s3cret@{LOOPBACK_HOST}:{ports[0]},mqtt://{LOOPBACK_HOST}:{ports[1]}", "one")
     said = str(caught.value)
-    assert said.startswith(f"none of 2 brokers: no broker at mqtt://...@{HOST}:{ports[0]}")
-    assert f"no broker at mqtt://{HOST}:{ports[1]}" in said
+    assert said.startswith(f"none of 2 brokers: no broker at mqtt://...@{LOOPBACK_HOST}:{ports[0]}")
+    assert f"no broker at mqtt://{LOOPBACK_HOST}:{ports[1]}" in said
     assert said.endswith("check host, port and firewall")
 
 
 @needs_mosquitto
 def test_a_first_broker_that_says_nothing_is_passed_over(until):
-    port = free_port()
-    with socket.create_server((HOST, 0)) as silent, mosquitto(port):
-        link = Link(f"mqtt://{HOST}:{silent.getsockname()[1]},mqtt://{HOST}:{port}", "one", timeout_s=2.0)
+    port = find_free_port()
+    with socket.create_server((LOOPBACK_HOST, 0)) as silent, mosquitto(port):
+        link = Link(
+            f"mqtt://{LOOPBACK_HOST}:{silent.getsockname()[1]},mqtt://{LOOPBACK_HOST}:{port}",
+            "one",
+            timeout_s=2.0,
+        )
         link.subscribe("a")
         link.publish("a", b"here")
         assert until(link, lambda event: True) == Message("a", b"here")
@@ -86,29 +90,31 @@ def test_a_first_broker_that_says_nothing_is_passed_over(until):
 
 def test_turns_visit_every_broker_before_any_again():
     brokers = parse_urls("mqtt://a,mqtt://b,mqtt://c,mqtt://d")
-    turns = Turns(brokers, brokers[1])
-    visited = [turns.next() for _ in range(8)]
+    turns = BrokerOrder(brokers, brokers[1])
+    visited = [turns.advance() for _ in range(8)]
     assert visited[3] == brokers[1]
     assert set(visited[:4]) == set(brokers)
     assert visited[4:] == visited[:4]
-    seen = {tuple(broker.host for broker in (Turns(brokers, brokers[0]).next(),)) for _ in range(200)}
+    seen = {
+        tuple(broker.host for broker in (BrokerOrder(brokers, brokers[0]).advance(),)) for _ in range(200)
+    }
     assert len(seen) == 3  # not everybody goes to the same one
 
 
 def test_acknowledgements_in_either_order():
     made = Acknowledgements()
-    made.sent(1, "a")
-    made.answered(3)  # before the publisher's thread could say so
+    made.record_sent(1, "a")
+    made.record_answer(3)  # before the publisher's thread could say so
     assert len(made) == 1
-    made.sent(3, "c")
+    made.record_sent(3, "c")
     assert len(made) == 1
-    made.answered(1)
+    made.record_answer(1)
     assert (len(made), made.take_refused()) == (0, "")
-    made.answered(4, "no")
-    made.sent(4, "d")
+    made.record_answer(4, "no")
+    made.record_sent(4, "d")
     for number, topic in enumerate("efghi", 5):
-        made.sent(number, topic)
-        made.answered(number, "never")
+        made.record_sent(number, topic)
+        made.record_answer(number, "never")
     assert len(made) == 0
     assert made.take_refused() == "d (no), e (never), f (never) and more"
     assert made.take_refused() == ""
@@ -117,10 +123,10 @@ def test_acknowledgements_in_either_order():
 def test_answers_to_messages_that_nobody_waits_for_are_forgotten():
     made = Acknowledgements()
     for number in range(1, 1000):  # of QoS 0
-        made.answered(number)
-    made.sent(1, "a")  # the numbers began anew
+        made.record_answer(number)
+    made.record_sent(1, "a")  # the numbers began anew
     assert len(made) == 1
-    made.answered(1)
+    made.record_answer(1)
     assert len(made) == 0
 
 
@@ -135,7 +141,7 @@ def answering(*answers, present=1):
         if left:
             # as MQTT clients do: on another thread, after the number was returned
             threads.append(
-                threading.Thread(target=made.answered, args=(len(asked), [left.pop(0)] * len(filters)))
+                threading.Thread(target=made.record_answer, args=(len(asked), [left.pop(0)] * len(filters)))
             )
             threads[-1].start()
         return len(asked)
@@ -170,13 +176,13 @@ def test_a_subscription_that_is_refused_after_a_reconnect_is_asked_again_or_an_e
     sent = threading.Event()
     plain = made._send
     made._send = lambda filters: sent.set() or plain(filters)
-    made.answered(99, [Answer(FAILURE)])
+    made.record_answer(99, [Answer(FAILURE)])
     assert sent.wait(20.0)
     with pytest.raises(LinkError, match="refused a subscription that it had granted"):
-        made.answered(100, [Answer(NOT_AUTHORIZED)])
+        made.record_answer(100, [Answer(NOT_AUTHORIZED)])
 
 
 def test_a_broker_with_keys_that_says_nothing_may_have_a_certificate_on_its_list():
-    silent = str(refused("mqtts://a.local:8883", "", 10.0))
+    silent = str(explain_refused("mqtts://a.local:8883", "", 10.0))
     assert "within 10 s" in silent and "revoked or expired" in silent
-    assert "start one" in str(refused("mqtt://a.local:1883", "", 10.0))
+    assert "start one" in str(explain_refused("mqtt://a.local:1883", "", 10.0))

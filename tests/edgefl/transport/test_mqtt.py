@@ -11,8 +11,8 @@ import pytest
 
 from edgefl.errors import LinkError
 from edgefl.transport.link import MAX_PAYLOAD_BYTES, Connected, Link, Message
-from edgefl.wire.url import parse_url, parse_urls, without_password
-from mqtt_broker.broker.dev_broker import HOST, find_mosquitto, free_port
+from edgefl.wire.url import hide_password, parse_url, parse_urls
+from mqtt_broker.broker.dev_broker import LOOPBACK_HOST, find_free_port, find_mosquitto
 from tests.support.broker import mosquitto
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is n
 
 @pytest.fixture(scope="module")
 def port():
-    chosen = free_port()
+    chosen = find_free_port()
     with mosquitto(chosen):
         yield chosen
 
@@ -32,7 +32,7 @@ def protocol(request):
 
 @pytest.fixture
 def url(port, protocol):
-    return f"mqtt://{HOST}:{port}{protocol}"
+    return f"mqtt://{LOOPBACK_HOST}:{port}{protocol}"
 
 
 @pytest.fixture
@@ -153,9 +153,9 @@ def test_an_exception_on_the_network_thread_reaches_the_service(link, until):
 
 
 def test_a_broker_that_comes_back_finds_subscriptions_and_unsent_messages(protocol, until):
-    port = free_port()
+    port = find_free_port()
     with mosquitto(port):
-        one, two = (Link(f"mqtt://{HOST}:{port}{protocol}", name) for name in ("one", "two"))
+        one, two = (Link(f"mqtt://{LOOPBACK_HOST}:{port}{protocol}", name) for name in ("one", "two"))
         two.subscribe("a/+")
     one.publish("a/late", b"kept")
     with mosquitto(port):
@@ -172,26 +172,29 @@ def test_a_broker_that_comes_back_finds_subscriptions_and_unsent_messages(protoc
 
 
 def test_no_broker_is_an_error_with_url_and_remedy():
-    port = free_port()
-    with pytest.raises(LinkError, match=rf"no broker at mqtt://{HOST}:{port}.*edgefl broker start"):
-        Link(f"mqtt://{HOST}:{port}", "one")
+    port = find_free_port()
+    with pytest.raises(LinkError, match=rf"no broker at mqtt://{LOOPBACK_HOST}:{port}.*edgefl broker start"):
+        Link(f"mqtt://{LOOPBACK_HOST}:{port}", "one")
 
 
 def test_something_that_listens_but_is_no_broker():
-    with socket.create_server((HOST, 0)) as server, pytest.raises(LinkError, match="does not speak MQTT"):
-        Link(f"mqtt://{HOST}:{server.getsockname()[1]}", "one", timeout_s=0.3)
+    with (
+        socket.create_server((LOOPBACK_HOST, 0)) as server,
+        pytest.raises(LinkError, match="does not speak MQTT"),
+    ):
+        Link(f"mqtt://{LOOPBACK_HOST}:{server.getsockname()[1]}", "one", timeout_s=0.3)
 
 
 def test_a_broker_that_refuses_says_why_and_shows_no_password(tmp_path):
-    port = free_port()
+    port = find_free_port()
     conf = tmp_path / "m.conf"
-    conf.write_text(f"listener {port} {HOST}\nallow_anonymous false\n")
+    conf.write_text(f"listener {port} {LOOPBACK_HOST}\nallow_anonymous false\n")
     process = subprocess.Popen([find_mosquitto(), "-c", str(conf)], stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 10
         while True:
             with pytest.raises(LinkError) as caught:
-                Link(f"mqtt://pi:s3cret@{HOST}:{port}", "one")
+                Link(f"mqtt://pi:s3cret@{LOOPBACK_HOST}:{port}", "one")
             if "refused: " in str(caught.value) or time.monotonic() > deadline:
                 break
         assert "check user and password" in str(caught.value)
@@ -210,7 +213,7 @@ def test_urls():
         "pi",
         "a@b",
     )
-    assert (made.protocol, made.shown) == (4, "mqtts://...@broker.local")
+    assert (made.protocol, made.display_url) == (4, "mqtts://...@broker.local")
     assert [
         parse_url(f"mqtt://h{query}").protocol for query in ("?protocol=3.1.1", "?protocol=5", "/?protocol=5")
     ] == [4, 5, 5]
@@ -220,7 +223,7 @@ def test_urls():
         ("b", 1883, "p,w"),
         ("c", 3, ""),
     ]
-    assert without_password("mqtt://a:1,mqtt://u:p,w@b,mqtt://c") == "mqtt://a:1,mqtt://...@b,mqtt://c"
+    assert hide_password("mqtt://a:1,mqtt://u:p,w@b,mqtt://c") == "mqtt://a:1,mqtt://...@b,mqtt://c"
     for bad in (
         "localhost:1883",
         "http://x",

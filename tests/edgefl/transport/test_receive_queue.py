@@ -66,7 +66,7 @@ def test_a_message_of_no_interest_is_acknowledged_and_not_kept():
 
 
 def test_a_message_that_is_dropped_is_acknowledged(monkeypatch):
-    monkeypatch.setattr(receive_queue, "LIMIT", 0)
+    monkeypatch.setattr(receive_queue, "MAX_WAITING_EVENTS", 0)
     broker = Broker(ReceiveQueue())
     broker.send()
     assert broker.acknowledged == [1] and broker.box.dropped == 1 and broker.box.get(0) is None
@@ -88,7 +88,7 @@ def test_acknowledgements_keep_the_order_and_all_come(steps):
 
 
 def test_above_the_limit_messages_are_dropped_and_counted_and_own_events_are_not(monkeypatch):
-    monkeypatch.setattr(receive_queue, "LIMIT", 2)
+    monkeypatch.setattr(receive_queue, "MAX_WAITING_EVENTS", 2)
     box = ReceiveQueue()
     for i in range(4):
         box.receive(Message(f"t/{i}", b""))
@@ -108,11 +108,11 @@ def test_above_the_limit_of_bytes_large_messages_are_dropped_and_a_status_is_not
     box = ReceiveQueue()
     for i in range(3):
         box.receive(Message(f"chunk/{i}", bytes(3_000)))
-    box.receive(Message("status", bytes(receive_queue.SMALL_BYTES)))
+    box.receive(Message("status", bytes(receive_queue.SMALL_MESSAGE_BYTES)))
     assert (len(box), box.dropped) == (3, 1)
     assert box.get(0).topic == "chunk/0"
     box.receive(Message("chunk/3", bytes(2_952)))  # 3,000 + 2,048 + 2,952 = 8,000
-    box.receive(Message("chunk/4", bytes(receive_queue.SMALL_BYTES + 1)))
+    box.receive(Message("chunk/4", bytes(receive_queue.SMALL_MESSAGE_BYTES + 1)))
     assert box.dropped == 2
     assert [box.get(0).topic for _ in range(3)] == ["chunk/1", "status", "chunk/3"]
 
@@ -129,7 +129,7 @@ def test_payload_that_waits_is_bounded_whatever_comes_and_is_taken(steps):
             if step is None:
                 event = box.get(0)
                 assert (event and len(event.payload)) == (waiting.pop(0) if waiting else None)
-            elif step > receive_queue.SMALL_BYTES and sum(waiting) + step > 8_000:
+            elif step > receive_queue.SMALL_MESSAGE_BYTES and sum(waiting) + step > 8_000:
                 box.receive(Message("t", bytes(step)))
                 dropped += 1
             else:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.transport.sockets import RECORD, RecordSocket, read_to_end
+from edgefl.transport.sockets import MAX_RECORD_BYTES, RecordSocket, read_to_end
 
 
 def socket_of(records, timeout=None):
@@ -18,7 +18,7 @@ def socket_of(records, timeout=None):
     left = list(records)
 
     def read(size):
-        assert size >= RECORD, "a record is never cut"
+        assert size >= MAX_RECORD_BYTES, "a record is never cut"
         return left.pop(0) if left else b""
 
     made.read = read

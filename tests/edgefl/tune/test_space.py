@@ -15,21 +15,21 @@ from edgefl.config import (
 )
 from edgefl.config.toml import to_toml
 from edgefl.data.dataset import Dataset
-from edgefl.data.partitions.client_partition import Allotment, take
+from edgefl.data.partitions.client_partition import ClientPartition, copy_shard
 from edgefl.errors import ConfigError, DataError
 from edgefl.tune.space import (
     Choice,
-    Range,
-    cluster_space,
-    draw,
-    exploration_space,
-    gate_space,
-    local_space,
+    NumberRange,
+    draw_points,
+    make_cluster_space,
+    make_exploration_space,
+    make_gate_space,
+    make_local_space,
     with_options,
 )
-from edgefl.tune.stages import STAGES, chosen, experts_setting
-from edgefl.tune.trial import looks
-from edgefl.tune.validation import held_back, iid_setting, validation_shards
+from edgefl.tune.stages import TUNE_STAGES, configure_experts, parse_stages
+from edgefl.tune.trial import list_report_steps
+from edgefl.tune.validation import hold_back, make_iid_partition, make_validation_shards
 
 AEM = FederationConfig(
     algorithm="aem",
@@ -39,17 +39,21 @@ AEM = FederationConfig(
 
 
 def test_places_in_a_domain_by_hand():
-    assert [Range(1e-4, 1e-2, log=True).at(place) for place in (0, 0.5, 0.75)] == [1e-4, 1e-3, 0.00316]
-    assert [Range(0.0, 0.9).at(place) for place in (0, 0.5)] == [0.0, 0.45]
-    assert [Choice((8, 16, 32)).at(place) for place in (0, 0.34, 0.99)] == [8, 16, 32]
+    assert [NumberRange(1e-4, 1e-2, log=True).pick(place) for place in (0, 0.5, 0.75)] == [
+        1e-4,
+        1e-3,
+        0.00316,
+    ]
+    assert [NumberRange(0.0, 0.9).pick(place) for place in (0, 0.5)] == [0.0, 0.45]
+    assert [Choice((8, 16, 32)).pick(place) for place in (0, 0.34, 0.99)] == [8, 16, 32]
 
 
 @given(count=st.integers(1, 30), seed=st.integers(0, 2**32))
 def test_each_part_of_each_range_is_drawn_from_once(count, seed):
     space = {"a": Choice(tuple(range(count))), "b": Choice(tuple(range(count)))}
-    points = draw(space, count, np.random.default_rng(seed))
+    points = draw_points(space, count, np.random.default_rng(seed))
     assert [sorted(point[name] for point in points) for name in "ab"] == [list(range(count))] * 2
-    assert points == draw(space, count, np.random.default_rng(seed))
+    assert points == draw_points(space, count, np.random.default_rng(seed))
 
 
 def test_options_go_where_the_configuration_has_them():
@@ -69,20 +73,25 @@ def test_options_go_where_the_configuration_has_them():
 
 def test_sizes_are_searched_where_the_network_is_the_papers():
     plain = FederationConfig(algorithm="aem", model=ModelConfig("lenet5"))
-    assert set(cluster_space(plain)) == {"learning_rate", "weight_decay", "epochs"}
-    assert set(cluster_space(AEM)) - set(cluster_space(plain)) == {
+    assert set(make_cluster_space(plain)) == {"learning_rate", "weight_decay", "epochs"}
+    assert set(make_cluster_space(AEM)) - set(make_cluster_space(plain)) == {
         f"model.{n}" for n in ("filters1", "filters2", "hidden", "dropout")
     }
-    assert set(local_space(AEM)) == {"local_learning_rate", "local_weight_decay"}
+    assert set(make_local_space(AEM)) == {"local_learning_rate", "local_weight_decay"}
     both = with_options(AEM, {"local_model": "aem-cnn", "gate": "cnn"})
-    assert {"local_options.filters2", "local_options.dropout"} < set(local_space(both))
-    assert {"gate_options.filters2", "gate_options.dropout"} < set(gate_space(both))
-    assert set(exploration_space(both)) == {"epsilon"}
+    assert {"local_options.filters2", "local_options.dropout"} < set(make_local_space(both))
+    assert {"gate_options.filters2", "gate_options.dropout"} < set(make_gate_space(both))
+    assert set(make_exploration_space(both)) == {"epsilon"}
 
 
 def test_the_papers_values_lie_within_the_ranges():
     """Table 1 of the paper, and its epsilon of .33."""
-    spaces = {**cluster_space(AEM), **local_space(AEM), **gate_space(AEM), **exploration_space(AEM)}
+    spaces = {
+        **make_cluster_space(AEM),
+        **make_local_space(AEM),
+        **make_gate_space(AEM),
+        **make_exploration_space(AEM),
+    }
     table = {
         "learning_rate": 5.86e-3,
         "weight_decay": 1.10e-3,
@@ -94,7 +103,7 @@ def test_the_papers_values_lie_within_the_ranges():
     }
     assert all(spaces[name].low <= value <= spaces[name].high for name, value in table.items())
     both = with_options(AEM, {"local_model": "aem-cnn", "gate": "cnn"})
-    sizes = {**cluster_space(both), **local_space(both), **gate_space(both)}
+    sizes = {**make_cluster_space(both), **make_local_space(both), **make_gate_space(both)}
     for table, filters1, filters2, hidden in (
         ("model", 128, 32, 1024),
         ("local_options", 32, 256, 256),
@@ -105,7 +114,7 @@ def test_the_papers_values_lie_within_the_ranges():
 
 
 def test_settings_of_the_stages():
-    cluster, local, gate, exploration = (stage.setting(AEM) for stage in STAGES)
+    cluster, local, gate, exploration = (stage.configure(AEM) for stage in TUNE_STAGES)
     assert (cluster.algorithm, cluster.options) == (
         "ifca",
         {"num_experts": 1, "learning_rate": 0.02, "epochs": 1},
@@ -115,21 +124,21 @@ def test_settings_of_the_stages():
         each.algorithm == "aem" and each.options["learning_rate"] == 0.02
         for each in (local, gate, exploration)
     )
-    assert experts_setting(AEM).options["num_experts"] == 6
+    assert configure_experts(AEM).options["num_experts"] == 6
 
 
 def test_stages_by_number():
-    assert [stage.name for stage in chosen("all")] == ["cluster", "local", "gate", "exploration"]
-    assert [stage.name for stage in chosen("3, 1")] == ["cluster", "gate"]
+    assert [stage.name for stage in parse_stages("all")] == ["cluster", "local", "gate", "exploration"]
+    assert [stage.name for stage in parse_stages("3, 1")] == ["cluster", "gate"]
     for text in ("", "5", "gate", "1,,2"):
         with pytest.raises(
             ConfigError, match=r"expected all, or numbers such as 1,2; there are 1 \(cluster\)"
         ):
-            chosen(text)
+            parse_stages(text)
 
 
 def test_looks_by_hand():
-    assert [looks(steps) for steps in (1, 2, 3, 9, 10, 100)] == [
+    assert [list_report_steps(steps) for steps in (1, 2, 3, 9, 10, 100)] == [
         (1,),
         (1, 2),
         (1, 3),
@@ -140,9 +149,11 @@ def test_looks_by_hand():
 
 
 def test_the_setting_is_iid():
-    assert iid_setting(PartitionConfig("dirichlet", 8, {"alpha": 0.1}), 10) == PartitionConfig("iid", 8)
+    assert make_iid_partition(PartitionConfig("dirichlet", 8, {"alpha": 0.1}), 10) == PartitionConfig(
+        "iid", 8
+    )
     majority = PartitionConfig("p-majority", 8, {"p": 1.0, "samples": 50})
-    assert iid_setting(majority, 10) == PartitionConfig("p-majority", 8, {"p": 0.2, "samples": 50})
+    assert make_iid_partition(majority, 10) == PartitionConfig("p-majority", 8, {"p": 0.2, "samples": 50})
 
 
 @given(count=st.integers(2, 60), share=st.floats(0.05, 0.9), seed=st.integers(0, 100))
@@ -150,7 +161,7 @@ def test_what_is_held_back_is_not_trained_on_and_nothing_else_is_lost(count, sha
     own = np.arange(100, 100 + count)
     turns = own % 7
     labels = np.zeros(100 + count, np.int64)
-    found = held_back(Allotment(own, np.array([3]), turns, np.array([1])), "pi-1", share, seed, labels)
+    found = hold_back(ClientPartition(own, np.array([3]), turns, np.array([1])), "pi-1", share, seed, labels)
     assert sorted([*found.train, *found.test]) == own.tolist()
     assert len(found.train) >= 1
     assert len(found.test) == min(max(1, round(share * count)), count - 1)
@@ -161,25 +172,27 @@ def test_what_is_held_back_is_not_trained_on_and_nothing_else_is_lost(count, sha
 def test_a_search_divides_no_recording():
     """Rows 4 to 9 are of three recordings: one of them is held out whole."""
     recordings = np.array([9, 9, 9, 9, 1, 1, 2, 2, 3, 3])
-    own = Allotment(np.arange(4, 10), np.array([0]))
-    found = held_back(own, "pi-1", 0.2, 1, np.zeros(10, np.int64), recordings)
+    own = ClientPartition(np.arange(4, 10), np.array([0]))
+    found = hold_back(own, "pi-1", 0.2, 1, np.zeros(10, np.int64), recordings)
     assert found.test.tolist() in ([4, 5], [6, 7], [8, 9])
     assert sorted([*found.train, *found.test]) == [4, 5, 6, 7, 8, 9]
     with pytest.raises(DataError, match="samples of 1 recordings, expected 2"):
-        held_back(Allotment(np.array([4, 5]), np.array([0])), "pi-1", 0.2, 1, recordings, recordings)
+        hold_back(ClientPartition(np.array([4, 5]), np.array([0])), "pi-1", 0.2, 1, recordings, recordings)
 
 
 def test_no_test_sample_is_read():
     """Training samples are 1 to 8, test samples are NaN."""
     x = np.arange(1, 9, dtype=np.float32)[:, None]
     dataset = Dataset(x, np.arange(8) % 2, np.full((4, 1), np.nan, np.float32), np.zeros(4, np.int64), 2)
-    shards = validation_shards(dataset, {"a": Allotment(np.array([0, 1, 2, 6]), np.array([0, 3]))}, seed=1)
+    shards = make_validation_shards(
+        dataset, {"a": ClientPartition(np.array([0, 1, 2, 6]), np.array([0, 3]))}, seed=1
+    )
     assert sorted(np.concatenate([shards["a"].x_train, shards["a"].x_test]).ravel()) == [1, 2, 3, 7]
     assert len(shards["a"].x_test) == 1
     assert (shards["a"].y_test == (shards["a"].x_test.ravel() - 1) % 2).all()
-    assert np.isnan(take(dataset, Allotment(np.array([0]), np.array([0, 3]))).x_test).all()
+    assert np.isnan(copy_shard(dataset, ClientPartition(np.array([0]), np.array([0, 3]))).x_test).all()
     with pytest.raises(DataError, match="b has 1 samples, expected 2 or more"):
-        validation_shards(dataset, {"b": Allotment(np.array([0]), np.array([0]))}, seed=1)
+        make_validation_shards(dataset, {"b": ClientPartition(np.array([0]), np.array([0]))}, seed=1)
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

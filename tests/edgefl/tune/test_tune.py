@@ -7,19 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgefl.cli.commands.tune import trials_table, tune
+from edgefl.cli.commands.tune import format_trials, tune
 from edgefl.config import load_config, parse_config, with_simulated_clients
 from edgefl.data import load_data
-from edgefl.data.partitions.registry import make_allotments
+from edgefl.data.partitions.registry import make_client_partitions
 from edgefl.errors import ConfigError, DataError
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import encode_server_state
-from edgefl.tune.directory import Found
-from edgefl.tune.plans import fitted, structure
+from edgefl.tune.directory import TuneResult
+from edgefl.tune.plans import apply_options, describe_structure
 from edgefl.tune.space import with_options
-from edgefl.tune.stages import STAGES
+from edgefl.tune.stages import TUNE_STAGES
 from edgefl.tune.trial import Trial, run_trial
-from edgefl.tune.validation import setting_of, validation_shards
+from edgefl.tune.validation import make_validation_shards, with_iid_partition
 
 CONFIG = """
 [federation]
@@ -73,10 +73,10 @@ def run(capfd):
 def local_ray(monkeypatch):
     """A local Ray for all searches of a test: each would start its own."""
     pytest.importorskip("ray", reason="the ray extra is not installed")
-    from edgefl.simulation.engines.ray_session import ray_session
+    from edgefl.simulation.engines.ray_session import open_ray_session
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with ray_session(1):
+    with open_ray_session(1):
         yield
 
 
@@ -95,7 +95,7 @@ def test_four_stages_a_federation_and_nothing_twice(run, config_file, tmp_path):
     assert all((out / name).read_bytes() == content for name, content in done.items())
 
     best = {}
-    for stage, each in zip(STAGES, found["stages"], strict=True):
+    for stage, each in zip(TUNE_STAGES, found["stages"], strict=True):
         assert (each["stage"], each["name"], each["given"]) == (stage.number, stage.name, best)
         assert [trial["trial"] for trial in each["trials"]] == [0, 1]
         assert each["trials"][0]["options"] == {}, "the first is the configuration as it is"
@@ -122,15 +122,15 @@ def built():
     pytest.importorskip("keras", reason="the aggregator extra is not installed")
     from edgefl.algorithms.plans import build_plan
 
-    return lambda config: fitted(build_plan(with_simulated_clients(config)), config)
+    return lambda config: apply_options(build_plan(with_simulated_clients(config)), config)
 
 
 @pytest.fixture
 def held():
-    config = setting_of(parse_config(CONFIG))
+    config = with_iid_partition(parse_config(CONFIG))
     dataset = load_data(config.data, config.seed)
-    return config, validation_shards(
-        dataset, make_allotments(dataset, config.partition, config.seed), config.seed
+    return config, make_validation_shards(
+        dataset, make_client_partitions(dataset, config.partition, config.seed), config.seed
     )
 
 
@@ -151,7 +151,7 @@ def test_a_plan_of_the_same_structure_trains_as_one_of_its_own(built, held):
             "epsilon": 0.8,
         },
     )
-    assert structure(config) == structure(other)
+    assert describe_structure(config) == describe_structure(other)
     for change in (
         {"weight_decay": 0.01},
         {"num_experts": 3},
@@ -159,9 +159,9 @@ def test_a_plan_of_the_same_structure_trains_as_one_of_its_own(built, held):
         {"gate": "features"},
         {"model.x": 1},
     ):
-        assert structure(with_options(config, change)) != structure(config)
+        assert describe_structure(with_options(config, change)) != describe_structure(config)
     ends = []
-    for plan, initial in (fitted(built(config), other), built(other)):
+    for plan, initial in (apply_options(built(config), other), built(other)):
         ends.append(simulate(plan, initial, shards, other))
     assert encode_server_state(ends[0].state) == encode_server_state(ends[1].state)
     assert ends[0].metrics == ends[1].metrics
@@ -169,8 +169,8 @@ def test_a_plan_of_the_same_structure_trains_as_one_of_its_own(built, held):
 
 def test_a_trial_reports_the_figures_of_the_simulation(built, held):
     config, shards = held
-    for stage in STAGES:
-        own = stage.setting(config)
+    for stage in TUNE_STAGES:
+        own = stage.configure(config)
         plan, initial = built(own)
         reports = []
         run_trial(
@@ -188,10 +188,10 @@ def test_a_trial_reports_the_figures_of_the_simulation(built, held):
 
 def test_a_trial_that_diverges(built, held):
     config, shards = held
-    own = STAGES[0].setting(with_options(config, {"learning_rate": 1e38}))
+    own = TUNE_STAGES[0].configure(with_options(config, {"learning_rate": 1e38}))
     plan, initial = built(own)
     with pytest.raises(DataError, match="round 1"):
-        run_trial(Trial(STAGES[0], own, plan, initial, shards), lambda step, score: None)
+        run_trial(Trial(TUNE_STAGES[0], own, plan, initial, shards), lambda step, score: None)
 
 
 def test_what_cannot_be_searched(run, config_file, tmp_path):
@@ -223,7 +223,9 @@ def test_the_table_marks_the_best():
             "ended": "stopped",
         },
     ]
-    assert trials_table(Found(4, "exploration", {}, {"epsilon": 0.2}, 0.75, trials), 9).splitlines() == [
+    assert format_trials(
+        TuneResult(4, "exploration", {}, {"epsilon": 0.2}, 0.75, trials), 9
+    ).splitlines() == [
         "trial   epsilon  score  steps    s    ended",
         "0      as given  50.00    9/9  1.0     full",
         "1 *         0.2  75.00    9/9  2.0     full",
@@ -233,18 +235,18 @@ def test_the_table_marks_the_best():
 
 def test_the_best_of_trials():
     pytest.importorskip("ray", reason="the ray extra is not installed")
-    from edgefl.tune.search import DIVERGED, FULL, STOPPED, Outcome, best_of
+    from edgefl.tune.search import TRIAL_DIVERGED, TRIAL_FULL, TRIAL_STOPPED, TrialOutcome, choose_best
 
-    def outcome(trial, score, ended=FULL):
-        return Outcome(trial, {"epsilon": trial / 10}, score, 4, 1.0, ended)
+    def outcome(trial, score, ended=TRIAL_FULL):
+        return TrialOutcome(trial, {"epsilon": trial / 10}, score, 4, 1.0, ended)
 
     outcomes = [
         outcome(0, 0.5),
-        outcome(1, 0.9, STOPPED),
+        outcome(1, 0.9, TRIAL_STOPPED),
         outcome(2, 0.7),
         outcome(3, 0.7),
-        outcome(4, 0.0, DIVERGED),
+        outcome(4, 0.0, TRIAL_DIVERGED),
     ]
-    assert best_of(STAGES[3], outcomes).trial == 2, "the first of the best that came to their end"
+    assert choose_best(TUNE_STAGES[3], outcomes).trial == 2, "the first of the best that came to their end"
     with pytest.raises(DataError, match=r"no trial of stage 4 \(exploration\) came to its end"):
-        best_of(STAGES[3], [replace(each, ended=DIVERGED) for each in outcomes])
+        choose_best(TUNE_STAGES[3], [replace(each, ended=TRIAL_DIVERGED) for each in outcomes])

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgefl.errors import WireError
-from edgefl.wire.chunks import Assembler, chunk, chunk_count, indices_of, ranges_of
+from edgefl.wire.chunks import Assembler, count_chunks, slice_chunk, to_indices, to_ranges
 
 
 def assembler_for(blob, chunk_bytes=1024, **changes):
     made = {
         "sha256": hashlib.sha256(blob).hexdigest(),
         "size": len(blob),
-        "count": chunk_count(len(blob), chunk_bytes),
+        "count": count_chunks(len(blob), chunk_bytes),
     }
     return Assembler(**{**made, "chunk_bytes": chunk_bytes, **changes})
 
@@ -29,29 +29,29 @@ def test_lost_and_repeated_chunks_are_made_up_for_by_asking(size, order, lost):
     for _ in range(200):
         if assembler.is_complete():
             break
-        asked = indices_of(assembler.missing(), assembler.count)
+        asked = to_indices(assembler.list_missing(), assembler.count)
         assert asked
         for index in order.sample(asked, len(asked)):
             if order.random() >= lost:
-                assert assembler.add(index, chunk(blob, index, 1024))
-                assert not assembler.add(index, chunk(blob, index, 1024))
-    assert assembler.blob() == blob
+                assert assembler.add(index, slice_chunk(blob, index, 1024))
+                assert not assembler.add(index, slice_chunk(blob, index, 1024))
+    assert assembler.assemble() == blob
 
 
 @given(st.sets(st.integers(0, 300)))
 @settings(deadline=None, max_examples=50)
 def test_ranges_and_indices_are_inverse(indices):
-    assert indices_of(ranges_of(sorted(indices)), 301) == sorted(indices)
+    assert to_indices(to_ranges(sorted(indices)), 301) == sorted(indices)
 
 
 def test_a_damaged_chunk_is_found_and_all_is_asked_again():
     blob = bytes(3000)
     assembler = assembler_for(blob)
     for index in range(3):
-        assembler.add(index, bytes([index == 1]) * len(chunk(blob, index, 1024)))
+        assembler.add(index, bytes([index == 1]) * len(slice_chunk(blob, index, 1024)))
     with pytest.raises(WireError, match="a chunk was damaged"):
-        assembler.blob()
-    assert assembler.missing() == ((0, 3),)
+        assembler.assemble()
+    assert assembler.list_missing() == ((0, 3),)
 
 
 @pytest.mark.parametrize(
@@ -80,4 +80,4 @@ def test_a_chunk_of_another_place_or_length_is_refused(index, payload):
 @pytest.mark.parametrize("ranges", [((0, 4),), ((2, 2),), ((-1, 1),), ((0, 1),) * 300])
 def test_ranges_outside_the_blob_are_refused(ranges):
     with pytest.raises(WireError):
-        indices_of(ranges, 3)
+        to_indices(ranges, 3)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from edgefl.errors import ConfigError, WireError
-from edgefl.wire.codecs import check_codec, pack, parts_of, rounded, unpack
+from edgefl.wire.codecs import apply_codec, check_codec, list_parts, pack_array, unpack_array
 
 CODECS = ("fp32", "fp16", "int8", "top-1", "top-10", "top-50")
 ARRAYS = hnp.arrays(
@@ -17,34 +17,37 @@ ARRAYS = hnp.arrays(
 
 def test_int8_by_hand():
     """Largest 254: scale 2, values halved and rounded to even."""
-    parts = pack("int8", np.float32([254, -254, 3, 1, -1, 0.9]))
+    parts = pack_array("int8", np.float32([254, -254, 3, 1, -1, 0.9]))
     assert parts["scale"].tolist() == [2.0]
     assert parts[""].tolist() == [127, -127, 2, 0, 0, 0]
-    assert unpack("int8", parts, (6,), "x").tolist() == [254, -254, 4, 0, 0, 0]
+    assert unpack_array("int8", parts, (6,), "x").tolist() == [254, -254, 4, 0, 0, 0]
 
 
 def test_top_by_hand():
     """A fifth of five is one; a half is three, of equal ones the first."""
     array = np.float32([[1, -3, 2], [2, 0, 2]])
-    assert unpack("top-20", pack("top-20", array[0:1]), (1, 3), "x").tolist() == [[0, -3, 0]]
-    assert unpack("top-50", pack("top-50", array), (2, 3), "x").tolist() == [[0, -3, 2], [2, 0, 0]]
+    assert unpack_array("top-20", pack_array("top-20", array[0:1]), (1, 3), "x").tolist() == [[0, -3, 0]]
+    assert unpack_array("top-50", pack_array("top-50", array), (2, 3), "x").tolist() == [
+        [0, -3, 2],
+        [2, 0, 0],
+    ]
 
 
 @pytest.mark.parametrize("codec", CODECS)
 @given(ARRAYS)
 def test_packing_what_was_unpacked_gives_the_same_bits(codec, array):
-    once = rounded(codec, {"w": array})["w"]
+    once = apply_codec(codec, {"w": array})["w"]
     assert (once.dtype, once.shape) == (np.float32, array.shape)
-    assert rounded(codec, {"w": once})["w"].tobytes() == once.tobytes()
-    first = pack(codec, once)
-    for part in parts_of(codec, array.shape):
+    assert apply_codec(codec, {"w": once})["w"].tobytes() == once.tobytes()
+    first = pack_array(codec, once)
+    for part in list_parts(codec, array.shape):
         assert (first[part.suffix].shape, first[part.suffix].dtype) == (part.shape, np.dtype(part.dtype))
 
 
 @given(ARRAYS)
 def test_int8_is_within_half_a_step(array):
     step = np.abs(array).max(initial=0) / 127
-    assert np.abs(rounded("int8", {"w": array})["w"] - array).max(initial=0) <= 0.5001 * step + 1e-37
+    assert np.abs(apply_codec("int8", {"w": array})["w"] - array).max(initial=0) <= 0.5001 * step + 1e-37
 
 
 @pytest.mark.parametrize(
@@ -60,7 +63,7 @@ def test_int8_is_within_half_a_step(array):
 )
 def test_what_no_sender_makes_is_refused(codec, parts):
     with pytest.raises(WireError, match="pi-3"):
-        unpack(codec, parts, (4,) if codec == "top-50" else (1,), "pi-3")
+        unpack_array(codec, parts, (4,) if codec == "top-50" else (1,), "pi-3")
 
 
 def test_unknown_codecs():

@@ -12,30 +12,30 @@ from hypothesis import strategies as st
 
 from edgefl.errors import ConfigError, WireError
 from edgefl.wire.codecs import check_codec
-from edgefl.wire.deflate import expand, squeeze
-from edgefl.wire.tensors import decode_models, encode_models, models_limit, specs_of
+from edgefl.wire.deflate import deflate_blob, inflate_blob
+from edgefl.wire.tensors import bound_models_size, decode_models, encode_models, list_specs
 
 RNG = np.random.default_rng(5)
 DELTA = {"fc/kernel": RNG.normal(0, 0.01, (60, 50)).astype(np.float32), "fc/bias": np.zeros(50, np.float32)}
-SPECS = {"global": specs_of(DELTA)}
+SPECS = {"global": list_specs(DELTA)}
 
 
 def test_planes_by_hand():
     """Two values of two bytes and one byte that is left over: first bytes, second bytes, the rest."""
-    assert zlib.decompress(squeeze(b"aAbB.", 2)) == b"abAB."
-    assert expand(zlib.compress(b"abAB."), 2, 5, "pi-1") == b"aAbB."
+    assert zlib.decompress(deflate_blob(b"aAbB.", 2)) == b"abAB."
+    assert inflate_blob(zlib.compress(b"abAB."), 2, 5, "pi-1") == b"aAbB."
 
 
 @given(st.binary(max_size=300), st.sampled_from([1, 2, 4]))
 def test_what_was_squeezed_expands_to_the_same_bytes(blob, itemsize):
-    assert expand(squeeze(blob, itemsize), itemsize, len(blob), "pi-1") == blob
+    assert inflate_blob(deflate_blob(blob, itemsize), itemsize, len(blob), "pi-1") == blob
 
 
 @pytest.mark.parametrize("codec", ["fp32", "fp16", "int8", "top-10", "top-1"])
 def test_an_update_has_the_same_bits_and_fewer_bytes(codec):
     plain, deflated = (encode_models({"global": DELTA}, each) for each in (codec, f"{codec}+deflate"))
     assert len(deflated) < len(plain)
-    assert len(deflated) <= models_limit(SPECS, f"{codec}+deflate")
+    assert len(deflated) <= bound_models_size(SPECS, f"{codec}+deflate")
     one = decode_models(plain, SPECS, "pi-1", codec)
     two = decode_models(deflated, SPECS, "pi-1", check_codec(f"{codec}+deflate"))
     assert {name: array.tobytes() for name, array in one["global"].items()} == {
@@ -46,8 +46,8 @@ def test_an_update_has_the_same_bits_and_fewer_bytes(codec):
 def test_bytes_that_nothing_shortens_are_within_the_limit():
     noise = {"w": np.frombuffer(np.random.default_rng(1).bytes(4_000_000), np.float32)}
     noise = {"w": np.nan_to_num(noise["w"])}
-    assert len(encode_models({"global": noise}, "fp32+deflate")) <= models_limit(
-        {"global": specs_of(noise)}, "fp32+deflate"
+    assert len(encode_models({"global": noise}, "fp32+deflate")) <= bound_models_size(
+        {"global": list_specs(noise)}, "fp32+deflate"
     )
 
 

@@ -15,17 +15,17 @@ from safetensors.numpy import load, save
 from edgefl.errors import WireError
 from edgefl.plan.spec import TensorSpec
 from edgefl.wire.tensors import (
+    bound_blob_size,
     decode_models,
-    decode_part,
+    decode_subset,
     decode_weights,
     encode_models,
     encode_weights,
-    size_limit,
-    specs_of,
+    list_specs,
 )
 
 WEIGHTS = {"conv/kernel": np.arange(6, dtype=np.float32).reshape(1, 2, 3), "conv/bias": np.float32([1, 2, 3])}
-SPECS = specs_of(WEIGHTS)
+SPECS = list_specs(WEIGHTS)
 
 
 def drawn(seed, shapes):
@@ -41,8 +41,8 @@ def test_weights_survive_bit_for_bit_and_in_order(seed, shapes):
     weights = drawn(seed, shapes)
     blob = encode_weights(weights)
     assert blob == encode_weights(dict(reversed(weights.items())))
-    assert len(blob) <= size_limit(specs_of(weights))
-    back = decode_weights(blob, specs_of(weights), "pi-1")
+    assert len(blob) <= bound_blob_size(list_specs(weights))
+    back = decode_weights(blob, list_specs(weights), "pi-1")
     assert list(back) == list(weights)
     for name, array in load(blob).items():
         assert array.tobytes() == back[name].tobytes() == weights[name].tobytes()
@@ -137,18 +137,18 @@ def test_several_models_in_one_blob_any_of_the_expected_each_whole():
 
 def test_a_model_may_be_a_part_of_the_plan():
     part = {"conv/kernel": WEIGHTS["conv/kernel"]}
-    back = decode_part(encode_weights(part), SPECS, "the aggregator")
+    back = decode_subset(encode_weights(part), SPECS, "the aggregator")
     assert list(back) == ["conv/kernel"]
     np.testing.assert_array_equal(back["conv/kernel"], part["conv/kernel"])
-    assert list(decode_part(encode_weights(WEIGHTS), SPECS, "the aggregator")) == [
+    assert list(decode_subset(encode_weights(WEIGHTS), SPECS, "the aggregator")) == [
         spec.name for spec in SPECS
     ]
     with pytest.raises(WireError, match="unknown tensor 'gate'"):
-        decode_part(encode_weights({**part, "gate": np.zeros(2, np.float32)}), SPECS, "the aggregator")
+        decode_subset(encode_weights({**part, "gate": np.zeros(2, np.float32)}), SPECS, "the aggregator")
     with pytest.raises(WireError, match="unknown tensor 'gate'"):
-        decode_part(encode_weights({"gate": np.zeros(2, np.float32)}), SPECS, "the aggregator")
+        decode_subset(encode_weights({"gate": np.zeros(2, np.float32)}), SPECS, "the aggregator")
     with pytest.raises(WireError, match="no tensor"):
-        decode_part(encode_weights({}), SPECS, "the aggregator")
+        decode_subset(encode_weights({}), SPECS, "the aggregator")
 
 
 def test_only_float32_is_sent_and_model_names_have_no_slash():

@@ -7,33 +7,37 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgefl.errors import ConfigError, WireError
-from edgefl.wire.topics import Address, Topics, check_client_id, parse_topic
+from edgefl.wire.topics import Address, FederationTopics, check_client_id, parse_topic
 
 IDS = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,20}", fullmatch=True)
 HASHES = st.from_regex(r"[0-9a-f]{64}", fullmatch=True)
 
 
 def test_the_topics_of_the_design():
-    topics = Topics("home")
+    topics = FederationTopics("home")
     assert topics.state == "edgefl/v2/home/state"
-    assert topics.device("pi-1", "status") == "edgefl/v2/home/device/pi-1/status"
-    assert topics.upload("pi-1", "ab" * 32, "begin") == f"edgefl/v2/home/device/pi-1/up/{'ab' * 32}/begin"
+    assert topics.format_device("pi-1", "status") == "edgefl/v2/home/device/pi-1/status"
+    assert (
+        topics.format_upload("pi-1", "ab" * 32, "begin") == f"edgefl/v2/home/device/pi-1/up/{'ab' * 32}/begin"
+    )
 
 
 @given(name=IDS, client=IDS, sha=HASHES, number=st.integers(0, 10**8))
 @settings(deadline=None, max_examples=30)
 def test_what_is_built_parses_back(name, client, sha, number):
-    topics = Topics(name)
+    topics = FederationTopics(name)
     assert parse_topic(topics.state) == Address(name, "state")
     assert parse_topic(topics.clusters) == Address(name, "clusters")
     assert parse_topic(topics.verdict) == Address(name, "verdict")
-    assert parse_topic(topics.summary(number)) == Address(name, "summary", round=number)
-    assert parse_topic(topics.manifest(sha)) == Address(name, "manifest", sha256=sha)
-    assert parse_topic(topics.blob(sha, number)) == Address(name, "blob", sha256=sha, index=number)
+    assert parse_topic(topics.format_summary(number)) == Address(name, "summary", round=number)
+    assert parse_topic(topics.format_manifest(sha)) == Address(name, "manifest", sha256=sha)
+    assert parse_topic(topics.format_blob(sha, number)) == Address(name, "blob", sha256=sha, index=number)
     for leaf in ("status", "metrics", "task", "receipt", "want", "claim"):
-        assert parse_topic(topics.device(client, leaf)) == Address(name, leaf, client)
-    assert parse_topic(topics.upload(client, sha, number)) == Address(name, "chunk", client, sha, number)
-    assert parse_topic(topics.upload(client, sha, "end")) == Address(name, "end", client, sha)
+        assert parse_topic(topics.format_device(client, leaf)) == Address(name, leaf, client)
+    assert parse_topic(topics.format_upload(client, sha, number)) == Address(
+        name, "chunk", client, sha, number
+    )
+    assert parse_topic(topics.format_upload(client, sha, "end")) == Address(name, "end", client, sha)
 
 
 @given(st.text(max_size=80) | st.from_regex(r"edgefl/v2/[a-z+#/]{0,30}", fullmatch=True))

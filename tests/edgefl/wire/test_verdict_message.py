@@ -5,11 +5,11 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgefl.system.format import percent
-from edgefl.verdict import DeviceFigures, judge, lines
+from edgefl.system.format import format_percent
+from edgefl.verdict import DeviceFigures, judge_federation, render_verdict_lines
 from edgefl.wire import messages
-from edgefl.wire.strict_json import decode_json, encode_json, max_bytes
-from edgefl.wire.verdict_message import read_verdict, verdict_message
+from edgefl.wire.strict_json import decode_json, encode_json, find_max_bytes
+from edgefl.wire.verdict_message import make_verdict_message, read_verdict
 
 ROWS = [
     {"id": "pi-1", "accuracy_local": 0.5, "accuracy_shipped": 0.75, "shipped": 3.0, "test_gained": 9.0},
@@ -18,13 +18,13 @@ ROWS = [
 
 
 def travelled(verdict, **options):
-    sent = encode_json(verdict_message(verdict, "s", 1.0, **{"with_rows": True, **options}))
+    sent = encode_json(make_verdict_message(verdict, "s", 1.0, **{"with_rows": True, **options}))
     return read_verdict(decode_json(messages.Verdict, sent))
 
 
 def test_a_message_by_hand():
-    verdict = judge(ROWS)
-    message = verdict_message(verdict, "s", 2.5, with_rows=True)
+    verdict = judge_federation(ROWS)
+    message = make_verdict_message(verdict, "s", 2.5, with_rows=True)
     assert (message.session, message.ts, message.devices, message.better) == ("s", 2.5, 2, 1)
     assert message.means["shipped"] == 0.875
     assert math.isnan(message.means["int8"])
@@ -38,12 +38,12 @@ def test_a_message_by_hand():
 
 def test_a_reader_rounds_to_the_per_cent_that_the_aggregator_prints():
     share = 293 / 325  # 90.154%; four digits would give 90.15%, which is 90.1% on a page
-    found = travelled(judge([{"id": "pi-1", "accuracy_local": 0.5, "accuracy_shipped": share}]))
-    assert percent(found.rows[0].shipped) == percent(share) == "90.2%"
+    found = travelled(judge_federation([{"id": "pi-1", "accuracy_local": 0.5, "accuracy_shipped": share}]))
+    assert format_percent(found.rows[0].shipped) == format_percent(share) == "90.2%"
 
 
 def test_figures_of_single_devices_can_be_left_out():
-    found = travelled(judge(ROWS), with_rows=False)
+    found = travelled(judge_federation(ROWS), with_rows=False)
     assert found.rows == ()
     assert (found.devices, found.means["shipped"], found.kinds["mixture"]) == (2, 0.875, 1)
 
@@ -67,7 +67,7 @@ def test_figures_of_single_devices_can_be_left_out():
     )
 )
 def test_figures_of_five_digits_travel_exactly(rows):
-    verdict = judge({"id": f"d-{i}", **row} for i, row in enumerate(rows))
+    verdict = judge_federation({"id": f"d-{i}", **row} for i, row in enumerate(rows))
     found = travelled(verdict)
     assert found.rows == verdict.rows
     assert (found.kinds, found.overall, found.worst) == (verdict.kinds, verdict.overall, verdict.worst)
@@ -86,26 +86,26 @@ def test_the_message_of_thousands_of_devices_is_small():
         }
         for i in range(5000)
     ]
-    verdict = judge(rows, num_classes=10)
-    sent = encode_json(verdict_message(verdict, "s" * 16, 1e9, with_rows=True))
-    assert len(sent) < max_bytes(messages.Verdict) == 65_536
+    verdict = judge_federation(rows, num_classes=10)
+    sent = encode_json(make_verdict_message(verdict, "s" * 16, 1e9, with_rows=True))
+    assert len(sent) < find_max_bytes(messages.Verdict) == 65_536
     found = read_verdict(decode_json(messages.Verdict, sent))
     assert (found.devices, len(found.rows)) == (5000, 500)
     assert [row.id for row in found.rows] == [f"{i:064}" for i in range(500)]
 
 
 def test_a_hostile_message_prints_nothing_of_its_own():
-    message = verdict_message(judge(ROWS), "s", 1.0, with_rows=True)
+    message = make_verdict_message(judge_federation(ROWS), "s", 1.0, with_rows=True)
     row = ("\x1b[2J", 1e300, -1.0, math.inf, 0.5, "\x1b[31m", "\n")
     hostile = {"rows": (row,), "gain_points": 1e300, "kinds": {"\n": 9}, "sentence": "\x1b[2J\n"}
     found = read_verdict(messages.Verdict(**{**vars(message), **hostile}))
     assert found.rows[0] == DeviceFigures("\x1b[2J", int8=0.5)
     assert (found.gain_points, sum(found.kinds.values())) == (None, 0)
-    assert all(line.isprintable() for line in lines(found))
+    assert all(line.isprintable() for line in render_verdict_lines(found))
 
 
 def test_an_unknown_comparison_of_a_newer_aggregator_is_missing():
-    message = verdict_message(judge(ROWS), "s", 1.0, with_rows=True)
+    message = make_verdict_message(judge_federation(ROWS), "s", 1.0, with_rows=True)
     row = (*message.rows[0][:-1], "splendid")
     newer = messages.Verdict(
         **{**vars(message), "rows": (row,), "overall": "splendid", "means": {"auc": 0.5}}

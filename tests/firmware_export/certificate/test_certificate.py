@@ -16,10 +16,10 @@ from firmware_export.certificate import bundle as bundle_of
 from firmware_export.certificate import parity
 from firmware_export.certificate.budget import Budget
 from firmware_export.certificate.bundle import write_bundle
-from firmware_export.certificate.certificate import Request, make_certificate
-from firmware_export.certificate.golden import choose, decode_golden
+from firmware_export.certificate.certificate import ExportRequest, make_certificate
+from firmware_export.certificate.golden import choose_golden_samples, decode_golden
 from firmware_export.certificate.verify import profile_bundle
-from firmware_export.codegen.c_source import generate
+from firmware_export.codegen.c_source import generate_c
 
 pytest.importorskip("tflite_micro")
 SAMPLES = 30
@@ -29,7 +29,7 @@ SAMPLES = 30
 def few_places(monkeypatch) -> None:
     """Only this computer and one core, for tests that ask something else than parity."""
     monkeypatch.setattr(
-        bundle_of, "make_certificate", partial(make_certificate, places=("host", "cortex-m4"))
+        bundle_of, "make_certificate", partial(make_certificate, target_names=("host", "cortex-m4"))
     )
 
 
@@ -85,10 +85,15 @@ def test_one_byte_that_differs_fails(bundle, monkeypatch) -> None:
     golden = decode_golden((bundle / "golden.npz").read_bytes())
     outputs = golden.outputs.copy()
     outputs[7, 2] ^= 1
-    source = generate(model)
+    source = generate_c(model)
     with pytest.raises(ExportError, match=r"host differs .* in 1 of 30 samples, first in sample 7"):
         make_certificate(
-            model, model_float, source, replace(golden, outputs=outputs), Request("host", Budget()), ["host"]
+            model,
+            model_float,
+            source,
+            replace(golden, outputs=outputs),
+            ExportRequest("host", Budget()),
+            ["host"],
         )
 
 
@@ -101,13 +106,13 @@ def test_a_budget_that_is_exceeded_names_layers_and_three_ways(bundle, budget, w
     golden = decode_golden((bundle / "golden.npz").read_bytes())
     with pytest.raises(ExportError) as caught:
         make_certificate(
-            model, model_float, generate(model), golden, Request("cortex-m4", budget), ["cortex-m4"]
+            model, model_float, generate_c(model), golden, ExportRequest("cortex-m4", budget), ["cortex-m4"]
         )
     assert all(word in str(caught.value) for word in (*words, "too many", "  1. ", "  2. ", "  3. "))
 
 
 def test_a_second_export_leaves_nothing_of_the_first(copy, digits, few_places) -> None:
-    write_bundle(copy, *choose(digits.shard, 5, 1), Request("host", Budget()))
+    write_bundle(copy, *choose_golden_samples(digits.shard, 5, 1), ExportRequest("host", Budget()))
     present = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()}
     assert present == {*certificate_of(copy)["files"], "certificate.json"}
     assert "firmware/host.c" in present and "firmware/startup.c" not in present
@@ -117,9 +122,9 @@ def test_an_export_that_fails_leaves_no_certificate(copy, digits, monkeypatch, f
     def wrong(name, expected, received):
         raise ExportError(f"{name} differs")
 
-    monkeypatch.setattr(parity, "compare", wrong)
+    monkeypatch.setattr(parity, "check_outputs", wrong)
     with pytest.raises(ExportError, match="differs"):
-        write_bundle(copy, *choose(digits.shard, 5, 1), Request("host", Budget()))
+        write_bundle(copy, *choose_golden_samples(digits.shard, 5, 1), ExportRequest("host", Budget()))
     assert not (copy / "certificate.json").exists()
 
 
@@ -129,7 +134,7 @@ def test_a_folder_that_cannot_be_written_is_an_error(copy, digits, monkeypatch, 
 
     monkeypatch.setattr("firmware_export.certificate.bundle.write_atomic", full)
     with pytest.raises(ExportError, match=r"No space left on device.*another directory"):
-        write_bundle(copy, *choose(digits.shard, 5, 1), Request("host", Budget()))
+        write_bundle(copy, *choose_golden_samples(digits.shard, 5, 1), ExportRequest("host", Budget()))
     assert not (copy / "certificate.json").exists()
 
 
@@ -148,7 +153,7 @@ def test_a_skip_threshold_says_what_it_costs(bundle, digits, tmp_path, few_place
     for name in ("model.tflite", "model_float.tflite", "report.json"):
         shutil.copy(bundle / name, tmp_path / name)
     certificate = write_bundle(
-        tmp_path, *choose(digits.shard, SAMPLES, 1), Request("cortex-m4", Budget(), 0.4)
+        tmp_path, *choose_golden_samples(digits.shard, SAMPLES, 1), ExportRequest("cortex-m4", Budget(), 0.4)
     )
     cost = next(each for each in certificate["cost"] if each["target"] == "cortex-m4")
     skipping = certificate["skipping"]

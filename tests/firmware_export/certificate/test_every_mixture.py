@@ -12,8 +12,8 @@ from edgefl_export_tests_mixtures import DATA, KINDS  # conftest.py has loaded i
 
 from firmware_export.certificate.golden import make_golden
 from firmware_export.certificate.parity import EQUAL, run_everywhere
-from firmware_export.codegen.c_source import generate
-from firmware_export.firmware.firmware import not_runnable
+from firmware_export.codegen.c_source import generate_c
+from firmware_export.firmware.firmware import explain_not_runnable
 from firmware_export.firmware.targets import TARGETS
 from firmware_export.quantize.dense_weights import with_few_values
 
@@ -29,7 +29,7 @@ CASES = [(kind, data, 8) for data in DATA for kind in KINDS] + [
 @pytest.mark.parametrize(("kind", "data", "weights"), CASES if SAMPLES else FEW)
 def test_the_same_bytes_everywhere(kind, data, weights, mixture_of) -> None:
     for target in TARGETS.values():
-        if reason := not_runnable(target):
+        if reason := explain_not_runnable(target):
             pytest.skip(reason)
     made = mixture_of(kind, data)
     count = SAMPLES or 20
@@ -40,9 +40,9 @@ def test_the_same_bytes_everywhere(kind, data, weights, mixture_of) -> None:
     assert len(x) == count
     model = made.model if weights == 8 else with_few_values(made.model, made.shard.x_train[:256], weights)
     # an expert that nobody trained may have few values of its own
-    assert weights == 8 or "fully_connected_narrow" in generate(model).files["model.c"]
+    assert weights == 8 or "fully_connected_narrow" in generate_c(model).files["model.c"]
     golden = make_golden(model, x, y)
-    places = run_everywhere(generate(model).files, golden, tuple(TARGETS.values()), "cortex-m4")
+    places = run_everywhere(generate_c(model).files, golden, tuple(TARGETS.values()), "cortex-m4")
     for place in places:
         # The M0's machine has 16 KB of RAM, 256 KB of flash
         assert place.status == EQUAL or place.name == "cortex-m0", place.reason

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from edgefl.errors import ExportError
-from firmware_export.certificate.tflm import data_c, operators, ops_h
-from firmware_export.certificate.tflm_runner import arena_bytes, micro_outputs
+from firmware_export.certificate.tflm import list_operators, render_model_data_c, render_model_ops_h
+from firmware_export.certificate.tflm_runner import measure_arena_bytes, run_tflm
 from firmware_export.quantize.quantize import export_mixture
 from firmware_export.tflite.graph import OperatorGraph, TensorKind, read_graph
 
@@ -24,16 +24,16 @@ def model(digits, tmp_path_factory) -> bytes:
 
 
 def test_the_arena_is_enough_and_sixteen_bytes_less_are_not(model) -> None:
-    size = arena_bytes(model)
+    size = measure_arena_bytes(model)
     inputs = np.random.default_rng(1).integers(-128, 128, (5, 28, 28, 1)).astype(np.int8)
-    np.testing.assert_array_equal(micro_outputs(model, inputs, size), micro_outputs(model, inputs))
+    np.testing.assert_array_equal(run_tflm(model, inputs, size), run_tflm(model, inputs))
     with pytest.raises(ExportError, match="refuses the model"):
-        micro_outputs(model, inputs, size - 16)
+        run_tflm(model, inputs, size - 16)
 
 
 def test_the_resolver_has_each_operator_once(model) -> None:
-    used = operators(read_graph(model))
-    text = ops_h(read_graph(model), len(model), 4096, "1")
+    used = list_operators(read_graph(model))
+    text = render_model_ops_h(read_graph(model), len(model), 4096, "1")
     assert len(re.findall(r"resolver\.Add\w+\(\)", text)) == len(used)
     assert f"MicroMutableOpResolver<{len(used)}>" in text and "kModelArenaBytes = 4096" in text
     assert "AddConv2D()" in text and "AddMaxPool2D()" in text and "AddSoftmax()" not in text
@@ -42,16 +42,16 @@ def test_the_resolver_has_each_operator_once(model) -> None:
 def test_an_operator_without_a_call_is_named() -> None:
     graph = OperatorGraph((("WHERE", (0,)),), (TensorKind("a", "INT8", False),))
     with pytest.raises(ExportError, match="no resolver call is known for WHERE"):
-        ops_h(graph, 1, 1, "1")
+        render_model_ops_h(graph, 1, 1, "1")
 
 
 def test_the_array_holds_every_byte() -> None:
     blob = bytes(range(40))
-    text = data_c(blob)
+    text = render_model_data_c(blob)
     assert bytes(int(each, 16) for each in re.findall(r"0x([0-9a-f]{2}),", text)) == blob
     assert "model_data_bytes = 40" in text and "aligned(16)" in text
 
 
 def test_what_is_no_model_is_refused() -> None:
     with pytest.raises(ExportError, match=r"refuses|no arena"):
-        micro_outputs(b"TFL3" * 10, np.zeros((1, 2), np.int8))
+        run_tflm(b"TFL3" * 10, np.zeros((1, 2), np.int8))

@@ -93,7 +93,7 @@ def test_a_figure_that_was_edited_is_named(bundle, copy, path, monkeypatch) -> N
     # Made again in test_it_verifies
     monkeypatch.setattr(verify, "make_certificate", lambda *arguments: truth)
     if path[0] == "tflm":
-        monkeypatch.setattr(verify, "derived_files", lambda *arguments: {"report.html": b""})
+        monkeypatch.setattr(verify, "derive_files", lambda *arguments: {"report.html": b""})
     with pytest.raises(ExportError, match=rf"certificate\.json says {path[0]}.*{path[-1]}"):
         verify_bundle(copy)
 
@@ -122,10 +122,10 @@ def test_a_damaged_certificate_is_an_error(copy) -> None:
 
 def test_a_place_that_is_not_here_is_listed(bundle, monkeypatch) -> None:
     monkeypatch.setattr(
-        "firmware_export.certificate.parity.not_runnable",
+        "firmware_export.certificate.parity.explain_not_runnable",
         lambda target: "" if target.is_host else "qemu-system-arm is not installed",
     )
-    monkeypatch.setattr("firmware_export.certificate.certificate.version_of", lambda tool: "")
+    monkeypatch.setattr("firmware_export.certificate.certificate.read_tool_version", lambda tool: "")
     monkeypatch.setattr("firmware_export.certificate.certificate.missing", lambda *tools: "")
     found = verify_bundle(bundle)
     assert [

@@ -8,7 +8,7 @@ from firmware_export.codegen.layer import Layer
 
 
 def layer(inputs, output, in_place=()):
-    return Layer("l", "OP", tuple(inputs), output, (), "", in_place=tuple(in_place))
+    return Layer("l", "OP", tuple(inputs), output, (), "", overwritable=tuple(in_place))
 
 
 def plan(layers, sizes, outside=frozenset({0})):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from firmware_export.codegen.c_source import generate
+from firmware_export.codegen.c_source import generate_c
 from firmware_export.codegen.mixture_structure import find_parts
 from firmware_export.tflite.quantized_model import read_quantized_model
 
@@ -16,7 +16,7 @@ def ints(*values):
 
 
 def check(compiled, tmp_path, model, shape, wanted=None):
-    source = generate(model)
+    source = generate_c(model)
     x = np.random.default_rng(0).integers(-128, 128, (20, *shape)).astype(np.int8)
     oracle = compiled.micro(model, x)
     received, _ = compiled.run(

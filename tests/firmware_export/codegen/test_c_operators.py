@@ -8,7 +8,7 @@ hold.
 import numpy as np
 import pytest
 
-from firmware_export.codegen.c_source import generate
+from firmware_export.codegen.c_source import generate_c
 
 pytest.importorskip("tflite_micro")
 SEEDS = range(6)
@@ -28,7 +28,7 @@ def int8(rng, *shape):
 
 
 def equal(compiled, tmp_path, model, rng, shape, low=-128, samples=30) -> None:
-    source = generate(model)
+    source = generate_c(model)
     x = rng.integers(low, 128, (samples, *shape)).astype(np.int8)
     x[0] = 127
     x[1] = low
@@ -138,7 +138,7 @@ def test_pooling_behind_a_convolution(compiled, graphs, tmp_path, window, size, 
     fused = window[0] * window[1] in (2, 4) and all(
         p * w <= n for p, w, n in zip(pooled, window, size, strict=True)
     )
-    assert [layer.op for layer in generate(model).layers] == (
+    assert [layer.op for layer in generate_c(model).layers] == (
         ["CONV_2D + MAX_POOL_2D"] if fused else ["CONV_2D", "MAX_POOL_2D"]
     )
     equal(compiled, tmp_path, model, rng, tensors[0].shape[1:])
@@ -258,7 +258,7 @@ def test_tables_hold_every_int8(compiled, graphs, tmp_path, kind, seed) -> None:
     model = single(graphs, kind, x, graphs.T(shape, *y), *options)
     values = np.arange(-128, 128, dtype=np.int8)[None]
     wanted = compiled.micro(model, values)
-    received, _ = compiled.run(compiled.build(generate(model), tmp_path), values, 256)
+    received, _ = compiled.run(compiled.build(generate_c(model), tmp_path), values, 256)
     np.testing.assert_array_equal(received, wanted)
 
 

@@ -14,11 +14,11 @@ from edgefl_export_tests_mixtures import KINDS  # conftest.py has loaded it
 
 from edgefl.errors import ExportError
 from edgefl.plan.fill import fill_template
-from firmware_export.codegen.c_source import generate
-from firmware_export.codegen.layer import name_of
+from firmware_export.codegen.c_source import generate_c
+from firmware_export.codegen.layer import make_identifier
 from firmware_export.quantize.quantize import RECIPES, quantize
-from firmware_export.quantize.ranges import observe
-from firmware_export.tflite.interpreter import load, quantize_input
+from firmware_export.quantize.ranges import record_extremes
+from firmware_export.tflite.interpreter import load_tflite, quantize_input
 
 MIXTURES = [*((kind, "uci-har") for kind in KINDS), ("aem", "fashion-mnist"), ("pfl-mfe", "cifar10")]
 GATED = {"aem": 3, "ensemble": 3, "fedmix": 3, "pfl-mf": 2, "pfl-mfe": 2}
@@ -59,12 +59,12 @@ def made(request, mixture_of):
 
 def samples(made, count: int = 1000):
     x = np.concatenate([made.shard.x_test, made.shard.x_train])[:count]
-    return quantize_input(load(made.model, reference=True), x)
+    return quantize_input(load_tflite(made.model, reference=True), x)
 
 
 def test_a_thousand_samples_are_bit_equal(made, compiled, tmp_path) -> None:
     pytest.importorskip("tflite_micro")
-    source = generate(made.model)
+    source = generate_c(made.model)
     x = samples(made)
     program = compiled.build(source, tmp_path)
     wanted = compiled.micro(made.model, x)
@@ -78,8 +78,8 @@ def test_a_thousand_samples_are_bit_equal(made, compiled, tmp_path) -> None:
 
 
 def test_the_same_model_gives_the_same_text_and_ram_that_is_told(made, compiled, tmp_path) -> None:
-    first = generate(made.model)
-    second = generate(made.model)
+    first = generate_c(made.model)
+    second = generate_c(made.model)
     assert first == second and list(first.files) == ["model.h", "model.c", "model_weights.c"]
     assert f"#define MODEL_RAM_BYTES {first.ram_bytes}\n" in first.files["model.h"]
     assert len(first.files["model.h"]) > 0 and not re.search(
@@ -93,7 +93,7 @@ def test_the_same_model_gives_the_same_text_and_ram_that_is_told(made, compiled,
 def test_the_last_layer_has_the_name_of_its_weights(digits) -> None:
     """The converter calls the output of the model `PartitionedCall:0`."""
     model = fill_template(digits.plan.template, digits.plan.spec.bindings, digits.mixture.weights)
-    source = generate(quantize(model, observe(model, digits.shard.x_train[:60]), RECIPES[0]))
+    source = generate_c(quantize(model, record_extremes(model, digits.shard.x_train[:60]), RECIPES[0]))
     names = [layer.name for layer in source.layers]
     assert not [name for name in names if "partitionedcall" in name]
     assert len(set(names)) == len(names)
@@ -115,7 +115,7 @@ def test_the_name_of_a_layer(output: str, constants: list[str], name: str) -> No
     network: Any = SimpleNamespace(tensor=lambda index: named[index])
     inputs = (-1, *range(1, len(named)))
     operator: Any = SimpleNamespace(name="FULLY_CONNECTED", inputs=inputs, outputs=(0,))
-    assert name_of(network, operator) == name
+    assert make_identifier(network, operator) == name
 
 
 @pytest.fixture(scope="module")
@@ -124,14 +124,14 @@ def lenets(fashion, digits):
     models = []
     for trained in (fashion, digits):
         model = fill_template(trained.plan.template, trained.plan.spec.bindings, trained.mixture.weights)
-        models.append(quantize(model, observe(model, trained.shard.x_train[:60]), RECIPES[0]))
-    return *models, quantize_input(load(models[1], reference=True), digits.shard.x_test[:60])
+        models.append(quantize(model, record_extremes(model, trained.shard.x_train[:60]), RECIPES[0]))
+    return *models, quantize_input(load_tflite(models[1], reference=True), digits.shard.x_test[:60])
 
 
 def test_no_undefined_behaviour(lenets, compiled, tmp_path) -> None:
     first, _, x = lenets
     program = compiled.build(
-        generate(first), tmp_path, "-fsanitize=address,undefined", "-fno-sanitize-recover=all"
+        generate_c(first), tmp_path, "-fsanitize=address,undefined", "-fno-sanitize-recover=all"
     )
     np.testing.assert_array_equal(compiled.run(program, x, 10)[0], compiled.micro(first, x))
 
@@ -139,8 +139,8 @@ def test_no_undefined_behaviour(lenets, compiled, tmp_path) -> None:
 def test_another_models_parts_make_it_the_other_model(lenets, compiled, tmp_path) -> None:
     """What an update sends: the images of the parts; all that depends on weights and scales lies in them."""
     first, second, x = lenets
-    one = generate(first)
-    other = generate(second)
+    one = generate_c(first)
+    other = generate_c(second)
     assert one.layout == other.layout and one.parts == other.parts and one.images != other.images
     program = compiled.build(one, tmp_path, main=PARTS_MAIN)
     (tmp_path / "parts").write_bytes(b"".join(other.images[name] for name in other.parts))
@@ -154,20 +154,20 @@ def test_another_models_parts_make_it_the_other_model(lenets, compiled, tmp_path
 def test_an_expert_under_the_threshold_does_not_run(mixture_of, compiled, tmp_path) -> None:
     made = mixture_of("aem", "uci-har")
     x = samples(made, 300)
-    wanted, gates = compiled.run(compiled.build(generate(made.model), tmp_path / "all"), x, 6)
-    skipping = generate(made.model, threshold=0.3)
+    wanted, gates = compiled.run(compiled.build(generate_c(made.model), tmp_path / "all"), x, 6)
+    skipping = generate_c(made.model, threshold=0.3)
     received, same_gates = compiled.run(compiled.build(skipping, tmp_path / "some"), x, 6)
     assert gates == same_gates
     values = (np.frombuffer(gates, np.int8).reshape(-1, 3).astype(int) + 128) / 256
     every = ((values >= 0.3) | (values == 0)).all(axis=1)
     assert not every.all() and (received != wanted).any()
     np.testing.assert_array_equal(received[every], wanted[every])
-    assert skipping.layout == generate(made.model).layout, "the threshold lies in the gate's part"
+    assert skipping.layout == generate_c(made.model).layout, "the threshold lies in the gate's part"
     for threshold in (-0.1, 0.34, 1.0):
         with pytest.raises(ExportError, match=r"expected 0 <= threshold < 0.333"):
-            generate(made.model, threshold=threshold)
+            generate_c(made.model, threshold=threshold)
     with pytest.raises(ExportError, match="this model has none"):
-        generate(mixture_of("single", "uci-har").model, threshold=0.1)
+        generate_c(mixture_of("single", "uci-har").model, threshold=0.1)
 
 
 @pytest.mark.parametrize("core", CORES)
@@ -176,7 +176,7 @@ def test_arm_cores_need_no_library(mixture_of, compiled, tmp_path, core, level) 
     if shutil.which("arm-none-eabi-gcc") is None:
         pytest.skip("no arm-none-eabi-gcc")
     for data in ("uci-har", "fashion-mnist"):
-        files = compiled.write(generate(mixture_of("aem", data).model), tmp_path / data)
+        files = compiled.write(generate_c(mixture_of("aem", data).model), tmp_path / data)
         target = ["arm-none-eabi-gcc", f"-mcpu={core}", "-mthumb", "-ffreestanding", level, *compiled.STRICT]
         target += ["-mfloat-abi=hard"] if core == "cortex-m55" else []
         for file in files:

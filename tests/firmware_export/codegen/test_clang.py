@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from firmware_export.codegen.c_source import generate
-from firmware_export.codegen.c_text import KERNELS, template
-from firmware_export.firmware.project import project_files
-from firmware_export.firmware.targets import OPTIONS, TARGETS
+from firmware_export.codegen.c_source import generate_c
+from firmware_export.codegen.c_text import KERNEL_ORDER, read_c_template
+from firmware_export.firmware.project import make_project_files
+from firmware_export.firmware.targets import COMPILER_OPTIONS, TARGETS
 from firmware_export.tflite.quantized_model import read_quantized_model
 
 CLANG = "clang-14"
@@ -24,15 +24,15 @@ LEVELS = ("-O0", "-O1", "-O2", "-O3", "-Os")
 def model(graphs: Any, random_models: Any) -> bytes:
     """A model that uses every kernel."""
     made: bytes = random_models.every_kernel(graphs)
-    text = generate(made).files["model.c"]
-    assert [kernel for kernel in KERNELS if template(kernel) not in text] == []
+    text = generate_c(made).files["model.c"]
+    assert [kernel for kernel in KERNEL_ORDER if read_c_template(kernel) not in text] == []
     return made
 
 
 @pytest.mark.parametrize("core", CORES)
 def test_every_kernel_compiles_at_every_level(core: str, model: bytes, compiled: Any, tmp_path: Path) -> None:
-    source = compiled.write(generate(model), tmp_path)[0]
-    warnings = [option for option in OPTIONS if option not in ("-O2", "-Werror")]
+    source = compiled.write(generate_c(model), tmp_path)[0]
+    warnings = [option for option in COMPILER_OPTIONS if option not in ("-O2", "-Werror")]
     for level in LEVELS:
         command = [
             CLANG,
@@ -55,13 +55,13 @@ def test_every_kernel_compiles_at_every_level(core: str, model: bytes, compiled:
 def test_qemu_gives_the_bytes(core: str, model: bytes, compiled: Any, tmp_path: Path) -> None:
     """By the commands of the project's README: at -O2, with Clang, linked by GCC."""
     pytest.importorskip("tflite_micro")
-    for name, text in project_files(generate(model).files, TARGETS[core]).items():
+    for name, text in make_project_files(generate_c(model).files, TARGETS[core]).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     network = read_quantized_model(model)
     samples = (
         np.random.default_rng(1)
-        .integers(-128, 128, (20, *network.tensor(network.inputs[0]).shape[1:]))
+        .integers(-128, 128, (20, *network.get_tensor(network.inputs[0]).shape[1:]))
         .astype(np.int8)
     )
     (tmp_path / "samples.bin").write_bytes(samples.tobytes())

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgefl.errors import ExportError
-from firmware_export.codegen.c_source import generate
+from firmware_export.codegen.c_source import generate_c
 from firmware_export.codegen.lint import lint
 from firmware_export.tflite.quantized_model import read_quantized_model
 
@@ -13,7 +13,7 @@ def refused(model, *words) -> None:
     found = lint(read_quantized_model(model))
     assert found and all(word in str(found[0]) for word in words), found
     with pytest.raises(ExportError, match="cannot become C"):
-        generate(model)
+        generate_c(model)
 
 
 def unary(graphs, kind, source=None, output=None, version=1):
@@ -51,10 +51,10 @@ def test_several_inputs(graphs) -> None:
 
 def test_parameters_that_the_interpreter_refuses(graphs) -> None:
     with pytest.raises(ExportError, match=r"LOGISTIC \(p\) has zero point 0, expected -128"):
-        generate(unary(graphs, "LOGISTIC", None, graphs.T((1, 4), 1 / 256, 0, name="p")))
+        generate_c(unary(graphs, "LOGISTIC", None, graphs.T((1, 4), 1 / 256, 0, name="p")))
     join = graphs.Op("CONCATENATION", (0, 0), (1,), {"axis": 1}, "Concatenation")
     with pytest.raises(ExportError, match="different scales"):
-        generate(graphs.model_of([graphs.T((1, 4), 0.1), graphs.T((1, 8), 0.2)], [join]))
+        generate_c(graphs.model_of([graphs.T((1, 4), 0.1), graphs.T((1, 8), 0.2)], [join]))
 
 
 def test_a_bias_that_overflows(graphs) -> None:
@@ -65,6 +65,6 @@ def test_a_bias_that_overflows(graphs) -> None:
         graphs.T((1, 1), 0.1, name="fc"),
     ]
     with pytest.raises(ExportError, match=r"FULLY_CONNECTED \(fc\) has a bias of 2147483647 in channel 0"):
-        generate(
+        generate_c(
             graphs.model_of(tensors, [graphs.Op("FULLY_CONNECTED", (0, 1, 2), (3,), {}, "FullyConnected")])
         )

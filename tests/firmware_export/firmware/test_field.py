@@ -18,16 +18,16 @@ from click.testing import CliRunner, Result
 from edgefl.errors import ExportError
 from edgefl.types import Shard
 from firmware_export.certificate.golden import encode_golden, make_golden
-from firmware_export.certificate.tflm_runner import micro_outputs
-from firmware_export.codegen.c_source import generate
+from firmware_export.certificate.tflm_runner import run_tflm
+from firmware_export.codegen.c_source import generate_c
 from firmware_export.commands import export
-from firmware_export.firmware.field_program import Updates
-from firmware_export.firmware.firmware import not_runnable
-from firmware_export.firmware.project import project_files
+from firmware_export.firmware.field_program import UpdateSettings
+from firmware_export.firmware.firmware import explain_not_runnable
+from firmware_export.firmware.project import make_project_files
 from firmware_export.firmware.targets import TARGETS, Target
 from firmware_export.ota.drift import read_counters
-from firmware_export.ota.gate_use import gate_values, usage_of
-from firmware_export.ota.signing_key import read_public, read_signer
+from firmware_export.ota.gate_usage import count_gate_usage, run_gate
+from firmware_export.ota.signing_key import read_public_key, read_signer
 from firmware_export.quantize.quantize import export_mixture
 
 pytest.importorskip("tflite_micro")
@@ -50,11 +50,11 @@ def exported(
     request: Any, mixture_of: Callable[..., Any], key: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path]:
     """The export of a mixture, and one of the same mixture after its personal classifier was trained on."""
-    if reason := not_runnable(TARGETS[request.param]):
+    if reason := explain_not_runnable(TARGETS[request.param]):
         pytest.skip(reason)
     made = mixture_of("pfl-mfe", "fashion-mnist")
     home = tmp_path_factory.mktemp(request.param)
-    trusted = base64.b64encode(read_public(key.with_name("updates.pub"))).decode()
+    trusted = base64.b64encode(read_public_key(key.with_name("updates.pub"))).decode()
     rng = np.random.default_rng(1)
     moved = {
         name: value
@@ -76,9 +76,9 @@ def _project(out: Path, shard: Shard, target: Target, trusted: str) -> None:
     model = (out / "model.tflite").read_bytes()
     golden = make_golden(model, shard.x_test[:SAMPLES], shard.y_test[:SAMPLES])
     (out / "golden.npz").write_bytes(encode_golden(golden))
-    source = generate(model)
-    for name, text in project_files(
-        source.files, target, Updates(trusted, source.part_bytes, "pi-1")
+    source = generate_c(model)
+    for name, text in make_project_files(
+        source.files, target, UpdateSettings(trusted, source.part_bytes, "pi-1")
     ).items():
         (out / "firmware" / name).parent.mkdir(parents=True, exist_ok=True)
         (out / "firmware" / name).write_text(text)
@@ -104,7 +104,7 @@ def test_an_update_reaches_the_firmware(exported: tuple[Path, Path], key: Path, 
     inputs = np.load(new / "golden.npz")["inputs"]
     (project / "samples.bin").write_bytes(inputs.tobytes())
     before, after = (
-        micro_outputs((folder / "model.tflite").read_bytes(), inputs).tobytes() for folder in (old, new)
+        run_tflm((folder / "model.tflite").read_bytes(), inputs).tobytes() for folder in (old, new)
     )
     assert before != after
     assert "running update 0" in field(project)
@@ -121,7 +121,7 @@ def test_an_update_reaches_the_firmware(exported: tuple[Path, Path], key: Path, 
     assert "update.bin: bad signature" in field(project)
     assert (project / "outputs.bin").read_bytes() == after
     counted = read_counters((project / "counters.bin").read_bytes())
-    expected = usage_of(gate_values((new / "model.tflite").read_bytes(), inputs))
+    expected = count_gate_usage(run_gate((new / "model.tflite").read_bytes(), inputs))
     assert counted.inferences == len(inputs)
     assert counted.shares == pytest.approx(expected.shares, abs=0.02)
 
@@ -130,8 +130,8 @@ def test_an_update_that_computes_something_else_is_rolled_back(
     exported: tuple[Path, Path], key: Path, tmp_path: Path
 ) -> None:
     """Its parts are whole and signed, but this firmware's code does not give the answers that they should."""
-    from firmware_export.commands.update import parts_of
-    from firmware_export.ota.ota import make_update
+    from firmware_export.commands.update import generate_parts
+    from firmware_export.ota.update_package import make_update
 
     old, new = exported
     project = tmp_path / "firmware"
@@ -139,8 +139,8 @@ def test_an_update_that_computes_something_else_is_rolled_back(
     before = field(project)
     outputs = (project / "outputs.bin").read_bytes()
     wrong = make_update(
-        parts_of(old),
-        parts_of(new),
+        generate_parts(old),
+        generate_parts(new),
         counter=1,
         sign=read_signer(key),
         answer=lambda x: np.zeros((len(x), 10), np.int8),
@@ -186,4 +186,4 @@ def test_keys_are_kept_apart(key: Path, tmp_path: Path) -> None:
         assert isinstance(failed, ExportError)
         assert said in str(failed)
     with pytest.raises(ExportError, match="must not get into a firmware"):
-        read_public(key)
+        read_public_key(key)

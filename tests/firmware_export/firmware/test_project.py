@@ -8,8 +8,8 @@ import subprocess
 import numpy as np
 import pytest
 
-from firmware_export.firmware.firmware import not_runnable
-from firmware_export.firmware.project import macro, project_files
+from firmware_export.firmware.firmware import explain_not_runnable
+from firmware_export.firmware.project import make_project_files, read_macro
 from firmware_export.firmware.targets import TARGETS
 
 INPUTS = np.random.default_rng(2).integers(-128, 128, (5, 3)).astype(np.int8)
@@ -18,11 +18,11 @@ INPUTS = np.random.default_rng(2).integers(-128, 128, (5, 3)).astype(np.int8)
 @pytest.mark.parametrize("name", ["cortex-m0", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m55", "host"])
 def test_the_two_commands_of_the_readme(name, tmp_path, hand) -> None:
     target = TARGETS[name]
-    reason = not_runnable(target) or ("" if shutil.which("cmake") else "cmake is not installed")
+    reason = explain_not_runnable(target) or ("" if shutil.which("cmake") else "cmake is not installed")
     if reason:
         pytest.skip(reason)
     folder = tmp_path / "a folder" / "firmware"
-    for path, text in project_files(hand.FILES, target).items():
+    for path, text in make_project_files(hand.FILES, target).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
     (folder / "samples.bin").write_bytes(INPUTS.tobytes())
@@ -42,18 +42,18 @@ def test_the_two_commands_of_the_readme(name, tmp_path, hand) -> None:
 
 def test_the_same_model_gives_the_same_text(hand) -> None:
     for target in TARGETS.values():
-        first = project_files(hand.FILES, target)
-        assert first == project_files(dict(hand.FILES), target)
+        first = make_project_files(hand.FILES, target)
+        assert first == make_project_files(dict(hand.FILES), target)
         assert not [name for name, text in first.items() if re.search(r"@[A-Z_]+@", text)]
         assert {"README.md", "CMakeLists.txt", "model/model.c", "main.c", "ports/README.md"} <= set(first)
 
 
 def test_every_port_says_that_it_was_not_tested(hand) -> None:
-    for name, text in project_files(hand.FILES, TARGETS["cortex-m4"]).items():
+    for name, text in make_project_files(hand.FILES, TARGETS["cortex-m4"]).items():
         if name.startswith("ports/") and name.endswith((".c", ".ino", "README.md")):
             assert "ot tested on hardware" in text
 
 
 def test_macros_are_read() -> None:
-    assert macro("#define A 3\n#define MODEL_INPUT_BYTES 784\n", "MODEL_INPUT_BYTES") == 784
-    assert macro("#define Z (-5)\n", "Z") == -5
+    assert read_macro("#define A 3\n#define MODEL_INPUT_BYTES 784\n", "MODEL_INPUT_BYTES") == 784
+    assert read_macro("#define Z (-5)\n", "Z") == -5

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from edgefl.errors import ConfigError, ExportError
-from firmware_export.firmware.firmware import TooLarge, build, build_and_run, not_runnable, run_built
+from firmware_export.firmware.firmware import (
+    FirmwareTooLargeError,
+    build_and_run,
+    build_firmware,
+    explain_not_runnable,
+    run_firmware,
+)
 from firmware_export.firmware.targets import TARGETS, find_target, parse_bytes
 
 INPUTS = np.random.default_rng(1).integers(-128, 128, (20, 3)).astype(np.int8)
@@ -12,7 +18,7 @@ INPUTS = np.random.default_rng(1).integers(-128, 128, (20, 3)).astype(np.int8)
 
 def runnable(name):
     target = TARGETS[name]
-    if reason := not_runnable(target):
+    if reason := explain_not_runnable(target):
         pytest.skip(reason)
     return target
 
@@ -58,27 +64,27 @@ def test_a_core_that_faults_is_an_error(tmp_path, hand) -> None:
 def test_a_model_that_does_not_fit_is_told_apart(tmp_path, hand) -> None:
     large = hand.FILES["model.c"].replace("static int32_t sums[2]", "static int32_t sums[5000]")
     with pytest.raises(
-        TooLarge, match=r"less than 2 KB|bytes more than the 16,384 of RAM of QEMU's microbit"
+        FirmwareTooLargeError, match=r"less than 2 KB|bytes more than the 16,384 of RAM of QEMU's microbit"
     ):
-        build({**hand.FILES, "model.c": large}, runnable("cortex-m0"), tmp_path)
+        build_firmware({**hand.FILES, "model.c": large}, runnable("cortex-m0"), tmp_path)
 
 
 def test_what_never_ends_meets_the_deadline(tmp_path, hand) -> None:
     endless = hand.FILES["model.c"].replace(
         "    for (int o", "    while (input[0] != 0) {\n        sums[0]++;\n    }\n    for (int o", 1
     )
-    built = build(
+    built = build_firmware(
         {**hand.FILES, "model.c": endless.replace("static int32_t", "static volatile int32_t")},
         runnable("cortex-m4"),
         tmp_path,
     )
     with pytest.raises(ExportError, match="did not end within 2 s"):
-        run_built(built, INPUTS, tmp_path, deadline_s=2)
+        run_firmware(built, INPUTS, tmp_path, deadline_s=2)
 
 
 def test_a_compiler_that_refuses_is_quoted(tmp_path, hand) -> None:
     with pytest.raises(ExportError, match="unused variable"):
-        build(
+        build_firmware(
             {**hand.FILES, "model.c": hand.FILES["model.c"].replace("{\n", "{\n    int unused;\n", 1)},
             runnable("cortex-m3"),
             tmp_path,
@@ -90,9 +96,9 @@ def test_a_missing_compiler_names_its_package(tmp_path, monkeypatch, hand) -> No
     with pytest.raises(
         ExportError, match="arm-none-eabi-gcc is not installed; apt-get install gcc-arm-none-eabi"
     ):
-        build(hand.FILES, TARGETS["cortex-m3"], tmp_path)
-    assert "qemu-system-arm" in not_runnable(TARGETS["cortex-m3"])
-    assert "cc is not installed; apt-get install gcc" in not_runnable(TARGETS["host"])
+        build_firmware(hand.FILES, TARGETS["cortex-m3"], tmp_path)
+    assert "qemu-system-arm" in explain_not_runnable(TARGETS["cortex-m3"])
+    assert "cc is not installed; apt-get install gcc" in explain_not_runnable(TARGETS["host"])
 
 
 def test_a_wrong_name_names_the_nearest() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgefl.errors import ExportError
-from firmware_export.ota.drift import Usage, compare, read_counters
+from firmware_export.ota.drift import GateUsage, measure_drift, read_counters
 
 SOURCE = Path(__file__).parents[3] / "firmware_export/templates/drift"
 SIZE = 16 + 8 * 3 + 8
@@ -72,20 +72,20 @@ def test_random_gates_are_counted_as_numpy_counts_them(counting: Any) -> None:
         )
 
 
-def usage(*chosen: int) -> Usage:
-    return Usage(sum(chosen), chosen, tuple(c / sum(chosen) for c in chosen), 0.5, 0)
+def usage(*chosen: int) -> GateUsage:
+    return GateUsage(sum(chosen), chosen, tuple(c / sum(chosen) for c in chosen), 0.5, 0)
 
 
 def test_the_index_by_hand() -> None:
     """Shares .5, .5 -> .8, .2: .3 ln 1.6 - .3 ln .4 = .3 ln 4."""
-    drift = compare(usage(80000, 20000), usage(50000, 50000))
+    drift = measure_drift(usage(80000, 20000), usage(50000, 50000))
     assert drift.psi == pytest.approx(0.3 * np.log(4), rel=1e-3)
     assert drift.drifted
-    assert compare(usage(52000, 48000), usage(50000, 50000)).drifted is False
+    assert measure_drift(usage(52000, 48000), usage(50000, 50000)).drifted is False
 
 
 def test_few_samples_raise_no_alarm() -> None:
-    drift = compare(usage(4, 0), usage(2, 2))
+    drift = measure_drift(usage(4, 0), usage(2, 2))
     assert drift.psi > 0.25
     assert not drift.drifted
 
@@ -93,7 +93,7 @@ def test_few_samples_raise_no_alarm() -> None:
 def test_noise_is_seldom_exceeded_without_drift() -> None:
     rng = np.random.default_rng(2)
     draws = rng.multinomial(500, (0.5, 0.3, 0.2), (4000, 2))
-    above = [compare(usage(*map(int, a)), usage(*map(int, b))) for a, b in draws]
+    above = [measure_drift(usage(*map(int, a)), usage(*map(int, b))) for a, b in draws]
     assert np.mean([drift.psi > drift.noise for drift in above]) < 0.004
 
 
@@ -108,6 +108,6 @@ def test_foreign_bytes_are_named(counting: Any) -> None:
         with pytest.raises(ExportError, match=said):
             read_counters(bad)
     with pytest.raises(ExportError, match="another model"):
-        compare(usage(1, 2), usage(1, 2, 3))
+        measure_drift(usage(1, 2), usage(1, 2, 3))
     with pytest.raises(ExportError, match="no inferences"):
-        compare(read_counters(counted(counting, np.empty((0, 3)))), usage(1, 2, 3))
+        measure_drift(read_counters(counted(counting, np.empty((0, 3)))), usage(1, 2, 3))

@@ -18,15 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgefl.errors import ExportError
-from firmware_export.ota.ota import (
-    ENTRY,
-    HEAD,
-    Part,
-    Parts,
-    device_digest,
+from firmware_export.ota.update_package import (
+    PART_ENTRY,
+    UPDATE_HEADER,
+    FirmwarePart,
+    FirmwareParts,
+    draw_self_test_inputs,
+    hash_device_id,
     make_update,
     read_update,
-    self_test_inputs,
 )
 
 HERE = Path(__file__).parents[1] / "ota_board"
@@ -56,9 +56,12 @@ SAMPLE = np.array([1, 2, 3, 4, 5], np.int8)
 BUILT_IN = (7, 3)
 
 
-def parts(trunk: int, weight: int) -> Parts:
+def parts(trunk: int, weight: int) -> FirmwareParts:
     """The parts of ota_board/model.c with other values."""
-    return Parts(LAYOUT, (Part("trunk", trunk.to_bytes(4, "little")), Part("expert0", bytes([weight, 0, 0]))))
+    return FirmwareParts(
+        LAYOUT,
+        (FirmwarePart("trunk", trunk.to_bytes(4, "little")), FirmwarePart("expert0", bytes([weight, 0, 0]))),
+    )
 
 
 def answer(trunk: int, weight: int) -> Callable[[Any], Any]:
@@ -118,7 +121,7 @@ def board(library: Path, tmp_path: Path) -> Iterator[Any]:
 
 
 def apply(board: Any, content: bytes, key: bytes = PUBLIC, device: str = DEVICE) -> int:
-    return int(board.apply(content, len(content), key, device_digest(device)))
+    return int(board.apply(content, len(content), key, hash_device_id(device)))
 
 
 def damage_slots(board: Any) -> None:
@@ -144,7 +147,7 @@ def expected(values: tuple[int, int]) -> list[int]:
 
 def test_a_changed_expert_alone_travels_and_outlives_a_restart(board: Any) -> None:
     content = update((7, 5))
-    assert len(content) == HEAD.size + 2 * ENTRY.size + 64 + 3
+    assert len(content) == UPDATE_HEADER.size + 2 * PART_ENTRY.size + 64 + 3
     assert runs(board) == expected(BUILT_IN)
     assert apply(board, content) == DONE
     assert runs(board) == expected((7, 5))
@@ -157,8 +160,8 @@ def test_a_changed_expert_alone_travels_and_outlives_a_restart(board: Any) -> No
 
 def test_the_self_tests_inputs_are_those_of_the_firmware(board: Any) -> None:
     """By hand: xorshift32 from 1 gives 270369, whose low byte is 33."""
-    assert self_test_inputs(1, 1, 1)[0, 0] == 33 - 128
-    assert abs(int(self_test_inputs(1, 8, 50)[7].min())) <= 1
+    assert draw_self_test_inputs(1, 1, 1)[0, 0] == 33 - 128
+    assert abs(int(draw_self_test_inputs(1, 8, 50)[7].min())) <= 1
     assert apply(board, update((7, 5))) == DONE
 
 
@@ -184,12 +187,12 @@ def test_another_layout_is_refused(board: Any) -> None:
     other = replace(parts(7, 5), layout="ab" * 32)
     sent = make_update(None, other, counter=1, sign=KEY.sign, answer=answer(7, 5), inputs=5)
     assert apply(board, sent) == OTHER_LAYOUT
-    more = Parts(LAYOUT, (*parts(7, 5).parts, Part("expert1", b"123")))
+    more = FirmwareParts(LAYOUT, (*parts(7, 5).parts, FirmwarePart("expert1", b"123")))
     assert (
         apply(board, make_update(None, more, counter=1, sign=KEY.sign, answer=answer(7, 5), inputs=5))
         == OTHER_LAYOUT
     )
-    longer = Parts(LAYOUT, (parts(7, 5).parts[0], Part("expert0", b"1234")))
+    longer = FirmwareParts(LAYOUT, (parts(7, 5).parts[0], FirmwarePart("expert0", b"1234")))
     assert (
         apply(board, make_update(None, longer, counter=1, sign=KEY.sign, answer=answer(7, 5), inputs=5))
         == OTHER_LAYOUT
@@ -349,9 +352,9 @@ def test_an_update_for_all_devices_is_taken_by_each(board: Any, device: str) -> 
 def old_format(values: tuple[int, int]) -> bytes:
     """An update as version 1 of the format had it: without the device."""
     content = update(values)
-    head = bytearray(content[:48] + content[80 : 120 + 2 * ENTRY.size])
+    head = bytearray(content[:48] + content[80 : 120 + 2 * PART_ENTRY.size])
     head[4] = 1
-    return bytes(head) + KEY.sign(bytes(head)) + content[120 + 2 * ENTRY.size + 64 :]
+    return bytes(head) + KEY.sign(bytes(head)) + content[120 + 2 * PART_ENTRY.size + 64 :]
 
 
 def test_an_update_of_the_old_format_is_refused(board: Any) -> None:
@@ -388,7 +391,7 @@ def test_a_slot_of_a_newer_format_is_ignored(board: Any) -> None:
 def test_an_endless_self_test_is_refused(board: Any) -> None:
     """It would stop the board, though it is signed."""
     content = update((7, 5))
-    head = bytearray(content[: 120 + 2 * ENTRY.size])
+    head = bytearray(content[: 120 + 2 * PART_ENTRY.size])
     head[84:88] = (2**32 - 1).to_bytes(4, "little")
     assert apply(board, bytes(head) + KEY.sign(bytes(head)) + content[len(head) + 64 :]) == BAD_FORMAT
 

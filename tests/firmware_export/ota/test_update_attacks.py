@@ -17,7 +17,7 @@ from edgefl.plan.spec import save_plan
 from edgefl.storage.checkpoint import encode_mixture
 from edgefl.types import Mixture
 from firmware_export.commands import export
-from firmware_export.firmware.firmware import not_runnable
+from firmware_export.firmware.firmware import explain_not_runnable
 from firmware_export.firmware.targets import TARGETS
 
 pytest.importorskip("tflite_micro")
@@ -54,7 +54,7 @@ def home(digits: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Exports of the boards pi-1 and pi-2, which share trunk and gate, of pi-1 after it learned on, and the
     key that both trust.
     """
-    if reason := not_runnable(TARGETS["host"]):
+    if reason := explain_not_runnable(TARGETS["host"]):
         pytest.skip(reason)
     home = tmp_path_factory.mktemp("boards")
     succeed("key", home / "keys" / "updates")

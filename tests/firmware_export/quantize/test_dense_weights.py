@@ -8,10 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.errors import ExportError
-from firmware_export.codegen.c_dense import packed
-from firmware_export.codegen.c_source import generate
-from firmware_export.quantize.dense_weights import LEAST, few_values, rounded, with_few_values
-from firmware_export.quantize.routes import Options
+from firmware_export.codegen.c_dense import pack_indices
+from firmware_export.codegen.c_source import generate_c
+from firmware_export.quantize.dense_weights import (
+    MIN_KERNEL_WEIGHTS,
+    choose_few_values,
+    round_kernel,
+    with_few_values,
+)
+from firmware_export.quantize.routes import QuantizationOptions
 from firmware_export.tflite.quantized_model import read_quantized_model
 from tests.firmware_export.codegen.test_c_operators import equal
 
@@ -46,14 +51,14 @@ def dense(graphs, rng, inputs, outputs, rows=1, weights=None):
 
 def kernel_of(model):
     network = read_quantized_model(model)
-    return network.tensor(network.operators[0].inputs[1]).data
+    return network.get_tensor(network.operators[0].inputs[1]).data
 
 
 def test_values_by_hand() -> None:
     kernel = np.array([[-12, -10, -8, 50, 52], [-12, -8, 51, 49, 50]], np.int8)
-    assert few_values(kernel, 2).tolist() == [-10, 50]  # the means of five and of five: -10, 50.4
+    assert choose_few_values(kernel, 2).tolist() == [-10, 50]  # the means of five and of five: -10, 50.4
     # No more than there are: none is lost
-    assert few_values(kernel, 16).tolist() == sorted(set(kernel.ravel().tolist()))
+    assert choose_few_values(kernel, 16).tolist() == sorted(set(kernel.ravel().tolist()))
 
 
 def test_rounding_makes_up_for_what_was_lost_by_hand() -> None:
@@ -61,15 +66,15 @@ def test_rounding_makes_up_for_what_was_lost_by_hand() -> None:
     nearest.
     """
     alike = np.repeat(np.arange(-8.0, 8.0, dtype=np.float32)[:, None] * 10, 2, axis=1)
-    assert rounded(np.array([[3, 3]], np.int8), alike, np.array([0, 5], np.int8)).tolist() == [[5, 0]]
+    assert round_kernel(np.array([[3, 3]], np.int8), alike, np.array([0, 5], np.int8)).tolist() == [[5, 0]]
     apart = np.eye(2, dtype=np.float32)[np.arange(16) % 2] * 50
-    assert rounded(np.array([[3, 3]], np.int8), apart, np.array([0, 5], np.int8)).tolist() == [[5, 5]]
+    assert round_kernel(np.array([[3, 3]], np.int8), apart, np.array([0, 5], np.int8)).tolist() == [[5, 5]]
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([8, 16]))
 def test_few_values_are_few_and_near(seed, count) -> None:
     kernel = np.clip(np.random.default_rng(seed).normal(0, 40, (8, 40)), -127, 127).astype(np.int8)
-    values = few_values(kernel, count)
+    values = choose_few_values(kernel, count)
     assert len(values) <= count
     assert (np.diff(values.astype(int)) > 0).all()
     grid = np.linspace(kernel.min(), kernel.max(), count)
@@ -85,8 +90,8 @@ def test_rounding_keeps_what_a_layer_computes() -> None:
     # More than one block
     inputs = (rng.normal(0, 30, (256, 20)) @ rng.normal(0, 0.3, (20, 600))).astype(np.float32)
     kernel = int8(rng, 12, 600)
-    values = few_values(kernel, 8)
-    made = rounded(kernel, inputs, values)
+    values = choose_few_values(kernel, 8)
+    made = round_kernel(kernel, inputs, values)
     assert set(made.ravel().tolist()) <= set(values.tolist())
     nearest = values[np.abs(kernel[..., None].astype(int) - values).argmin(axis=-1)]
     lost = [np.square(inputs @ (kernel.astype(float) - each).T).mean() for each in (made, nearest)]
@@ -98,7 +103,7 @@ def test_rounding_keeps_what_a_layer_computes() -> None:
 )
 def test_packing_by_hand(bits, expected) -> None:
     codes = np.array([[1, 2, 3, 4, 5, 6, 7, 8 & (1 << bits) - 1, 9 & (1 << bits) - 1]])
-    assert packed(codes, bits).view(np.uint8).tolist() == [expected]
+    assert pack_indices(codes, bits).view(np.uint8).tolist() == [expected]
 
 
 @pytest.mark.parametrize("bits", [3, 4])
@@ -107,7 +112,7 @@ def test_the_same_bytes_as_the_interpreter(compiled, graphs, tmp_path, bits, inp
     rng = np.random.default_rng(bits + inputs)
     levels = np.sort(rng.choice(np.arange(-127, 128), 1 << bits, replace=False)).astype(np.int8)
     model = dense(graphs, rng, inputs, outputs, rows, rng.choice(levels, (outputs, inputs)))
-    made = generate(model)
+    made = generate_c(model)
     assert f"weights of {bits} bits" in made.files["model.c"]
     assert made.weight_bytes < 0.6 * inputs * outputs + 60 * outputs
     equal(compiled, tmp_path, model, rng, (rows * inputs,))
@@ -125,7 +130,7 @@ def test_a_model_takes_few_values_once(graphs) -> None:
 
 def test_a_model_of_small_layers_is_refused(graphs) -> None:
     rng = np.random.default_rng(6)
-    small = dense(graphs, rng, 16, LEAST // 16 - 1)
+    small = dense(graphs, rng, 16, MIN_KERNEL_WEIGHTS // 16 - 1)
     with pytest.raises(
         ExportError, match="no dense layer has 1,024 weights or more, so --weights 4 changes nothing"
     ):
@@ -134,12 +139,12 @@ def test_a_model_of_small_layers_is_refused(graphs) -> None:
 
 def test_it_is_not_of_sixteen_bit_activations() -> None:
     with pytest.raises(ExportError, match="leave out --weights, or --activations 16"):
-        Options(bits=16, dense=3)
+        QuantizationOptions(bits=16, dense=3)
 
 
 def test_a_kernel_of_other_weights_is_stored_as_it_is(graphs) -> None:
     rng = np.random.default_rng(7)
-    assert "fully_connected_narrow" not in generate(dense(graphs, rng, 64, 40)).files["model.c"]
+    assert "fully_connected_narrow" not in generate_c(dense(graphs, rng, 64, 40)).files["model.c"]
     few = rng.choice(np.array([-3, 0, 3], np.int8), (8, 64))
     # 512 weights
-    assert "fully_connected_narrow" not in generate(dense(graphs, rng, 64, 8, weights=few)).files["model.c"]
+    assert "fully_connected_narrow" not in generate_c(dense(graphs, rng, 64, 8, weights=few)).files["model.c"]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from edgefl_export_tests_mixtures import KINDS  # conftest.py has loaded it
 
-from firmware_export.tflite.graph import FORBIDDEN, read_graph
-from firmware_export.tflite.interpreter import MICRO, load, outputs
+from firmware_export.tflite.graph import FORBIDDEN_OPERATORS, read_graph
+from firmware_export.tflite.interpreter import MICRO_RUNTIME, load_tflite, run_samples
 
 ON_PICTURES = [("aem", "fashion-mnist"), ("pfl-mfe", "cifar10")]
 
@@ -19,7 +19,7 @@ def made(request, mixture_of):
 
 def test_its_operators_are_allowed(made) -> None:
     graph = read_graph(made.model)
-    assert not {name for name, _ in graph.operators} & FORBIDDEN.keys()
+    assert not {name for name, _ in graph.operators} & FORBIDDEN_OPERATORS.keys()
     assert {tensor.dtype for tensor in graph.tensors} <= {"INT8", "INT32"}
 
 
@@ -32,8 +32,8 @@ def test_int8_answers_as_float(made) -> None:
 def test_tflite_micro_runs_it(made) -> None:
     pytest.importorskip("tflite_micro")
     x = made.shard.x_test[:100]
-    micro, _ = outputs(load(made.model, MICRO), x)
-    reference, _ = outputs(load(made.model, reference=True), x)
+    micro, _ = run_samples(load_tflite(made.model, MICRO_RUNTIME), x)
+    reference, _ = run_samples(load_tflite(made.model, reference=True), x)
     assert micro.dtype == np.int8
     apart = np.abs(micro.astype(int) - reference).max(axis=1)
     assert (

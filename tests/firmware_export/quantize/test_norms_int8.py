@@ -5,9 +5,9 @@ import pytest
 
 from edgefl.plan.fill import fill_template
 from firmware_export.quantize.quantize import RECIPES, quantize
-from firmware_export.quantize.ranges import observe
+from firmware_export.quantize.ranges import record_extremes
 from firmware_export.tflite.graph import read_graph
-from firmware_export.tflite.interpreter import load, outputs
+from firmware_export.tflite.interpreter import load_tflite, run_samples
 
 keras = pytest.importorskip("keras")
 
@@ -29,19 +29,19 @@ def test_norms_have_an_int8_form(norm: str, compiled, tmp_path) -> None:
     ]
     keras.utils.set_random_seed(0)
     network = Network(keras.Sequential([keras.Input((10, 10, 1)), *parts]))
-    template, bindings = build_template(of.predict(network, 8))
+    template, bindings = build_template(of.predict_logits(network, 8))
     rng = np.random.default_rng(0)
-    weights = network.initial_weights()
+    weights = network.read_weights()
     weights |= {
         name: rng.uniform(0.5, 1.5, weights[name].shape).astype(np.float32)
         for name in ("norm/gamma", "norm/beta")
     }
     model = fill_template(template, bindings, weights)
     x = rng.normal(size=(200, 10, 10, 1)).astype(np.float32)
-    integer = quantize(model, observe(model, x), RECIPES[0])
+    integer = quantize(model, record_extremes(model, x), RECIPES[0])
     assert "RSQRT" in {name for name, _ in read_graph(integer).operators}
-    expected, _ = outputs(load(model), x)
-    received, _ = outputs(load(integer, reference=True), x)
+    expected, _ = run_samples(load_tflite(model), x)
+    received, _ = run_samples(load_tflite(integer, reference=True), x)
     assert np.corrcoef(received.ravel(), expected.ravel())[0, 1] > 0.99
     assert (received.argmax(axis=1) == expected.argmax(axis=1)).mean() > 0.9
     pytest.importorskip("tflite_micro")

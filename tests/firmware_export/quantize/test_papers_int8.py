@@ -8,8 +8,8 @@ import pytest
 from edgefl.config import ModelConfig
 from edgefl.plan.fill import fill_template
 from firmware_export.quantize.quantize import RECIPES, quantize
-from firmware_export.quantize.ranges import observe
-from firmware_export.tflite.interpreter import load, outputs
+from firmware_export.quantize.ranges import record_extremes
+from firmware_export.tflite.interpreter import load_tflite, run_samples
 
 pytest.importorskip("keras")
 
@@ -36,12 +36,12 @@ def test_it_has_an_int8_form(name: str, compiled, tmp_path) -> None:
 
     keras.utils.set_random_seed(1)
     network = Network(build_model(MODELS[name]))
-    template, bindings = build_template(of.predict(network, 16), network.epsilons)
+    template, bindings = build_template(of.predict_logits(network, 16), network.epsilons)
     rng = np.random.default_rng(0)
     x = (
         rng.normal(size=(40, *[1] * len(network.input_shape))) + rng.normal(size=(40, *network.input_shape))
     ).astype(np.float32)
-    weights = network.initial_weights()
+    weights = network.read_weights()
     # Those of the data, which momentum 0 takes from one batch; ReLU6 seldom clips around 3
     if network.statistics:
         weights |= {
@@ -51,9 +51,9 @@ def test_it_has_an_int8_form(name: str, compiled, tmp_path) -> None:
             key: np.asarray(value) for key, value in network.apply(weights, x, training=True)[1].items()
         }
     model = fill_template(template, bindings, weights)
-    integer = quantize(model, observe(model, x), RECIPES[0])
-    expected, _ = outputs(load(model), x)
-    received, _ = outputs(load(integer, reference=True), x)
+    integer = quantize(model, record_extremes(model, x), RECIPES[0])
+    expected, _ = run_samples(load_tflite(model), x)
+    received, _ = run_samples(load_tflite(integer, reference=True), x)
     assert np.corrcoef(received.ravel(), expected.ravel())[0, 1] > 0.95
     pytest.importorskip("tflite_micro")
     compiled.check(integer, x[:20], tmp_path)

@@ -12,10 +12,10 @@ import pytest
 from edgefl.errors import ExportError, PlanError
 from edgefl.plan.fill import fill_template
 from edgefl.types import Mixture, Shard
-from firmware_export.quantize.device_route import distinct
+from firmware_export.quantize.device_route import dedupe_recipes
 from firmware_export.quantize.quantize import RECIPES, Recipe, export_mixture, quantize
-from firmware_export.quantize.ranges import observe, ranges
-from firmware_export.tflite.interpreter import accuracy, load, outputs
+from firmware_export.quantize.ranges import choose_ranges, record_extremes
+from firmware_export.tflite.interpreter import load_tflite, measure_accuracy, run_samples
 
 
 @pytest.mark.parametrize("name", ["fashion", "digits"])
@@ -45,17 +45,19 @@ def test_the_float_model_is_what_the_plan_computes(digits, tmp_path) -> None:
         "predict_mixture", digits.mixture.weights, {"x": digits.shard.x_test}
     )
     model = fill_template(digits.plan.template, digits.plan.spec.bindings, digits.mixture.weights)
-    np.testing.assert_allclose(outputs(load(model), digits.shard.x_test)[0], expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        run_samples(load_tflite(model), digits.shard.x_test)[0], expected, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_as_good_as_the_converter(fashion) -> None:
     tf = pytest.importorskip("tensorflow")
-    from edgefl.algorithms.registry import objectives
+    from edgefl.algorithms.registry import build_objectives
     from edgefl.compiler.build import make_network
     from edgefl.config import FederationConfig
 
     network = make_network(FederationConfig(algorithm="pfl-mfe"))
-    mixture = next(o for o in objectives("pfl-mfe", network, {}) if o.name == "predict_mixture")
+    mixture = next(o for o in build_objectives("pfl-mfe", network, {}) if o.name == "predict_mixture")
     weights = {name: tf.constant(value) for name, value in fashion.mixture.weights.items()}
     serve = tf.function(lambda x: mixture.out(weights, {"x": x})).get_concrete_function(
         tf.TensorSpec((1, 28, 28, 1), tf.float32)
@@ -68,10 +70,12 @@ def test_as_good_as_the_converter(fashion) -> None:
     theirs = converter.convert()
 
     model = fill_template(fashion.plan.template, fashion.plan.spec.bindings, fashion.mixture.weights)
-    ours = quantize(model, observe(model, fashion.shard.x_train), RECIPES[0])
+    ours = quantize(model, record_extremes(model, fashion.shard.x_train), RECIPES[0])
     x = fashion.shard.x_test
     y = fashion.shard.y_test
-    reached = [accuracy(outputs(load(each, reference=True), x)[0], y) for each in (ours, theirs)]
+    reached = [
+        measure_accuracy(run_samples(load_tflite(each, reference=True), x)[0], y) for each in (ours, theirs)
+    ]
     assert reached[0] >= reached[1] - 0.01
 
 
@@ -80,25 +84,28 @@ def test_every_samples_extremes_are_kept(fashion) -> None:
     width.
     """
     model = fill_template(fashion.plan.template, fashion.plan.spec.bindings, fashion.mixture.weights)
-    observed = observe(model, fashion.shard.x_train[:100])
+    observed = record_extremes(model, fashion.shard.x_train[:100])
     scalars = [
         extremes for extremes in observed.extremes.values() if (extremes[:, 0] == extremes[:, 1]).all()
     ]
     assert scalars, "the gate gives one value a sample"
-    for name, found in ranges(observed, 100, 100.0, 0.0).items():
+    for name, found in choose_ranges(observed, 100, 100.0, 0.0).items():
         low = observed.extremes[name][:, 0].min()
         high = observed.extremes[name][:, 1].max()
         assert float(found["min"].item()) <= low and float(found["max"].item()) >= high
 
 
 def test_ranges_by_hand() -> None:
-    from firmware_export.quantize.ranges import Observed
+    from firmware_export.quantize.ranges import RecordedExtremes
 
-    observed = Observed({"t": np.array([[1, 2], [-3, 4], [0, 8]], np.float32)}, {"t": 2})
-    assert [ranges(observed, 3, 100.0, 0.0)["t"][k].tolist() for k in ("min", "max")] == [[[-3.0]], [[8.0]]]
-    assert [ranges(observed, 1, 100.0, 0.0)["t"][k].item() for k in ("min", "max")] == [0.0, 2.0]
-    assert [ranges(observed, 3, 50.0, 0.0)["t"][k].item() for k in ("min", "max")] == [0.0, 4.0]
-    assert [ranges(observed, 3, 100.0, 0.5)["t"][k].item() for k in ("min", "max")] == [-5.75, 10.75]
+    observed = RecordedExtremes({"t": np.array([[1, 2], [-3, 4], [0, 8]], np.float32)}, {"t": 2})
+    assert [choose_ranges(observed, 3, 100.0, 0.0)["t"][k].tolist() for k in ("min", "max")] == [
+        [[-3.0]],
+        [[8.0]],
+    ]
+    assert [choose_ranges(observed, 1, 100.0, 0.0)["t"][k].item() for k in ("min", "max")] == [0.0, 2.0]
+    assert [choose_ranges(observed, 3, 50.0, 0.0)["t"][k].item() for k in ("min", "max")] == [0.0, 4.0]
+    assert [choose_ranges(observed, 3, 100.0, 0.5)["t"][k].item() for k in ("min", "max")] == [-5.75, 10.75]
 
 
 def test_remedies_are_tried_and_the_best_is_kept(digits, tmp_path, monkeypatch) -> None:
@@ -119,8 +126,9 @@ def test_test_labels_do_not_choose_the_recipe(digits, tmp_path) -> None:
     """The other test labels are the answers of the bad recipe: by test samples it would be the best one."""
     bad = Recipe("far too wide", margin=1000.0)
     model = fill_template(digits.plan.template, digits.plan.spec.bindings, digits.mixture.weights)
-    answers = outputs(
-        load(quantize(model, observe(model, digits.shard.x_train), bad), reference=True), digits.shard.x_test
+    answers = run_samples(
+        load_tflite(quantize(model, record_extremes(model, digits.shard.x_train), bad), reference=True),
+        digits.shard.x_test,
     )[0]
     other = replace(digits.shard, y_test=answers.argmax(axis=1).astype(np.int64))
     shards = {"true": digits.shard, "answers of the bad recipe": other}
@@ -140,13 +148,18 @@ def test_test_labels_do_not_choose_the_recipe(digits, tmp_path) -> None:
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: r.name)
 def test_every_remedy_makes_a_model_that_runs(digits, recipe) -> None:
     model = fill_template(digits.plan.template, digits.plan.spec.bindings, digits.mixture.weights)
-    made = quantize(model, observe(model, digits.shard.x_train[:50]), recipe)
-    assert accuracy(outputs(load(made, reference=True), digits.shard.x_test)[0], digits.shard.y_test) > 0.6
+    made = quantize(model, record_extremes(model, digits.shard.x_train[:50]), recipe)
+    assert (
+        measure_accuracy(
+            run_samples(load_tflite(made, reference=True), digits.shard.x_test)[0], digits.shard.y_test
+        )
+        > 0.6
+    )
 
 
 def test_recipes_that_add_nothing_are_left_out() -> None:
-    assert [r.name for r in distinct(RECIPES[:3], 100)] == [RECIPES[0].name, RECIPES[2].name]
-    assert len(distinct(RECIPES, 1000)) == len(RECIPES)
+    assert [r.name for r in dedupe_recipes(RECIPES[:3], 100)] == [RECIPES[0].name, RECIPES[2].name]
+    assert len(dedupe_recipes(RECIPES, 1000)) == len(RECIPES)
 
 
 def changed(shard: Shard, x: np.ndarray) -> Shard:

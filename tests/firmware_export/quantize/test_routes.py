@@ -12,12 +12,18 @@ import pytest
 
 from edgefl.config import MIXTURE_ONLY, PersonalizationConfig
 from edgefl.errors import ExportError
-from edgefl.plan.tflite import float_constants, read_subgraph, with_constants
-from firmware_export.quantize.quantize import RECIPES, Options, export_mixture, mixing_of, quantize
-from firmware_export.quantize.ranges import observe
+from edgefl.plan.tflite import read_float_constants, read_subgraph, with_constants
+from firmware_export.quantize.quantize import (
+    RECIPES,
+    QuantizationOptions,
+    detect_mixing,
+    export_mixture,
+    quantize,
+)
+from firmware_export.quantize.ranges import record_extremes
 from firmware_export.quantize.tune import Tuning
 from firmware_export.tflite.graph import read_graph
-from firmware_export.tflite.interpreter import MICRO, accuracy, load, outputs
+from firmware_export.tflite.interpreter import MICRO_RUNTIME, load_tflite, measure_accuracy, run_samples
 
 KINDS = ("aem", "fedmix", "pfl-mf", "pfl-mfe", "single")
 MIXES = {
@@ -37,52 +43,56 @@ def made(request, mixture_of):
 
 
 def test_the_clone_computes_what_the_mixture_does(made) -> None:
-    from firmware_export.quantize.keras_clone import clone, tuned_weights
+    from firmware_export.quantize.keras_clone import clone, read_tuned_weights
 
     flat = clone(made.model_float)
     x = made.shard.x_test[:40]
-    expected, _ = outputs(load(made.model_float), x)
+    expected, _ = run_samples(load_tflite(made.model_float), x)
     np.testing.assert_allclose(flat.model.predict(x, verbose=0), expected, rtol=1e-5, atol=1e-5)
     assert (
-        with_constants(made.model_float, tuned_weights(flat, flat.model, float_constants(made.model_float)))
+        with_constants(
+            made.model_float, read_tuned_weights(flat, flat.model, read_float_constants(made.model_float))
+        )
         == made.model_float
     )
 
 
 def test_the_two_routes_agree(made) -> None:
     """Both see the extremes of the same 256 samples."""
-    from edgefl.rng import rng_for
+    from edgefl.rng import derive_rng
     from firmware_export.quantize.convert import convert_float
 
     x = made.shard.x_test
     y = made.shard.y_test
-    order = rng_for(1, 0, "calibration").permutation(len(made.shard.x_train))
-    theirs, _ = outputs(
-        load(convert_float(made.model_float, made.shard.x_train[order][:256]), reference=True), x
+    order = derive_rng(1, 0, "calibration").permutation(len(made.shard.x_train))
+    theirs, _ = run_samples(
+        load_tflite(convert_float(made.model_float, made.shard.x_train[order][:256]), reference=True), x
     )
-    ours, _ = outputs(load(made.model, reference=True), x)
-    expected, _ = outputs(load(made.model_float), x)
-    assert abs(accuracy(ours, y) - accuracy(theirs, y)) <= 0.01
+    ours, _ = run_samples(load_tflite(made.model, reference=True), x)
+    expected, _ = run_samples(load_tflite(made.model_float), x)
+    assert abs(measure_accuracy(ours, y) - measure_accuracy(theirs, y)) <= 0.01
     assert (ours.argmax(axis=1) == theirs.argmax(axis=1)).mean() > 0.95
     assert (theirs.argmax(axis=1) == expected.argmax(axis=1)).mean() > 0.95
 
 
 def test_what_is_mixed_is_said(made) -> None:
-    assert mixing_of(read_graph(made.model_float)) == made.report.mixing == MIXES[made.kind]
+    assert detect_mixing(read_graph(made.model_float)) == made.report.mixing == MIXES[made.kind]
 
 
 @pytest.mark.parametrize("route", ["device", "tensorflow"])
 def test_sixteen_bits_are_nearer_to_float(mixture_of, route, tmp_path) -> None:
     made = mixture_of("aem", "uci-har")
-    report = export_mixture(made.plan, made.mixture, made.shard, tmp_path, options=Options(route, 16))
+    report = export_mixture(
+        made.plan, made.mixture, made.shard, tmp_path, options=QuantizationOptions(route, 16)
+    )
     assert (report.activation_bits, report.route) == (16, route)
     assert report.agreement >= max(0.995, made.report.agreement)
     model = (tmp_path / "model.tflite").read_bytes()
     assert {tensor.dtype for tensor in read_graph(model).tensors if not tensor.constant} == {"INT16"}
     if route == "device":
         pytest.importorskip("tflite_micro")
-    micro, _ = outputs(load(model, MICRO), made.shard.x_test[:200])
-    expected, _ = outputs(load(made.model_float), made.shard.x_test[:200])
+    micro, _ = run_samples(load_tflite(model, MICRO_RUNTIME), made.shard.x_test[:200])
+    expected, _ = run_samples(load_tflite(made.model_float), made.shard.x_test[:200])
     assert micro.dtype == np.int16
     assert (micro.argmax(axis=1) == expected.argmax(axis=1)).mean() >= 0.99
 
@@ -101,7 +111,7 @@ def test_tuning_keeps_the_accuracy(mixture_of, tuning, tmp_path) -> None:
     pytest.importorskip("tensorflow_model_optimization")
     made = mixture_of("aem" if tuning.qat else "pfl-mfe", "uci-har")
     report = export_mixture(
-        made.plan, made.mixture, made.shard, tmp_path, options=Options("tensorflow", 8, tuning)
+        made.plan, made.mixture, made.shard, tmp_path, options=QuantizationOptions("tensorflow", 8, tuning)
     )
     assert report.tried[0].recipe == tuning.name
     assert report.within_one_point
@@ -112,7 +122,7 @@ def test_tuning_keeps_the_accuracy(mixture_of, tuning, tmp_path) -> None:
         assert report.deflated_bytes < made.report.deflated_bytes
     if tuning.cluster:
         assert largest_count_of_values(model) <= 16 + 1
-    assert outputs(load(model, MICRO), made.shard.x_test[:3])[0].dtype == np.int8
+    assert run_samples(load_tflite(model, MICRO_RUNTIME), made.shard.x_test[:3])[0].dtype == np.int8
 
 
 @pytest.mark.parametrize("settings", [MIXTURE_ONLY, PersonalizationConfig()], ids=["mixture", "default"])
@@ -124,16 +134,16 @@ def test_tuning_does_not_see_the_samples_that_compare_recipes(
 
     def tune(model, x, y, calibration, tuning, bits) -> bytes:
         tuned_on.append((x, y))
-        return quantize(model, observe(model, calibration), RECIPES[0])
+        return quantize(model, record_extremes(model, calibration), RECIPES[0])
 
     def watched(loaded, x):
         compared_on.append(x)
-        return outputs(loaded, x)
+        return run_samples(loaded, x)
 
-    monkeypatch.setattr("firmware_export.quantize.tune.tune", tune)
+    monkeypatch.setattr("firmware_export.quantize.tune.tune_int8", tune)
     monkeypatch.setattr("firmware_export.quantize.quantize.outputs", watched)
     plan = replace(digits.plan, spec=replace(digits.plan.spec, personalization=asdict(settings)))
-    options = Options("tensorflow", 8, Tuning(prune=0.5))
+    options = QuantizationOptions("tensorflow", 8, Tuning(prune=0.5))
     report = export_mixture(plan, digits.mixture, shard, tmp_path, client_id="pi-1", options=options)
     assert report.recipe == options.tuning.name
     [(x, y)] = tuned_on
@@ -155,7 +165,7 @@ def largest_count_of_values(model: bytes) -> int:
 def test_a_tuning_that_spoils_the_model_is_not_kept(mixture_of, tmp_path) -> None:
     pytest.importorskip("tensorflow_model_optimization")
     made = mixture_of("pfl-mfe", "uci-har")
-    spoilt = Options("tensorflow", 8, Tuning(prune=0.99, epochs=1))
+    spoilt = QuantizationOptions("tensorflow", 8, Tuning(prune=0.99, epochs=1))
     report = export_mixture(made.plan, made.mixture, made.shard, tmp_path, options=spoilt)
     assert report.tried[0].accuracy_int8 < report.accuracy_float - 0.01
     assert report.recipe.startswith("converter") and report.within_one_point
@@ -167,9 +177,9 @@ def test_options_that_do_not_fit() -> None:
         (lambda: Tuning(cluster=1), "cluster_weights is 1"),
         (lambda: Tuning(cluster=16, qat=True), "ask for one of the two"),
         (lambda: Tuning(epochs=0), "0 epochs"),
-        (lambda: Options("device", 8, Tuning(qat=True)), "--route tensorflow"),
-        (lambda: Options("tensorflow", 16, Tuning(qat=True)), "16"),
-        (lambda: Options("vendor"), "'vendor'"),
+        (lambda: QuantizationOptions("device", 8, Tuning(qat=True)), "--route tensorflow"),
+        (lambda: QuantizationOptions("tensorflow", 16, Tuning(qat=True)), "16"),
+        (lambda: QuantizationOptions("vendor"), "'vendor'"),
     ):
         with pytest.raises(ExportError, match=message):
             make()
@@ -179,18 +189,20 @@ def test_a_host_without_tensorflow_is_told(digits, tmp_path, monkeypatch) -> Non
     from firmware_export.quantize import keras_clone
 
     monkeypatch.setitem(sys.modules, "tf_keras", None)
-    keras_clone.own_layers.cache_clear()
+    keras_clone.define_layers.cache_clear()
     with pytest.raises(ExportError, match="aggregator"):
-        export_mixture(digits.plan, digits.mixture, digits.shard, tmp_path, options=Options("tensorflow"))
+        export_mixture(
+            digits.plan, digits.mixture, digits.shard, tmp_path, options=QuantizationOptions("tensorflow")
+        )
 
 
 def test_one_class_is_not_tuned_on() -> None:
-    from firmware_export.quantize.tune import tune
+    from firmware_export.quantize.tune import tune_int8
 
     x = np.zeros((4, 2), np.float32)
     y = np.full(4, 3, np.int64)
     with pytest.raises(ExportError, match="all 4 training labels are 3"):
-        tune(b"", x, y, x, Tuning(prune=0.5))
+        tune_int8(b"", x, y, x, Tuning(prune=0.5))
 
 
 def test_the_command_says_what_does_not_fit(tmp_path) -> None:

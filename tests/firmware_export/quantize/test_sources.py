@@ -81,7 +81,7 @@ def test_a_folder_and_a_function_are_exported_alike(state, tmp_path, monkeypatch
 def test_windows_are_cut_again_as_the_note_says(state, tmp_path) -> None:
     (tmp_path / "a.csv").write_text("t,ax,y\n" + "".join(f"{i},{i * 2},{i // 4 % 3}\n" for i in range(80)))
     home = state(make_source(str(tmp_path / "a.csv"), window=4, label="y", channels=("ax",)))
-    shard = read_state(home).shard()
+    shard = read_state(home).read_shard()
     assert (shard.x_train.shape, shard.x_test.shape) == ((14, 4, 1), (6, 4, 1))
     assert sorted(np.concatenate([shard.x_train, shard.x_test])[:, 0, 0].tolist()) == [
         8.0 * i for i in range(20)

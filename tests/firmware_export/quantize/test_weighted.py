@@ -5,9 +5,9 @@ import pytest
 
 from edgefl.plan.fill import fill_template
 from firmware_export.quantize.quantize import RECIPES, quantize
-from firmware_export.quantize.ranges import Observed, observe, ranges
-from firmware_export.quantize.weight_layers import ROOM, Weighted, kernel_ranges
-from firmware_export.tflite.interpreter import load, outputs
+from firmware_export.quantize.ranges import RecordedExtremes, choose_ranges, record_extremes
+from firmware_export.quantize.weight_layers import MAX_BIAS_STEPS, WeightLayer, widen_kernel_ranges
+from firmware_export.tflite.interpreter import load_tflite, run_samples
 
 
 def test_ranges_by_hand() -> None:
@@ -15,23 +15,23 @@ def test_ranges_by_hand() -> None:
     of 127 bias / (.01 * 2^30).
     """
     kernel = np.array([[0.0, 0.0], [0.5, -0.25]], np.float32)
-    layer = Weighted("x", "k", 0, kernel, np.array([3.0, 3.0], np.float32))
-    found = ranges(Observed({"x": np.array([[0, 2.55]], np.float32)}, {"x": 2}), 1, 100.0, 0.0)
-    limit = kernel_ranges((layer,), found, True, 8)["k"]
-    np.testing.assert_allclose(limit["max"], [[127 * 3 / (0.01 * ROOM)], [0.5]], rtol=1e-6)
+    layer = WeightLayer("x", "k", 0, kernel, np.array([3.0, 3.0], np.float32))
+    found = choose_ranges(RecordedExtremes({"x": np.array([[0, 2.55]], np.float32)}, {"x": 2}), 1, 100.0, 0.0)
+    limit = widen_kernel_ranges((layer,), found, True, 8)["k"]
+    np.testing.assert_allclose(limit["max"], [[127 * 3 / (0.01 * MAX_BIAS_STEPS)], [0.5]], rtol=1e-6)
     np.testing.assert_array_equal(limit["min"], -limit["max"])
-    assert kernel_ranges((layer,), found, False, 8) == {}, "as one tensor it is wide enough"
-    empty = Weighted("x", "k", 0, kernel * 0, layer.bias)
-    assert kernel_ranges((empty,), found, False, 8)["k"]["max"].shape == (1, 1)
+    assert widen_kernel_ranges((layer,), found, False, 8) == {}, "as one tensor it is wide enough"
+    empty = WeightLayer("x", "k", 0, kernel * 0, layer.bias)
+    assert widen_kernel_ranges((empty,), found, False, 8)["k"]["max"].shape == (1, 1)
 
 
 def test_a_tensor_of_zeros_gets_a_width() -> None:
     zeros = np.zeros((4, 2), np.float32)
     small = np.array([[0.0, 1e-6]] * 4, np.float32)
-    seen = Observed(
+    seen = RecordedExtremes(
         {"a": zeros, "b": small, "logits": small}, {"a": 2, "b": 2, "logits": 2}, frozenset({"logits"})
     )
-    found = ranges(seen, 4, 100.0, 0.0)
+    found = choose_ranges(seen, 4, 100.0, 0.0)
     assert [found[name]["max"].item() for name in ("a", "b", "logits")] == [
         1.0,
         np.float32(1e-6),
@@ -49,7 +49,7 @@ def test_a_dead_filter_keeps_its_bias(digits, scale, recipe) -> None:
         weights[f"{part}/fc3/kernel"][:, 2] *= scale
         weights[f"{part}/fc3/bias"][2] = 3.0
     model = fill_template(digits.plan.template, digits.plan.spec.bindings, weights)
-    integer = quantize(model, observe(model, digits.shard.x_train[:100]), recipe)
-    expected, _ = outputs(load(model), digits.shard.x_test)
-    received, _ = outputs(load(integer, reference=True), digits.shard.x_test)
+    integer = quantize(model, record_extremes(model, digits.shard.x_train[:100]), recipe)
+    expected, _ = run_samples(load_tflite(model), digits.shard.x_test)
+    received, _ = run_samples(load_tflite(integer, reference=True), digits.shard.x_test)
     assert (received.argmax(axis=1) == expected.argmax(axis=1)).mean() > 0.95

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from firmware_export.quantize.quantize import export_mixture
-from firmware_export.tflite.interpreter import load, outputs, quantize_input
+from firmware_export.tflite.interpreter import load_tflite, quantize_input, run_samples
 
 FOREIGN = Path(__file__).parents[1] / "foreign.py"
 STEPS_OF_REFERENCE = 2  # measured: ai-edge-litert 2.3's reference kernels round .7% of logits the other way
@@ -54,7 +54,7 @@ def steps(first: np.ndarray, second: np.ndarray) -> int:
 
 def test_micro_and_reference_give_the_same_bits(exported, other_python, micro_environment, tmp_path) -> None:
     model, _, x = exported
-    raw = quantize_input(load(model), x)
+    raw = quantize_input(load_tflite(model), x)
     reference = foreign(other_python, "reference", model, raw, tmp_path)
     micro = foreign(sys.executable, "tflite-micro", model, raw, tmp_path, micro_environment)
     np.testing.assert_array_equal(micro, reference)
@@ -62,11 +62,11 @@ def test_micro_and_reference_give_the_same_bits(exported, other_python, micro_en
 
 def test_the_devices_own_kernels_are_near_them(exported, other_python, tmp_path) -> None:
     model, _, x = exported
-    raw = quantize_input(load(model), x)
+    raw = quantize_input(load_tflite(model), x)
     reference = foreign(other_python, "reference", model, raw, tmp_path)
     fast_elsewhere = foreign(other_python, "default", model, raw, tmp_path)
-    own, _ = outputs(load(model, reference=True), x)
-    fast, _ = outputs(load(model), x)
+    own, _ = run_samples(load_tflite(model, reference=True), x)
+    fast, _ = run_samples(load_tflite(model), x)
     assert steps(own, reference) <= STEPS_OF_REFERENCE
     assert (own == reference).mean() >= SAME_LOGITS
     assert steps(fast, reference) <= STEPS_OF_XNNPACK
@@ -76,7 +76,7 @@ def test_the_devices_own_kernels_are_near_them(exported, other_python, tmp_path)
 
 def test_the_float_model_is_the_same_everywhere(exported, other_python, tmp_path) -> None:
     _, model, x = exported
-    own, _ = outputs(load(model, reference=True), x[:100])
+    own, _ = run_samples(load_tflite(model, reference=True), x[:100])
     np.testing.assert_allclose(
         foreign(other_python, "default", model, x[:100], tmp_path), own, rtol=1e-4, atol=1e-4
     )
@@ -84,7 +84,7 @@ def test_the_float_model_is_the_same_everywhere(exported, other_python, tmp_path
 
 def test_it_is_integers_all_through(exported) -> None:
     model, _, _ = exported
-    loaded = load(model)
+    loaded = load_tflite(model)
     assert loaded.dtype == np.int8
     assert loaded.invoke(np.zeros(loaded.shape, np.int8)).dtype == np.int8
     assert loaded.shape[0] == 1

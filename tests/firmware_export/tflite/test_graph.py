@@ -44,7 +44,7 @@ def test_a_layer_without_an_int8_form_is_named() -> None:
     from edgefl.compiler.template import build_template
     from edgefl.plan.fill import fill_template
     from firmware_export.quantize.quantize import RECIPES, quantize
-    from firmware_export.quantize.ranges import observe
+    from firmware_export.quantize.ranges import record_extremes
 
     layers = keras.layers
     parts = [
@@ -54,8 +54,8 @@ def test_a_layer_without_an_int8_form_is_named() -> None:
         layers.Dense(3),
     ]
     network = Network(keras.Sequential([keras.Input((6, 6, 1)), *parts]))
-    template, bindings = build_template(of.predict(network, 8))
-    model = fill_template(template, bindings, network.initial_weights())
+    template, bindings = build_template(of.predict_logits(network, 8))
+    model = fill_template(template, bindings, network.read_weights())
     x = np.random.default_rng(0).random((20, 6, 6, 1), dtype=np.float32)
     with pytest.raises(ExportError, match=r"soft.*no int8 form"):
-        quantize(model, observe(model, x), RECIPES[0])
+        quantize(model, record_extremes(model, x), RECIPES[0])

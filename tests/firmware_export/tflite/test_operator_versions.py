@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from firmware_export.quantize.device_route import RECIPES, quantize
-from firmware_export.quantize.ranges import observe
+from firmware_export.quantize.ranges import record_extremes
 from firmware_export.tflite.quantized_model import read_quantized_model
 
 X = np.random.default_rng(0).normal(size=(30, 8, 8, 3)).astype(np.float32)
@@ -88,14 +88,14 @@ def network(graphs) -> bytes:
 
 
 def test_the_device_route_names_the_schemas_versions(network) -> None:
-    exported = quantize(network, observe(network, X), RECIPES[0])
+    exported = quantize(network, record_extremes(network, X), RECIPES[0])
     assert {operator.name: operator.version for operator in read_quantized_model(exported).operators} == INT8
 
 
 def test_a_strict_importer_takes_an_export_and_computes_the_same(network, compiled, tmp_path) -> None:
     bakenn = pytest.importorskip("bakenn")
     pytest.importorskip("tflite")
-    exported = quantize(network, observe(network, X), RECIPES[0])
+    exported = quantize(network, record_extremes(network, X), RECIPES[0])
     refusal = ""
     try:
         imported = bakenn.import_tflite(exported)
@@ -112,7 +112,7 @@ def test_a_strict_importer_takes_an_export_and_computes_the_same(network, compil
 
 def test_the_versions_are_those_of_tensorflows_own_converter() -> None:
     tf = pytest.importorskip("tensorflow")
-    from edgefl.plan.tflite import pack, unpack
+    from edgefl.plan.tflite import pack_model, unpack_model
     from firmware_export.tflite.portable import to_portable
 
     rng = np.random.default_rng(5)
@@ -145,10 +145,10 @@ def test_the_versions_are_those_of_tensorflows_own_converter() -> None:
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
     converter.inference_input_type = converter.inference_output_type = tf.int8
     wanted = bytes(converter.convert())
-    root = unpack(wanted)
+    root = unpack_model(wanted)
     for code in root.operatorCodes:
         code.version = 1
-    found = to_portable(pack(root, 1024))
+    found = to_portable(pack_model(root, 1024))
 
     def versions(model: bytes) -> list[tuple[str, int]]:
         return [(operator.name, operator.version) for operator in read_quantized_model(model).operators]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgefl.errors import ExportError
-from firmware_export.codegen.c_source import generate
+from firmware_export.codegen.c_source import generate_c
 from firmware_export.tflite.portable import to_portable
 from firmware_export.tflite.quantized_model import read_quantized_model
 
@@ -34,14 +34,14 @@ def test_what_it_holds(dense) -> None:
         (3,),
     )
     assert operator.options["fusedActivationFunction"] == 1
-    weights = network.tensor(1)
+    weights = network.get_tensor(1)
     assert (
         weights.data.tolist() == [[-6, -5, -4, -3], [-2, -1, 0, 1], [2, 3, 4, 5]]
         and weights.data.dtype == np.int8
     )
     assert weights.scale.tolist() == [np.float32(v) for v in (0.1, 0.2, 0.3)]
-    assert network.tensor(2).data.tolist() == [1, -2, 3]
-    assert (network.tensor(3).zero_point, network.tensor(3).shape, network.tensor(0).data) == (
+    assert network.get_tensor(2).data.tolist() == [1, -2, 3]
+    assert (network.get_tensor(3).zero_point, network.get_tensor(3).shape, network.get_tensor(0).data) == (
         7,
         (1, 3),
         None,
@@ -53,7 +53,7 @@ def test_a_dense_layer_by_hand(dense) -> None:
     """Bias 1 + 128 * sum(-6 .. -3) = 1 + 128 * -18 is folded; scale .5 * .1 / .25 = .2 = .8 * 2^-2; ReLU
     starts at the zero point 7.
     """
-    source = generate(dense)
+    source = generate_c(dense)
     text = source.files["model_weights.c"]
     assert ".fc_bias = {-2303, -258, 1795}" in text
     assert ".fc_range = {.input_zero = -128, .output_zero = 7, .low = 7, .high = 127}" in text
@@ -68,7 +68,7 @@ def test_a_dense_layer_by_hand(dense) -> None:
 def test_every_truncation_is_an_error(dense) -> None:
     for length in range(0, len(dense) - 1, 7):
         with pytest.raises(ExportError, match=r"no TFLite model|truncated or damaged|damaged, copy it again"):
-            generate(dense[:length])
+            generate_c(dense[:length])
 
 
 def test_damaged_bytes_never_end_in_a_traceback(dense) -> None:
@@ -78,7 +78,7 @@ def test_damaged_bytes_never_end_in_a_traceback(dense) -> None:
         for at in rng.integers(8, len(dense), 3):
             spoiled[at] = int(rng.integers(256))
         try:
-            generate(bytes(spoiled))
+            generate_c(bytes(spoiled))
         except ExportError as error:
             assert str(error)
 
@@ -89,11 +89,11 @@ def test_foreign_and_newer_bytes() -> None:
 
 
 def repacked(model, change) -> bytes:
-    from edgefl.plan.tflite import pack, unpack
+    from edgefl.plan.tflite import pack_model, unpack_model
 
-    root = unpack(model)
+    root = unpack_model(model)
     change(root)
-    return pack(root, 1024)
+    return pack_model(root, 1024)
 
 
 def test_newer_schema_and_operator(dense) -> None:
@@ -111,7 +111,7 @@ def test_newer_schema_and_operator(dense) -> None:
 
 def test_weights_behind_the_flatbuffer(dense) -> None:
     """Large models keep them there; tflite-micro would read zeros."""
-    weights = read_quantized_model(dense).tensor(1).data
+    weights = read_quantized_model(dense).get_tensor(1).data
     moved = bytearray()
 
     def outside(root) -> None:
@@ -122,9 +122,9 @@ def test_weights_behind_the_flatbuffer(dense) -> None:
 
     moved += repacked(dense, outside)
     moved += bytes((1 << 20) - len(moved)) + weights.tobytes()
-    assert read_quantized_model(bytes(moved)).tensor(1).data.tolist() == weights.tolist()
+    assert read_quantized_model(bytes(moved)).get_tensor(1).data.tolist() == weights.tolist()
     inside = to_portable(bytes(moved))
-    assert len(inside) < 2000 and generate(inside).files == generate(dense).files
+    assert len(inside) < 2000 and generate_c(inside).files == generate_c(dense).files
     assert to_portable(inside) == inside
     with pytest.raises(ExportError, match="truncated"):
         read_quantized_model(bytes(moved[:-1]))

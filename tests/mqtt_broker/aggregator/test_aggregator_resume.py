@@ -9,15 +9,15 @@ import pytest
 
 from edgefl.config import FederationConfig
 from edgefl.errors import StateError
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.server.events import DroppedClient, OpenedRound, StoreUpdate
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
 from edgefl.wire.messages import Begin
 from edgefl.wire.tensors import encode_models
-from mqtt_broker.aggregator.journal import Journal, Started
-from mqtt_broker.aggregator.resume import enter
+from mqtt_broker.aggregator.journal import FederationStart, Journal
+from mqtt_broker.aggregator.resume import resume_or_start
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 BEGIN = Begin("pi-1", "s", 1, "p", "ab" * 32, 10, 1, 65536, 5, {"loss": 0.5}, "n1", 0.0)
@@ -32,7 +32,7 @@ def test_killed_at_any_line_and_started_again_it_gives_the_same_bits(seed, feder
     federation = federate(mosquitto_url, rounds=4, min_clients=3, clients_per_round=2, seed=5, quorum=1.0)
     shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(3)}
     devices = {client_id: federation.device(client_id, shard) for client_id, shard in shards.items()}
-    federation.aggregator_killed_at_lines(rng_for(seed, 0, "kills"), 1, 14)
+    federation.aggregator_killed_at_lines(derive_rng(seed, 0, "kills"), 1, 14)
     assert [device.end() for device in devices.values()] == [0, 0, 0], [
         device.said for device in devices.values()
     ]
@@ -127,52 +127,52 @@ def test_a_directory_is_for_one_aggregator_and_one_federation(federate, mosquitt
 
 def test_a_journal_remembers_what_was_promised(tmp_path):
     with Journal(tmp_path) as journal:
-        assert journal.started() is None
-        journal.start(Started("s", json.dumps({"seed": 1}), 12.5))
+        assert journal.read_start() is None
+        journal.start(FederationStart("s", json.dumps({"seed": 1}), 12.5))
         opened = journal.open_round(OpenedRound(1, "federate", "n1", ("pi-1", "pi-2")))
         journal.accept(opened, [stored(BEGIN)])
         with pytest.raises(StateError, match="another aggregator uses"):
             Journal(tmp_path)
     with Journal(tmp_path) as journal:
-        assert journal.started() == Started("s", '{"seed": 1}', 12.5)
-        assert journal.round(1, "federate") == opened
-        assert journal.round(1, "personalize") is None
-        assert list(journal.accepted(opened)) == [BEGIN]
+        assert journal.read_start() == FederationStart("s", '{"seed": 1}', 12.5)
+        assert journal.read_round(1, "federate") == opened
+        assert journal.read_round(1, "personalize") is None
+        assert list(journal.read_accepted(opened)) == [BEGIN]
         journal.close_round(opened, 0.25, [DroppedClient(1, "pi-2", "too late")])
         journal.close_round(opened, 9.0, [])  # a second time, after a restart, changes nothing
-        assert journal.losses("personalize") == [0.25]
-        assert journal.losses("federate") == []
-        assert journal.dropped() == [DroppedClient(1, "pi-2", "too late")]
+        assert journal.read_losses("personalize") == [0.25]
+        assert journal.read_losses("federate") == []
+        assert journal.read_dropped() == [DroppedClient(1, "pi-2", "too late")]
         journal.finish()
-        assert journal.started().done
-        journal.start(Started("t", "{}", 13.0))
-        assert list(journal.accepted(opened)) == []
-        assert journal.round(1, "federate") is None
+        assert journal.read_start().is_done
+        journal.start(FederationStart("t", "{}", 13.0))
+        assert list(journal.read_accepted(opened)) == []
+        assert journal.read_round(1, "federate") is None
 
 
 def test_a_journal_forgets_no_round_that_accepted_something(tmp_path):
     with Journal(tmp_path) as journal:
-        journal.start(Started("s", "{}", 1.0))
+        journal.start(FederationStart("s", "{}", 1.0))
         first, second = (
             journal.open_round(OpenedRound(number, "federate", f"n{number}", ("pi-1",))) for number in (1, 2)
         )
         journal.accept(first, [stored(BEGIN)])
         for each in (first, second):
             journal.forget_round(each)
-        assert (journal.round(1, "federate"), journal.round(2, "federate")) == (first, None)
+        assert (journal.read_round(1, "federate"), journal.read_round(2, "federate")) == (first, None)
         other = journal.open_round(replace(second, nonce="n3", cohort=("pi-2",)))
-        assert journal.round(2, "federate") == other
+        assert journal.read_round(2, "federate") == other
 
 
 def test_a_journal_yields_the_updates_of_the_last_rounds(tmp_path):
     with Journal(tmp_path) as journal:
-        assert list(journal.latest_updates(2, "personalize")) == []
+        assert list(journal.read_latest_updates(2, "personalize")) == []
         for number in range(1, 5):
             phase = "personalize" if number == 4 else "federate"
             opened = journal.open_round(OpenedRound(number, phase, f"n{number}", ("pi-1",)))
             journal.accept(opened, [stored(replace(BEGIN, round=number))])
-        assert [begin.round for begin in journal.latest_updates(2, "personalize")] == [2, 3]
-        assert [begin.round for begin in journal.latest_updates(9, "personalize")] == [1, 2, 3]
+        assert [begin.round for begin in journal.read_latest_updates(2, "personalize")] == [2, 3]
+        assert [begin.round for begin in journal.read_latest_updates(9, "personalize")] == [1, 2, 3]
 
 
 @pytest.fixture
@@ -201,8 +201,8 @@ def test_a_round_looks_up_late_updates_in_the_rounds_that_may_have_them_alone(tm
 
             connections[0].set_progress_handler(count_step, 1)
             late = {(number - 1, "pi-1"): BEGIN.sha256} if number > 1 else {}
-            assert journal.settled(opened, number) == {}
-            assert journal.settled(opened, number - 1) == late
+            assert journal.read_settled(opened, number) == {}
+            assert journal.read_settled(opened, number - 1) == late
             connections[0].set_progress_handler(None, 1)
             journal.accept(opened, [stored(replace(BEGIN, round=number))])
     assert steps[300] == steps[10] > 0
@@ -216,7 +216,7 @@ def test_a_checkpoint_works_whatever_file_the_journal_writes_first(tmp_path, con
         connections[0].execute("pragma journal_mode=delete")  # as where a file system has no shared memory
         journal.close_round(opened, 0.5, [])
         journal.checkpoint()
-        assert journal.losses("personalize") == [0.25]
+        assert journal.read_losses("personalize") == [0.25]
 
 
 def test_a_damaged_journal_is_an_error_with_a_remedy(tmp_path):
@@ -231,5 +231,5 @@ def test_a_damaged_journal_is_an_error_with_a_remedy(tmp_path):
 def test_a_restart_may_change_what_a_rejected_board_or_another_broker_needs(change, tmp_path):
     config = FederationConfig()
     with Journal(tmp_path) as journal:
-        first, _ = enter(journal, config, "p", tmp_path, False)
-        assert enter(journal, replace(config, **change), "p", tmp_path, False) == (first, True)
+        first, _ = resume_or_start(journal, config, "p", tmp_path, False)
+        assert resume_or_start(journal, replace(config, **change), "p", tmp_path, False) == (first, True)

@@ -5,7 +5,7 @@ simulator.
 import numpy as np
 
 from edgefl.algorithms import make_algorithm
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import Update
 from edgefl.wire.tensors import encode_models
 
@@ -23,7 +23,7 @@ def test_the_first_update_places_a_client(federate, mosquitto_url, toys, puppet,
     federation.aggregator()
     clients = {client_id: puppet(federation, client_id) for client_id in "abc"}
     server = make_algorithm("clustered", None, {})
-    state = server.init(toys.weights(), rng_for(1, 0, "init"))
+    state = server.init(toys.weights(), derive_rng(1, 0, "init"))
 
     def play(senders):
         nonlocal state

@@ -11,8 +11,8 @@ import pytest
 
 from edgefl.algorithms import make_algorithm
 from edgefl.config import FederationConfig
-from edgefl.rng import rng_for
-from edgefl.security.authority import revoke
+from edgefl.rng import derive_rng
+from edgefl.security.authority import revoke_enrolment
 from edgefl.types import Update
 from edgefl.wire.messages import Status, Task
 from edgefl.wire.strict_json import decode_json, encode_json
@@ -140,7 +140,7 @@ def test_a_device_that_is_revoked_in_a_round_and_stays_connected_counts_for_noth
     link = stolen(federation)
     device = enrolled_device(secured_broker, federation, toys, "honest")
     assert decode_json(Task, link.get(DEADLINE_S).payload).round == 1
-    revoke(secured_broker.directory, "stolen")
+    revoke_enrolment(secured_broker.directory, "stolen")
     # Mosquitto reads the revocation list, and keeps the connection
     secured_broker.popen.send_signal(signal.SIGHUP)
     aggregator.wait_for("revoked")
@@ -160,7 +160,7 @@ def test_a_round_whose_only_client_is_revoked_goes_on_with_the_next_that_comes(
     aggregator.wait_for("waiting for devices")
     link = stolen(federation)
     assert decode_json(Task, link.get(DEADLINE_S).payload).round == 1
-    revoke(secured_broker.directory, "stolen")
+    revoke_enrolment(secured_broker.directory, "stolen")
     device = enrolled_device(secured_broker, federation, toys, "honest")
     assert aggregator.end() == 0, aggregator.said
     assert device.end() == 0, device.said
@@ -188,7 +188,7 @@ def test_a_masked_round_that_lost_a_client_to_a_revocation_is_played_by_others(
     assert decode_json(Task, link.get(DEADLINE_S).payload).round == 1
     aggregator.popen.kill()
     aggregator.popen.wait()
-    revoke(secured_broker.directory, "stolen")
+    revoke_enrolment(secured_broker.directory, "stolen")
     aggregator = federation.aggregator(*options)
     aggregator.wait_for("is drawn anew")
     devices.append(enrolled_device(secured_broker, federation, toys, "pi-3"))
@@ -213,7 +213,7 @@ def test_a_random_sample_whose_only_client_is_revoked_is_not_filled_up(
     assert decode_json(Task, link.get(DEADLINE_S).payload).round == 1
     device = enrolled_device(secured_broker, federation, toys, "honest")
     aggregator.wait_for("honest is online")
-    revoke(secured_broker.directory, "stolen")
+    revoke_enrolment(secured_broker.directory, "stolen")
     assert aggregator.end() == 0, aggregator.said
     assert device.end() == 0, device.said
     assert federation.result()["losses"] == [None], "a client that was not drawn took part"
@@ -274,7 +274,7 @@ def test_one_absurd_update_among_nine_ruins_nothing(federate, own_broker, puppet
 def test_an_aggregator_that_is_killed_after_an_absurd_update_goes_on_from_the_good_state_to_the_same_bits(
     federate, own_broker, puppet, toys
 ):
-    from edgefl.server.plausible import guarded, left_out
+    from edgefl.server.plausibility import list_implausible_clients, with_plausibility_check
 
     federation = federate(
         f"mqtt://127.0.0.1:{own_broker.port}", algorithm="fedavg", rounds=2, min_clients=3, quorum=0.5
@@ -301,17 +301,19 @@ def test_an_aggregator_that_is_killed_after_an_absurd_update_goes_on_from_the_go
             task = member.next("task")
         member.send(task, encode_models({}))
     assert aggregator.end() == 0, aggregator.said
-    algorithm = guarded(make_algorithm("fedavg", None, federation.plan.spec.options), FederationConfig())
-    state = algorithm.init(toys.weights(), rng_for(1, 0, "init"))
+    algorithm = with_plausibility_check(
+        make_algorithm("fedavg", None, federation.plan.spec.options), FederationConfig()
+    )
+    state = algorithm.init(toys.weights(), derive_rng(1, 0, "init"))
     state = algorithm.aggregate(
         state, [Update(name, 1, 10, deltas(toys, sent[name])) for name in sorted(sent)]
     )
-    assert left_out(state) == {"a-hostile"}
+    assert list_implausible_clients(state) == {"a-hostile"}
     state = algorithm.aggregate(
         state, [Update(name, 2, 10, deltas(toys, sent[name])) for name in ("pi-1", "pi-2")]
     )
     found = load_state(federation.out)
-    assert left_out(found) == {"a-hostile"}
+    assert list_implausible_clients(found) == {"a-hostile"}
     assert {key: array.tobytes() for key, array in found.models["global"].items()} == {
         key: array.tobytes() for key, array in state.models["global"].items()
     }

@@ -7,14 +7,14 @@ import json
 import numpy as np
 import pytest
 
-from edgefl.algorithms.base import assignments
-from edgefl.algorithms.clustering.clusters import compared_in
+from edgefl.algorithms.base import read_assignments
+from edgefl.algorithms.clustering.cluster_models import read_comparison
 from edgefl.config import parse_config
-from edgefl.monitor.view import View, snapshot
+from edgefl.monitor.view import FederationView, snapshot
 from edgefl.types import ServerState, Update
 from edgefl.wire.messages import Clusters
 from edgefl.wire.strict_json import decode_json, encode_json
-from mqtt_broker.aggregator.cluster_telemetry import ToldClusters, expert_of
+from mqtt_broker.aggregator.cluster_telemetry import ClusterTelemetry, find_expert
 from mqtt_broker.aggregator.results import load_state
 from tests.support.numpy_learner.softmax import softmax_spec
 
@@ -26,7 +26,9 @@ def update(client_id="pi-1", models=("global",), **metrics):
 
 
 def told(more="", algorithm="ifca"):
-    return ToldClusters(parse_config(TOML + more), softmax_spec(algorithm, inputs=4, features=4, classes=3))
+    return ClusterTelemetry(
+        parse_config(TOML + more), softmax_spec(algorithm, inputs=4, features=4, classes=3)
+    )
 
 
 def similar(n, clusters=2):
@@ -47,24 +49,25 @@ def similar(n, clusters=2):
 
 
 def test_the_expert_of_an_update_by_hand():
-    assert expert_of(update(models=("expert2",))) == 2
-    assert expert_of(update(models=("expert0", "expert1"))) is None
-    assert expert_of(update()) is None
+    assert find_expert(update(models=("expert2",))) == 2
+    assert find_expert(update(models=("expert0", "expert1"))) is None
+    assert find_expert(update()) is None
     assert (
-        expert_of(update(models=("expert0", "expert1"), **{"q/0": 0.2, "q/1": 0.7, "q/2": float("nan")})) == 1
+        find_expert(update(models=("expert0", "expert1"), **{"q/0": 0.2, "q/1": 0.7, "q/2": float("nan")}))
+        == 1
     )
-    assert expert_of(update(models=("expert0",), **{"q/x": 1.0})) == 0
+    assert find_expert(update(models=("expert0",), **{"q/x": 1.0})) == 0
 
 
 def test_what_was_seen_is_told_until_it_is_seen_again():
     clusters = told()
     state = ServerState(2, "federate", {})
-    assert clusters.message("s", 1, state) is None
+    assert clusters.make_message("s", 1, state) is None
     seen = [update("b", ("expert1",)), update("a", ("expert0",))]
-    assert list(clusters.noting(seen)) == seen
-    assert dict(clusters.message("s", 1, state).assignment) == {"a": 0, "b": 1}
-    list(clusters.noting([update("b", ("expert2",))]))
-    message = clusters.message("s", 2, state)
+    assert list(clusters.record_experts(seen)) == seen
+    assert dict(clusters.make_message("s", 1, state).assignment) == {"a": 0, "b": 1}
+    list(clusters.record_experts([update("b", ("expert2",))]))
+    message = clusters.make_message("s", 2, state)
     assert (message.round, dict(message.assignment), message.matrix, message.layer) == (
         2,
         {"a": 0, "b": 2},
@@ -82,12 +85,12 @@ def test_what_was_seen_is_told_until_it_is_seen_again():
 )
 def test_with_privacy_nothing_is_told(more):
     clusters = told(more)
-    list(clusters.noting([update("a", ("expert1",))]))
-    assert clusters.message("s", 1, similar(3)) is None
+    list(clusters.record_experts([update("a", ("expert1",))]))
+    assert clusters.make_message("s", 1, similar(3)) is None
 
 
 def test_the_largest_message_fits_and_more_clients_have_no_matrix():
-    message = told(algorithm="clustered").message("s", 3, similar(100))
+    message = told(algorithm="clustered").make_message("s", 3, similar(100))
     payload = encode_json(message)
     assert len(payload) < 200_000
     assert decode_json(Clusters, payload) == message
@@ -99,9 +102,9 @@ def test_the_largest_message_fits_and_more_clients_have_no_matrix():
     )
     assert message.cut == 0.25
     many = ServerState(2, "federate", {}, {}, {f"cluster/c{i}": 0.0 for i in range(1024)})
-    assert told().message("s", 1, many).matrix == ()
+    assert told().make_message("s", 1, many).matrix == ()
     assert (
-        told().message(
+        told().make_message(
             "s", 1, ServerState(2, "federate", {}, {}, {f"cluster/c{i}": 0.0 for i in range(1025)})
         )
         is None
@@ -127,7 +130,7 @@ def test_a_federation_tells_its_clusters(algorithm, options, mosquitto_url, fede
     assert [message.round for message in messages] == list(range(first, 5))
     assert set(messages[-1].assignment) == set(clients)
     assert {message.session for message in messages} == {federation.result()["session"]}
-    view = View(federation.name)
+    view = FederationView(federation.name)
     for message in ear.messages:
         view.take(message.topic, message.payload, 1.0)
     found = snapshot(view, 1.0)["clusters"]
@@ -135,8 +138,8 @@ def test_a_federation_tells_its_clusters(algorithm, options, mosquitto_url, fede
     if algorithm == "ifca":
         assert found["similarity"] is None
         return
-    assert found["rounds"][-1]["assignment"] == assignments(state)
-    round, kept, cut = compared_in(state)
+    assert found["rounds"][-1]["assignment"] == read_assignments(state)
+    round, kept, cut = read_comparison(state)
     similarity = json.loads(json.dumps(found["similarity"]))
     assert (similarity["round"], similarity["clients"], similarity["cut"]) == (
         first,

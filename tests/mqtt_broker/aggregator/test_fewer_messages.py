@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from edgefl.algorithms import full_options, make_algorithm
+from edgefl.algorithms import complete_algorithm_options, make_algorithm
 from edgefl.config import FederationConfig
-from edgefl.rng import rng_for
-from edgefl.server.tasks import GRANTED_BYTES, Tasks
-from edgefl.server.uploads import IDLE_S, Uploads
-from edgefl.wire.chunks import CHUNK_BYTES, chunk
+from edgefl.rng import derive_rng
+from edgefl.server.tasks import GRANTED_BYTES, RoundTasks
+from edgefl.server.uploads import MAX_UPLOAD_IDLE_S, Uploads
+from edgefl.wire.chunks import CHUNK_BYTES, slice_chunk
 from edgefl.wire.messages import Begin, Manifest
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.tensors import encode_models
@@ -32,7 +32,7 @@ def test_what_was_granted_needs_no_receipt_and_no_slot():
     uploads = Uploads(slots=1)
     assert said(uploads.begin(begin("a", follows=False), 1000, 0.0)) == [("a", "missing")]
     assert said(uploads.begin(begin("b"), 1000, 0.0, follows=True)) == []
-    assert uploads.chunk("b", A, 0, bytes(100), 0.0) == begin("b")
+    assert uploads.add_chunk("b", A, 0, bytes(100), 0.0) == begin("b")
     assert said(uploads.begin(begin("c", follows=False), 1000, 0.0)) == [("c", "wait")]
     assert said(uploads.begin(begin("c"), 1000, 0.0, follows=True)) == []
     assert uploads.close("a", 0.0) == [], "who was granted a place has left the queue"
@@ -44,16 +44,16 @@ def test_a_granted_update_that_comes_again_says_what_it_lacks_when_it_asks():
     assert uploads.begin(begin("a"), 1000, 1.0, follows=True) == []
     assert [each.missing for _, each in uploads.begin(begin("a", follows=False), 1000, 2.0)] == [((0, 1),)]
     uploads.begin(begin("b", follows=False), 1000, 2.0)
-    assert said(uploads.expire(2.1 + IDLE_S)) == [("b", "missing")]
+    assert said(uploads.expire(2.1 + MAX_UPLOAD_IDLE_S)) == [("b", "missing")]
 
 
 @pytest.mark.parametrize(("features", "granted"), [(4, 5), (400_000, 0), (170_000, 1)])
 def test_so_many_are_granted_as_fit(features, granted, toys):
     plan = toys.plan(features)
     config = FederationConfig(algorithm="fedavg")
-    algorithm = make_algorithm("fedavg", None, full_options("fedavg", {}))
-    state = algorithm.init(toys.weights(features), rng_for(1, 0, "init"))
-    tasks = Tasks(
+    algorithm = make_algorithm("fedavg", None, complete_algorithm_options("fedavg", {}))
+    state = algorithm.init(toys.weights(features), derive_rng(1, 0, "init"))
+    tasks = RoundTasks(
         algorithm,
         state,
         config,
@@ -63,7 +63,7 @@ def test_so_many_are_granted_as_fit(features, granted, toys):
         max_staleness=0,
         offer=lambda *blob: None,
     )
-    briefs = [tasks.brief(f"pi-{i}") for i in range(5)]
+    briefs = [tasks.prepare(f"pi-{i}") for i in range(5)]
     assert [brief.task.granted for brief in briefs] == [i < granted for i in range(5)]
     assert sum(brief.limit for brief in briefs if brief.task.granted) <= GRANTED_BYTES
 
@@ -80,12 +80,12 @@ def test_a_granted_update_has_one_receipt_and_a_lost_chunk_is_asked_for(federate
         told = client.begin(task, blob, follows=True)
         for index in range(told.count):
             if index not in lost:
-                client.publish(told.sha256, index, chunk(blob, index))
+                client.publish(told.sha256, index, slice_chunk(blob, index))
         if lost:
             client.begin(task, blob)
             receipt = client.next("receipt")
             assert (receipt.outcome, receipt.missing) == ("missing", ((1, 2),))
-            client.publish(told.sha256, 1, chunk(blob, 1))
+            client.publish(told.sha256, 1, slice_chunk(blob, 1))
         assert client.next("receipt").outcome == "ok"
     for client in (whole, partly):
         assert client.send(client.next("task"), encode_models({})).outcome == "ok"

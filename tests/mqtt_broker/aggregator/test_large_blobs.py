@@ -5,7 +5,7 @@ import json
 import time
 
 from edgefl.server.blob_publisher import MAX_CHUNKS_IN_FLIGHT
-from edgefl.server.blobs import RETAINED_BYTES
+from edgefl.server.blobs import MAX_RETAINED_BYTES
 from edgefl.transport.link import Message
 from edgefl.wire.messages import Want
 from edgefl.wire.strict_json import encode_json
@@ -44,6 +44,6 @@ def test_all_chunks_of_a_large_blob_come(federate, mosquitto_url, toys, puppet):
     [sha256] = task.models.values()
     chunks = fetch(client, federation.topics, sha256)
     blob = b"".join(chunks)
-    assert len(blob) > RETAINED_BYTES and len(chunks) > 10 * MAX_CHUNKS_IN_FLIGHT
+    assert len(blob) > MAX_RETAINED_BYTES and len(chunks) > 10 * MAX_CHUNKS_IN_FLIGHT
     assert hashlib.sha256(blob).hexdigest() == sha256
     assert aggregator.popen.poll() is None, aggregator.said

@@ -11,7 +11,7 @@ from edgefl.server.events import (
     ChunkReceived,
     ClientExcluded,
     EndReceived,
-    ManifestFound,
+    ManifestReceived,
     MessageInvalid,
     StateOverwritten,
     StatusReceived,
@@ -19,12 +19,12 @@ from edgefl.server.events import (
 )
 from edgefl.transport.link import Message
 from edgefl.wire.chunks import CHUNK_BYTES
-from edgefl.wire.messages import JOINING, STOPPED, Begin, Manifest, State, Status, Want
+from edgefl.wire.messages import JOINING_PHASE, STOPPED_PHASE, Begin, Manifest, State, Status, Want
 from edgefl.wire.strict_json import encode_json
-from edgefl.wire.topics import Topics
-from mqtt_broker.aggregator.messages import event_of
+from edgefl.wire.topics import FederationTopics
+from mqtt_broker.aggregator.messages import read_event
 
-TOPICS = Topics("f")
+TOPICS = FederationTopics("f")
 A = "a" * 64
 OPEN = Trust("f")
 STATUS = Status("pi-1", "boot", True, 0.0, 10, "0", 0.0)
@@ -34,7 +34,7 @@ MANIFEST = Manifest(A, 7, 1, CHUNK_BYTES, 0.0, True, "s")
 
 
 def read(topic, payload, trust=OPEN):
-    return event_of(Message(topic, payload), "s", trust)
+    return read_event(Message(topic, payload), "s", trust)
 
 
 def state(session, phase):
@@ -44,17 +44,17 @@ def state(session, phase):
 @pytest.mark.parametrize(
     ("topic", "payload", "event"),
     [
-        (TOPICS.device("pi-1", "status"), encode_json(STATUS), StatusReceived(STATUS)),
-        (TOPICS.device("pi-1", "status"), b"", None),
-        (TOPICS.device("pi-1", "want"), encode_json(WANT), WantReceived("pi-1", WANT)),
-        (TOPICS.upload("pi-1", A, "begin"), encode_json(BEGIN), BeginReceived(BEGIN)),
-        (TOPICS.upload("pi-1", A, 3), b"bytes", ChunkReceived("pi-1", A, 3, b"bytes")),
-        (TOPICS.upload("pi-1", A, "end"), b"{}", EndReceived("pi-1", A)),
-        (TOPICS.manifest(A), encode_json(MANIFEST), ManifestFound(MANIFEST)),
-        (TOPICS.manifest(A), b"", None),
+        (TOPICS.format_device("pi-1", "status"), encode_json(STATUS), StatusReceived(STATUS)),
+        (TOPICS.format_device("pi-1", "status"), b"", None),
+        (TOPICS.format_device("pi-1", "want"), encode_json(WANT), WantReceived("pi-1", WANT)),
+        (TOPICS.format_upload("pi-1", A, "begin"), encode_json(BEGIN), BeginReceived(BEGIN)),
+        (TOPICS.format_upload("pi-1", A, 3), b"bytes", ChunkReceived("pi-1", A, 3, b"bytes")),
+        (TOPICS.format_upload("pi-1", A, "end"), b"{}", EndReceived("pi-1", A)),
+        (TOPICS.format_manifest(A), encode_json(MANIFEST), ManifestReceived(MANIFEST)),
+        (TOPICS.format_manifest(A), b"", None),
         (TOPICS.state, b"", None),
-        (TOPICS.state, state("s", JOINING), None),
-        (TOPICS.state, state("s", STOPPED), StateOverwritten()),
+        (TOPICS.state, state("s", JOINING_PHASE), None),
+        (TOPICS.state, state("s", STOPPED_PHASE), StateOverwritten()),
     ],
 )
 def test_each_message_is_its_event(topic, payload, event):
@@ -63,16 +63,16 @@ def test_each_message_is_its_event(topic, payload, event):
 
 def test_another_aggregator_on_the_topic_ends_this_one():
     with pytest.raises(LinkError, match="'f' now; run one at a time"):
-        read(TOPICS.state, state("other", JOINING))
+        read(TOPICS.state, state("other", JOINING_PHASE))
 
 
 @pytest.mark.parametrize(
     ("topic", "payload", "reason", "sha256"),
     [
-        (TOPICS.device("pi-1", "status"), encode_json(replace(STATUS, client_id="pi-2")), "pi-2", ""),
-        (TOPICS.device("pi-1", "status"), b"{", "", ""),
-        (TOPICS.upload("pi-1", A, "begin"), encode_json(replace(BEGIN, client_id="pi-2")), "pi-2", A),
-        (TOPICS.upload("pi-1", A, "begin"), encode_json(replace(BEGIN, sha256="b" * 64)), "", A),
+        (TOPICS.format_device("pi-1", "status"), encode_json(replace(STATUS, client_id="pi-2")), "pi-2", ""),
+        (TOPICS.format_device("pi-1", "status"), b"{", "", ""),
+        (TOPICS.format_upload("pi-1", A, "begin"), encode_json(replace(BEGIN, client_id="pi-2")), "pi-2", A),
+        (TOPICS.format_upload("pi-1", A, "begin"), encode_json(replace(BEGIN, sha256="b" * 64)), "", A),
     ],
 )
 def test_what_a_client_says_wrongly_is_its_own(topic, payload, reason, sha256):
@@ -83,13 +83,17 @@ def test_what_a_client_says_wrongly_is_its_own(topic, payload, reason, sha256):
 
 
 def test_an_oversize_chunk_is_rejected_with_its_size():
-    event = event_of(Message(TOPICS.upload("pi-1", A, 0), b"", oversize=300_000), "s", OPEN)
+    event = read_event(Message(TOPICS.format_upload("pi-1", A, 0), b"", oversize=300_000), "s", OPEN)
     assert (event.client_id, event.sha256) == ("pi-1", A) and "300000 bytes" in event.reason
 
 
 @pytest.mark.parametrize(
     ("topic", "payload"),
-    [("edgefl/v2/f/nonsense", b""), (TOPICS.state, b"{"), (TOPICS.manifest("b" * 64), encode_json(MANIFEST))],
+    [
+        ("edgefl/v2/f/nonsense", b""),
+        (TOPICS.state, b"{"),
+        (TOPICS.format_manifest("b" * 64), encode_json(MANIFEST)),
+    ],
 )
 def test_what_no_client_says_is_an_error(topic, payload):
     with pytest.raises(WireError):
@@ -100,8 +104,8 @@ def test_a_client_that_is_not_enrolled_is_excluded_whatever_it_says():
     def key_of(client_id):
         raise WireError(f"{client_id} was revoked; enrol it")
 
-    trust = Trust("f", key_of=key_of)
-    assert read(TOPICS.device("pi-1", "status"), b"{", trust) == ClientExcluded(
+    trust = Trust("f", find_key=key_of)
+    assert read(TOPICS.format_device("pi-1", "status"), b"{", trust) == ClientExcluded(
         "pi-1", "pi-1 was revoked; enrol it"
     )
-    assert read(TOPICS.upload("pi-1", A, "begin"), b"{", trust).sha256 == A
+    assert read(TOPICS.format_upload("pi-1", A, "begin"), b"{", trust).sha256 == A

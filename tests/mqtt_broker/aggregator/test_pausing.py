@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from devices.availability import pause, resume
-from devices.conditions import Window
+from devices.availability import pause_device, resume_device
+from devices.conditions import TimeWindow
 from edgefl.errors import ConfigError, StateError
 from edgefl.server import rounds
 from edgefl.server.presence import Presence
 from edgefl.wire.messages import Status
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.tensors import encode_models
-from mqtt_broker.aggregator.pauses import pause_clients, paused_clients, resume_clients
+from mqtt_broker.aggregator.pauses import pause_clients, read_paused_clients, resume_clients
 from mqtt_broker.commands import aggregator as aggregator_command
 
 
@@ -29,7 +29,7 @@ def status(client_id="pi-1", *, online=True, paused="", draining=False):
 def presence(*statuses):
     made = Presence()
     for each in statuses:
-        made.take(each)
+        made.update(each)
     return made
 
 
@@ -47,7 +47,7 @@ def hours_away():
     """A window of an hour that begins five hours from now."""
     now = time.localtime()
     start = (60 * now.tm_hour + now.tm_min + 300) % 1440
-    return str(Window(start, (start + 60) % 1440))
+    return str(TimeWindow(start, (start + 60) % 1440))
 
 
 def test_who_is_available_by_hand():
@@ -61,9 +61,9 @@ def test_who_is_available_by_hand():
         status("g", online=False, paused="busy"),
     )
     held = frozenset({"e"})
-    assert seen.online() == ("a", "b", "c", "e", "f")
-    assert seen.available(held) == ("a",)
-    assert seen.askable(held) == ("a", "b", "f")
+    assert seen.list_online() == ("a", "b", "c", "e", "f")
+    assert seen.list_available(held) == ("a",)
+    assert seen.list_for_personalization(held) == ("a", "b", "f")
     assert [client_id for client_id in "abcdefg" if seen.is_resting(client_id)] == ["b", "c"]
     refuses = status("h", paused="refuses the plan: it names a module")
     assert [seen.describe(client_id) for client_id in "abdx"] == [
@@ -72,24 +72,24 @@ def test_who_is_available_by_hand():
         "offline",
         "offline",
     ]
-    seen.take(refuses)
-    assert seen.askable(held) == ("a", "b", "f"), "it may refuse for ever"
+    seen.update(refuses)
+    assert seen.list_for_personalization(held) == ("a", "b", "f"), "it may refuse for ever"
 
 
 def test_waiting_for_a_paused_client_does_not_count_as_an_extension():
     round = rounds.open_round(1, ("a",), quorum=1.0, deadline_s=1.0, grace_s=0.0, now=0.0)
     for turn in range(10):
-        round = rounds.extend(round, float(turn), counts=False)
+        round = rounds.extend_round(round, float(turn), counts=False)
     assert (round.extensions, round.closes) == (0, 10.0)
 
 
 def test_the_pauses_of_a_directory(tmp_path):
-    assert paused_clients(tmp_path) == frozenset()
+    assert read_paused_clients(tmp_path) == frozenset()
     pause_clients(tmp_path, ["pi-2", "pi-1"])
     (tmp_path / "paused" / ".pi-3.x1").touch()  # a write that is under way
-    assert paused_clients(tmp_path) == {"pi-1", "pi-2"}
+    assert read_paused_clients(tmp_path) == {"pi-1", "pi-2"}
     resume_clients(tmp_path, ["pi-1", "pi-9"])
-    assert paused_clients(tmp_path) == {"pi-2"}
+    assert read_paused_clients(tmp_path) == {"pi-2"}
     with pytest.raises(ConfigError, match="client id"):
         pause_clients(tmp_path, ["../pi-1"])
     with pytest.raises(StateError, match="no directory"):
@@ -137,12 +137,12 @@ def test_a_board_paused_in_mid_round_finishes_it_and_is_left_out_until_it_resume
     first = other.next("task")
     state = federation.directory / "state-pi-1"
     aggregator.wait_for("round 1: pi-1 reported")
-    pause(state)
+    pause_device(state)
     aggregator.wait_for("pi-1 is paused (operator)")
     other.send(first, update(toys))
     second = other.next("task")
     assert second.round == 2
-    resume(state)
+    resume_device(state)
     device.wait_for("takes up tasks again")
     aggregator.wait_for("pi-1 is online", times=2)  # else it may hear the other client's update first
     other.send(second, update(toys))
@@ -168,7 +168,7 @@ def test_a_board_paused_while_it_trains_says_so_before_its_update(federate, mosq
     device = federation.device("pi-1", toys.shard(1, 20_000))
     device.wait_for("; learner numpy")  # it trains now
     state = federation.directory / "state-pi-1"
-    pause(state)
+    pause_device(state)
     aggregator.wait_for("round 1/2 federate: 1 updates")
     aggregator.wait_for("waiting for devices: 0 of 1 online, 1 paused")
     device.wait_for("paused: operator")
@@ -184,7 +184,7 @@ def test_a_board_paused_while_it_trains_says_so_before_its_update(federate, mosq
     assert device.end() == 0
     again = federation.device("pi-1", toys.shard(1))  # the pause outlives the process
     again.wait_for("paused: operator")
-    resume(state)
+    resume_device(state)
     assert aggregator.end() == 0, aggregator.said
     assert again.end() == 0
     assert federation.result()["dropped"] == []

@@ -2,19 +2,19 @@
 
 from dataclasses import asdict
 
-from edgefl.algorithms import resolved_options
+from edgefl.algorithms import resolve_algorithm_options
 from edgefl.config import FederationConfig, PersonalizationConfig
-from mqtt_broker.aggregator.plan_source import differing_options
+from mqtt_broker.aggregator.plan_source import list_differing_options
 from tests.support.numpy_learner.softmax import softmax_spec
 
 
 def test_options_of_which_plan_and_configuration_differ_are_named():
     config = FederationConfig(algorithm="fedap", rounds=20, options={"epochs": 2})
-    options = resolved_options(config)
+    options = resolve_algorithm_options(config)
     assert options["pretrain_rounds"] == 5
     settings = asdict(PersonalizationConfig())
     same = softmax_spec("fedap", inputs=2, features=2, classes=2, options=options, personalization=settings)
-    assert differing_options(same, config) == []
+    assert list_differing_options(same, config) == []
     other = softmax_spec(
         "fedap",
         inputs=2,
@@ -23,7 +23,7 @@ def test_options_of_which_plan_and_configuration_differ_are_named():
         options={**options, "epochs": 1, "pretrain_rounds": 2},
         personalization=settings,
     )
-    lines = differing_options(other, config)
+    lines = list_differing_options(other, config)
     epochs, pretraining = sorted(lines)
     assert "pretrain_rounds = 2, the configuration 5; the plan counts" in pretraining
     assert "epochs = 1, the configuration 2" in epochs
@@ -37,18 +37,18 @@ def test_settings_of_the_personalization_that_differ_are_named():
     """The aggregator reads the deadline from the configuration, so that it may differ."""
     config = FederationConfig(personalization=PersonalizationConfig(select=False, epochs=3, deadline_s=60.0))
     planned = asdict(PersonalizationConfig())
-    assert differing_options(spec_with(planned), config) == [
+    assert list_differing_options(spec_with(planned), config) == [
         "the plan has [personalization] select = True, the configuration False; the plan counts. To use the "
         "configuration's, build the plan with `edgefl plan build --config`",
         "the plan has [personalization] epochs = 10, the configuration 3; the plan counts. To use the "
         "configuration's, build the plan with `edgefl plan build --config`",
     ]
-    assert differing_options(spec_with({**planned, "select": False, "epochs": 3}), config) == []
+    assert list_differing_options(spec_with({**planned, "select": False, "epochs": 3}), config) == []
 
 
 def test_a_plan_without_settings_of_the_personalization_differs_from_the_defaults():
     """An older version built it: devices ship the mixture and hold nothing back."""
-    lines = differing_options(spec_with({}), FederationConfig())
+    lines = list_differing_options(spec_with({}), FederationConfig())
     assert [line.partition(";")[0] for line in lines] == [
         "the plan has [personalization] select = False, the configuration True",
         "the plan has [personalization] validation_share = 0.0, the configuration 0.2",

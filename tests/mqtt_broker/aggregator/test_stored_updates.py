@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.algorithms import PERSONALIZE, make_algorithm
+from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
 from edgefl.config import FederationConfig
 from edgefl.errors import StateError, WireError
 from edgefl.plan.spec import TensorSpec
@@ -35,7 +35,7 @@ from edgefl.types import ServerState
 from edgefl.wire.messages import Begin
 from edgefl.wire.tensors import encode_models
 from mqtt_broker.aggregator import journal as journal_module
-from mqtt_broker.aggregator import saving
+from mqtt_broker.aggregator import state_writer
 from mqtt_broker.aggregator import storage as storage_module
 from mqtt_broker.aggregator.journal import Journal
 from mqtt_broker.aggregator.storage import Storage
@@ -98,7 +98,7 @@ def values(storage):
 
 def intact(directory, number=1):
     with Journal(directory) as journal:
-        found = journal.intact(OpenedRound(number, "federate", "", ()))
+        found = journal.read_intact(OpenedRound(number, "federate", "", ()))
         return [begin.client_id for begin, _ in found]
 
 
@@ -119,7 +119,7 @@ def edit(directory, statement, *values):
 def test_updates_come_sorted_and_the_last_one_of_a_client_counts(tmp_path):
     with open_storage(tmp_path) as storage:
         opened = opened_round(storage, 1)
-        assert list(storage.updates()) == []
+        assert list(storage.read_updates()) == []
         commit(storage, opened, update("pi-2", 2), update("pi-1", 1))
         commit(storage, opened, update("pi-2", 3))
         assert values(storage) == [("pi-1", 1), ("pi-2", 3)]
@@ -129,7 +129,7 @@ def test_a_client_may_answer_two_rounds_at_once(tmp_path):
     with open_storage(tmp_path) as storage:
         opened = opened_round(storage, 2)
         commit(storage, opened, update("pi-1", 2, 2), update("pi-1", 1, 2, answers=1))
-        assert [(each.round, float(each.deltas["global"]["w"][0])) for each in storage.updates()] == [
+        assert [(each.round, float(each.deltas["global"]["w"][0])) for each in storage.read_updates()] == [
             (1, 1.0),
             (2, 2.0),
         ]
@@ -213,8 +213,8 @@ def test_killed_while_a_round_is_written_over_the_one_before_its_committed_batch
     assert intact(again, 2) == whole
     assert intact(again) == ([] if whole else olds), "they stay until an update of the next round is stored"
     with Journal(again) as journal:
-        assert journal.round(1, "federate").is_closed
-        assert journal.round(2, "federate") == second
+        assert journal.read_round(1, "federate").is_closed
+        assert journal.read_round(2, "federate") == second
 
 
 @given(count=st.integers(1, 4), share=st.floats(0, 1))
@@ -276,7 +276,7 @@ def test_the_first_updates_stay_decoded_and_the_others_are_read_one_at_a_time(tm
             commit(storage, opened, update(f"pi-{number}", number, codec="top-40"))
         assert [value for _, value in values(storage)] == [0.0, 1.0, 2.0]
         edit(tmp_path, "update tensors set content = zeroblob(10)")
-        found = storage.updates()
+        found = storage.read_updates()
         assert [float(next(found).deltas["global"]["w"][0]) for _ in range(2)] == [0.0, 1.0]
         with pytest.raises(WireError):
             next(found)
@@ -292,7 +292,7 @@ def test_aggregating_holds_one_update_in_memory(tmp_path, monkeypatch):
             commit(storage, opened, update(f"pi-{number:02}", number, size=size, expected=expected))
         tracemalloc.start()
         try:
-            assert sum(float(each.deltas["global"]["w"][0]) for each in storage.updates()) == 66.0
+            assert sum(float(each.deltas["global"]["w"][0]) for each in storage.read_updates()) == 66.0
             assert tracemalloc.get_traced_memory()[1] < 3 * 4 * size
         finally:
             tracemalloc.stop()
@@ -320,11 +320,11 @@ def test_disk_space_is_used_again_and_given_back_at_the_end(tmp_path):
         sample = np.full(64, 17, np.float32).tobytes()
         assert all(sample not in path.read_bytes() for path in files(tmp_path))
         assert sum(path.stat().st_size for path in files(tmp_path)) < 300_000
-        assert list(storage.updates()) == []
+        assert list(storage.read_updates()) == []
 
 
 def test_the_updates_of_a_round_stay_until_the_state_after_it_is_saved(tmp_path, monkeypatch):
-    monkeypatch.setattr(saving, "LATER_S", 1e6)
+    monkeypatch.setattr(state_writer, "MAX_SAVE_DELAY_S", 1e6)
     with open_storage(tmp_path) as storage:
         first = opened_round(storage, 1)
         commit(storage, first, update("pi-1", 1))
@@ -415,7 +415,7 @@ def test_a_round_whose_updates_are_not_intact_takes_them_again(damage, is_closed
 
 def test_a_personalization_needs_no_tensors_after_a_restart(tmp_path, resume):
     with open_storage(tmp_path) as storage:
-        opened = opened_round(storage, 4, PERSONALIZE)
+        opened = opened_round(storage, 4, PHASE_PERSONALIZE)
         commit(storage, opened, update("pi-1", 1, 4))
         close(storage, opened)
         storage.remove_updates()
@@ -449,4 +449,4 @@ def test_a_damaged_row_names_the_file_and_fresh(tmp_path):
     with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as database, database:
         database.execute("update round set cohort = '[\"pi-1'")
     with Journal(tmp_path) as journal, pytest.raises(StateError, match=r"sqlite is damaged: .*--fresh"):
-        journal.round(1, "federate")
+        journal.read_round(1, "federate")

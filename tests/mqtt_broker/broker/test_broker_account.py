@@ -16,10 +16,10 @@ from click.testing import CliRunner
 
 from devices.commands import device as device_commands
 from edgefl.errors import ConfigError, LinkError
-from edgefl.security.authority import enrol, revoke
-from edgefl.security.enrolment import load_enrolment, tls_context
+from edgefl.security.authority import create_enrolment, revoke_enrolment
+from edgefl.security.enrolment import load_enrolment, make_tls_context
 from edgefl.transport.link import Link
-from mqtt_broker.broker.dev_broker import find_mosquitto, free_port
+from mqtt_broker.broker.dev_broker import find_free_port, find_mosquitto
 from mqtt_broker.commands import broker as broker_commands
 
 SECRETS = ("ca.key", "aggregator.enrol", "devices.json", "route.key")
@@ -35,7 +35,7 @@ def open_directory():
 
 
 def init(directory, *arguments):
-    port = str(free_port())
+    port = str(find_free_port())
     words = ["init", str(directory), "--host", "localhost", "--port", port, "--bind", "127.0.0.1", *arguments]
     made = CliRunner().invoke(broker_commands, words)
     if made.exception and not isinstance(made.exception, SystemExit):
@@ -78,15 +78,15 @@ def test_the_brokers_account_cannot_read_the_authoritys_key(open_directory):
         name for name in SECRETS if (directory / name).exists() and readable_by(user, directory / name)
     ] == []
     entry = pwd.getpwnam(user)
-    board = tls_context(enrol(directory, "pi-1", 30))
+    board = make_tls_context(create_enrolment(directory, "pi-1", 30))
     command = shlex.split(re.search(r"^ExecStart=(.+)$", unit, re.MULTILINE)[1])
     with (open_directory / "log").open("w") as log:
         process = subprocess.Popen(command, stderr=log, user=user, group=entry.pw_gid, extra_groups=[])
     try:
         assert connects(port, board), (open_directory / "log").read_text()
         # it reads the list that root wrote anew, and what it stores is its own
-        revoke(directory, "pi-1")
-        other = tls_context(enrol(directory, "pi-2", 30))
+        revoke_enrolment(directory, "pi-1")
+        other = make_tls_context(create_enrolment(directory, "pi-2", 30))
         process.send_signal(1)
         assert connects(port, other)
         deadline = time.monotonic() + PATIENCE_S
@@ -115,7 +115,7 @@ def test_root_starts_the_broker_by_hand_and_it_is_not_roots(open_directory):
         [find_mosquitto(), "-c", str(directory / "mosquitto.conf")], stderr=subprocess.DEVNULL
     )
     try:
-        assert connects(port, tls_context(load_enrolment(directory / "aggregator.enrol")))
+        assert connects(port, make_tls_context(load_enrolment(directory / "aggregator.enrol")))
         uids = re.search(r"^Uid:\s+(.+)$", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)[
             1
         ].split()

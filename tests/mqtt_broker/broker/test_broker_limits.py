@@ -16,10 +16,10 @@ import pytest
 from click.testing import CliRunner
 
 from edgefl.errors import LinkError
-from edgefl.security.authority import enrol, revoke
-from edgefl.security.enrolment import load_enrolment, tls_context
+from edgefl.security.authority import create_enrolment, revoke_enrolment
+from edgefl.security.enrolment import load_enrolment, make_tls_context
 from edgefl.transport.link import Link
-from mqtt_broker.broker.dev_broker import find_mosquitto, free_port
+from mqtt_broker.broker.dev_broker import find_free_port, find_mosquitto
 from mqtt_broker.commands import broker as broker_commands
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
@@ -35,7 +35,7 @@ class Broker:
 
     def __init__(self, directory, **limits):
         self.directory = directory
-        self.port = free_port()
+        self.port = find_free_port()
         arguments = [
             "init",
             str(directory),
@@ -61,7 +61,7 @@ class Broker:
             [find_mosquitto(), "-c", str(self.directory / "mosquitto.conf")], stderr=self.log
         )
         deadline = time.monotonic() + PATIENCE_S
-        leader = tls_context(load_enrolment(self.directory / "aggregator.enrol"))
+        leader = make_tls_context(load_enrolment(self.directory / "aggregator.enrol"))
         while True:
             with contextlib.suppress(LinkError):
                 self.leader = Link(f"mqtts://localhost:{self.port}", "leader", context=leader)
@@ -70,7 +70,7 @@ class Broker:
         self.leader.subscribe("edgefl/+/f/device/+/status")
 
     def enrol(self, client_id):
-        return tls_context(enrol(self.directory, client_id, 30))
+        return make_tls_context(create_enrolment(self.directory, client_id, 30))
 
     def resident_mb(self):
         return (
@@ -103,9 +103,9 @@ class Broker:
 
 def prefix():
     """Return the first two levels of every topic."""
-    from edgefl.wire.topics import Topics
+    from edgefl.wire.topics import FederationTopics
 
-    return "/".join(Topics("f").state.split("/")[:2])
+    return "/".join(FederationTopics("f").state.split("/")[:2])
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_one_board_cannot_fill_the_memory_with_retained_messages(small_broker):
     said = (broker.directory / "log").read_text()
     # The operator learns whom to revoke
     assert "flooder disconnected due to out of memory" in said and "u'thief'" in said
-    revoke(broker.directory, "thief")
+    revoke_enrolment(broker.directory, "thief")
     broker.start_empty()
     assert broker.delivers(other, "other", bytes(MESSAGE_BYTES))
     with pytest.raises(LinkError):

@@ -95,7 +95,7 @@ def test_every_service_runs_a_command_that_there_is(compose, name):
     service = compose["services"][name]
     entry = service.get("entrypoint") or ENTRY[service["build"]["dockerfile"]]
     words = [str(word) for word in [*entry, *service.get("command", [])]]
-    if words[1] not in cli.sources():
+    if words[1] not in cli.find_commands():
         pytest.skip(f"edgefl has no command {words[1]} yet")
     params = check_command(words)
     broker = params.get("broker") or params.get("url")

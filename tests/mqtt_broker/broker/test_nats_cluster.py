@@ -16,12 +16,12 @@ import pytest
 
 from edgefl.config import FederationConfig
 from edgefl.errors import LinkError
-from edgefl.security.authority import create, enrol
-from edgefl.security.enrolment import load_enrolment, save_enrolment, tls_context
+from edgefl.security.authority import create_enrolment, create_key_directory
+from edgefl.security.enrolment import load_enrolment, make_tls_context, save_enrolment
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
 from edgefl.transport.link import Connected, Link, Message
-from mqtt_broker.broker.dev_broker import HOST, free_port
+from mqtt_broker.broker.dev_broker import LOOPBACK_HOST, find_free_port
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 NATS = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin:/usr/local/sbin")
@@ -43,10 +43,10 @@ def access(devices):
 class Cluster:
     """nats-servers with the configuration that the project ships."""
 
-    def __init__(self, directory, count, keys=None, devices=(), address=HOST):
-        ports = self.ports = [[free_port() for _ in range(3)] for _ in range(count)]
-        routes = ", ".join(f"nats://{HOST}:{route}" for _, _, route in ports)
-        self.urls = [f"mqtt://{HOST}:{mqtt}" for _, mqtt, _ in ports]
+    def __init__(self, directory, count, keys=None, devices=(), address=LOOPBACK_HOST):
+        ports = self.ports = [[find_free_port() for _ in range(3)] for _ in range(count)]
+        routes = ", ".join(f"nats://{LOOPBACK_HOST}:{route}" for _, _, route in ports)
+        self.urls = [f"mqtt://{LOOPBACK_HOST}:{mqtt}" for _, mqtt, _ in ports]
         self.servers = []
         self.directory = directory
         if keys:  # before any server starts: one that reads half of it admits everybody
@@ -124,11 +124,11 @@ def enrolled_cluster(tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("enrolled")
     keys = tmp_path / "keys"
     names = ("one", "two")
-    create(keys, ["localhost"], 8883, 30)
-    contexts = {name: tls_context(enrol(keys, name, 30)) for name in names}
-    contexts["aggregator"] = tls_context(load_enrolment(keys / "aggregator.enrol"))
+    create_key_directory(keys, ["localhost"], 8883, 30)
+    contexts = {name: make_tls_context(create_enrolment(keys, name, 30)) for name in names}
+    contexts["aggregator"] = make_tls_context(load_enrolment(keys / "aggregator.enrol"))
     made = Cluster(tmp_path, 3, keys, names)
-    made.urls = [url.replace(f"mqtt://{HOST}", "mqtts://localhost") for url in made.urls]
+    made.urls = [url.replace(f"mqtt://{LOOPBACK_HOST}", "mqtts://localhost") for url in made.urls]
     for url in made.urls:
         made.wait_until_up(url, context=contexts["one"])
     yield made, contexts
@@ -138,7 +138,7 @@ def enrolled_cluster(tmp_path_factory):
 class Nats:
     """A client of NATS's own protocol."""
 
-    def __init__(self, port, host=HOST):
+    def __init__(self, port, host=LOOPBACK_HOST):
         self._socket = socket.create_connection((host, port), 10.0)
         self.answer = b""
 
@@ -239,14 +239,14 @@ def test_retained_messages_and_the_last_will(alone):
 def test_enrolled_devices_over_nats_and_each_speaks_and_hears_for_itself_alone(tmp_path, federate, toys):
     keys = tmp_path / "keys"
     names = ("one", "two")
-    create(keys, ["localhost"], 8883, 30)
-    made = {name: enrol(keys, name, 30) for name in names}
+    create_key_directory(keys, ["localhost"], 8883, 30)
+    made = {name: create_enrolment(keys, name, 30) for name in names}
     for name, enrolment in made.items():
         save_enrolment(enrolment, tmp_path / f"{name}.enrol")
     alone = Cluster(tmp_path, 1, keys, names, address="0.0.0.0")
     try:
-        url = alone.urls[0].replace(f"mqtt://{HOST}", "mqtts://localhost")
-        contexts = {name: tls_context(enrolment) for name, enrolment in made.items()}
+        url = alone.urls[0].replace(f"mqtt://{LOOPBACK_HOST}", "mqtts://localhost")
+        contexts = {name: make_tls_context(enrolment) for name, enrolment in made.items()}
         alone.wait_until_up(url, context=contexts["one"])
         federation = federate(url, rounds=2)
         aggregator = federation.aggregator("--security", keys, "--broker", url)
@@ -258,7 +258,7 @@ def test_enrolled_devices_over_nats_and_each_speaks_and_hears_for_itself_alone(t
         assert [device.end(PATIENCE_S) for device in devices] == [0, 0], [device.said for device in devices]
 
         root = "edgefl/v2/f"
-        leader = Link(url, "leader", context=tls_context(load_enrolment(keys / "aggregator.enrol")))
+        leader = Link(url, "leader", context=make_tls_context(load_enrolment(keys / "aggregator.enrol")))
         one, two = (Link(url, name, context=contexts[name]) for name in names)
         leader.subscribe(f"{root}/#")
         for topic in ("state", "blob/aa/0", "device/two/status", "device/two/task", "device/one/status"):
@@ -339,23 +339,24 @@ def test_a_strangers_server_does_not_join_the_cluster(enrolled_cluster, tmp_path
     nothing.
     """
     cluster, contexts = enrolled_cluster
-    made = enrol(cluster.directory / "keys", "thief", 30)
+    made = create_enrolment(cluster.directory / "keys", "thief", 30)
     for name, text in (("thief.pem", made.certificate), ("thief.key", made.key)):
         (tmp_path / name).write_text(text)
     board_keys = (
         f'tls {{ cert_file: "{tmp_path}/thief.pem", key_file: "{tmp_path}/thief.key", insecure: true }}'
     )
-    routes = ", ".join(f"nats://{HOST}:{route}" for _, _, route in cluster.ports)
+    routes = ", ".join(f"nats://{LOOPBACK_HOST}:{route}" for _, _, route in cluster.ports)
     strangers = []
     leader = Link(cluster.urls[0], "leader", context=contexts["aggregator"])
     try:
         for name, tls in (("without-keys", ""), ("with-keys-of-a-board", board_keys)):
-            port = free_port()
+            port = find_free_port()
             log = tmp_path / f"{name}.log"
             conf = tmp_path / f"{name}.conf"
             conf.write_text(
-                f'server_name: "{name}"\nlisten: "{HOST}:{port}"\ndebug: true\n'
-                f'cluster {{ name: edgefl, listen: "{HOST}:{free_port()}", routes: [{routes}], {tls} }}\n'
+                f'server_name: "{name}"\nlisten: "{LOOPBACK_HOST}:{port}"\ndebug: true\n'
+                f'cluster {{ name: edgefl, listen: "{LOOPBACK_HOST}:{find_free_port()}", '
+                f"routes: [{routes}], {tls} }}\n"
             )
             with log.open("w") as file:
                 process = subprocess.Popen([NATS, "-c", str(conf)], stdout=file, stderr=file)

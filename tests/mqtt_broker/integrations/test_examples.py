@@ -11,12 +11,12 @@ import tomllib
 
 import pytest
 
-from edgefl.cli.main import run as edgefl
-from edgefl.wire.topics import matches
-from mqtt_broker.commands.examples import ABOUT, example_texts
-from mqtt_broker.integrations.prometheus import Figures
+from edgefl.cli.main import run_command as edgefl
+from edgefl.wire.topics import matches_filter
+from mqtt_broker.commands.examples import EXAMPLE_DESCRIPTIONS, read_examples
+from mqtt_broker.integrations.prometheus import FederationMetrics
 
-TEXTS = example_texts()
+TEXTS = read_examples()
 NODE = """
 const flow = JSON.parse(require('fs').readFileSync(0));
 const kept = {};
@@ -62,8 +62,8 @@ def test_the_command_writes_all_and_overwrites_none(tmp_path, capfd):
     told = capfd.readouterr().out
     for name, text in TEXTS.items():
         assert (tmp_path / "x" / name).read_text() == text
-        assert f"{name}: {ABOUT[name]}" in told
-    assert ABOUT.keys() == TEXTS.keys()
+        assert f"{name}: {EXAMPLE_DESCRIPTIONS[name]}" in told
+    assert EXAMPLE_DESCRIPTIONS.keys() == TEXTS.keys()
     (tmp_path / "x" / "telegraf" / "telegraf.conf").write_text("mine")
     assert edgefl(["broker", "examples", str(tmp_path / "x")]) == 1
     assert "there already" in capfd.readouterr().err
@@ -97,7 +97,7 @@ def by_telegraf(said):
         assert len(parsing["tags"].split("/")) == len(wanted.split("/"))
         texts = plugin.get("json_string_fields", [])
         kept = plugin.get("fieldinclude")
-        payloads = [(topic, json.loads(payload)) for topic, payload in said if matches(wanted, topic)]
+        payloads = [(topic, json.loads(payload)) for topic, payload in said if matches_filter(wanted, topic)]
         assert payloads, f"nothing is said on {wanted}"
         for topic, payload in payloads:
             tags = {
@@ -119,7 +119,7 @@ def by_telegraf(said):
 def by_aggregator(said):
     """Return the metrics of `--metrics-port` after these messages, with their labels."""
     pytest.importorskip("prometheus_client")
-    figures = Figures(said[0][0].split("/")[2])
+    figures = FederationMetrics(said[0][0].split("/")[2])
     for topic, payload in said:
         figures.take(topic, payload, 2e9)
     samples = [sample for family in figures.collect() for sample in family.samples]
@@ -244,7 +244,7 @@ def test_node_reds_flow_is_whole(said):
         assert all(target in nodes for wires in node.get("wires", ()) for target in wires)
         if node["type"] == "mqtt in":
             assert nodes[node["broker"]]["type"] == "mqtt-broker"
-            assert any(matches(node["topic"], topic) for topic, _ in said)
+            assert any(matches_filter(node["topic"], topic) for topic, _ in said)
 
 
 def test_node_reds_functions_say_what_was_said(said):
@@ -256,7 +256,9 @@ def test_node_reds_functions_say_what_was_said(said):
     hot = json.dumps({"temperature_c": 81.5, "values": {}})
     for topic, payload in [*said, ("edgefl/v2/f/device/pi-9/metrics", hot.encode())]:
         for source in (
-            node for node in nodes.values() if node["type"] == "mqtt in" and matches(node["topic"], topic)
+            node
+            for node in nodes.values()
+            if node["type"] == "mqtt in" and matches_filter(node["topic"], topic)
         ):
             calls += [(nodes[target], topic, payload.decode()) for target in source["wires"][0]]
     given = json.dumps({"calls": [(node["func"], topic, payload) for node, topic, payload in calls]})

@@ -9,14 +9,19 @@ import secrets
 
 import pytest
 
-from edgefl.security.authority import enrol_watcher, revoke
+from edgefl.security.authority import enrol_watcher, revoke_enrolment
 from edgefl.transport.link import Link, Message
-from edgefl.verdict import judge
+from edgefl.verdict import judge_federation
 from edgefl.wire.messages import Status
 from edgefl.wire.strict_json import encode_json
-from edgefl.wire.topics import matches
-from edgefl.wire.verdict_message import verdict_message
-from mqtt_broker.integrations.home_assistant import Announcer, board_entities, federation_entities, node_id
+from edgefl.wire.topics import matches_filter
+from edgefl.wire.verdict_message import make_verdict_message
+from mqtt_broker.integrations.home_assistant import (
+    Announcer,
+    make_board_entities,
+    make_federation_entities,
+    make_node_id,
+)
 
 # what https://www.home-assistant.io/integrations/mqtt/ and its pages on sensor and binary_sensor document
 SENSOR = {
@@ -100,23 +105,25 @@ def by_key(entities):
 
 
 def test_entities_are_what_home_assistant_documents():
-    both = federation_entities("a.b_c-1") | board_entities("a.b_c-1", "pi_1", "0.1.0")
+    both = make_federation_entities("a.b_c-1") | make_board_entities("a.b_c-1", "pi_1", "0.1.0")
     for topic, entity in both.items():
         check_entity(topic, entity)
     assert len({entity["unique_id"] for entity in both.values()}) == len(both) == 18
-    assert node_id("a.b_c-1") == "edgefl_aDb_c-1"
-    names = {node_id(name) for name in ("a.b", "a_b", "a-b", "adb", "ab")}
+    assert make_node_id("a.b_c-1") == "edgefl_aDb_c-1"
+    names = {make_node_id(name) for name in ("a.b", "a_b", "a-b", "adb", "ab")}
     assert len(names) == 5
-    online = board_entities("f", "pi-1", "1", "ha/x")["ha/x/binary_sensor/edgefl_f/pi-1_online/config"]
+    online = make_board_entities("f", "pi-1", "1", "ha/x")["ha/x/binary_sensor/edgefl_f/pi-1_online/config"]
     assert online["state_topic"] == "edgefl/v2/f/device/pi-1/status"
     assert (
         online["device"]["via_device"]
-        in federation_entities("f")["homeassistant/sensor/edgefl_f/round/config"]["device"]["identifiers"]
+        in make_federation_entities("f")["homeassistant/sensor/edgefl_f/round/config"]["device"][
+            "identifiers"
+        ]
     )
 
 
 def test_templates_by_hand():
-    board = by_key(board_entities("f", "pi-1", "1"))
+    board = by_key(make_board_entities("f", "pi-1", "1"))
     metrics = {
         "client_id": "pi-1",
         "round": 7,
@@ -152,7 +159,7 @@ VERDICT_KEYS = ("verdict", "verdict_local", "verdict_federated", "verdict_shippe
 
 def rendered_verdict(payload):
     """Return the states of the five entities of a verdict and the attributes of the first one."""
-    entities = by_key(federation_entities("f"))
+    entities = by_key(make_federation_entities("f"))
     states = [rendered(entities[key]["value_template"], payload) for key in VERDICT_KEYS]
     return states, json.loads(rendered(entities["verdict"]["json_attributes_template"], payload))
 
@@ -161,8 +168,10 @@ def test_templates_of_the_verdict_by_hand():
     """A figure that nobody reported is unknown, which Home Assistant reads as None."""
     figures = {"accuracy_local": 0.5, "accuracy_shipped": 0.8, "test_gained": 10.0, "test_lost": 0.0}
     other = {"accuracy_local": 0.75, "accuracy_shipped": 0.8, "test_gained": 2.0, "test_lost": 1.0}
-    verdict = judge([{"id": "pi-1", **figures}, {"id": "pi-2", **other}])
-    states, attributes = rendered_verdict(encode_json(verdict_message(verdict, "s", 1.0, with_rows=True)))
+    verdict = judge_federation([{"id": "pi-1", **figures}, {"id": "pi-2", **other}])
+    states, attributes = rendered_verdict(
+        encode_json(make_verdict_message(verdict, "s", 1.0, with_rows=True))
+    )
     assert states == ["1 better, 1 as good, 0 worse", "62.5", "None", "80.0", "None"]
     assert attributes == {
         "sentence": verdict.sentence,
@@ -172,8 +181,10 @@ def test_templates_of_the_verdict_by_hand():
         "worse": 0,
         "gain_points": 17.5,
     }
-    verdict = judge([{"id": "pi-1", "accuracy_shipped": 0.8}])
-    states, attributes = rendered_verdict(encode_json(verdict_message(verdict, "s", 1.0, with_rows=True)))
+    verdict = judge_federation([{"id": "pi-1", "accuracy_shipped": 0.8}])
+    states, attributes = rendered_verdict(
+        encode_json(make_verdict_message(verdict, "s", 1.0, with_rows=True))
+    )
     assert states == ["not compared", "None", "None", "80.0", "None"]
     assert attributes["gain_points"] is None
     # a federation that begins makes the topic empty
@@ -187,27 +198,29 @@ def status_of(client_id, version="1", online=True):
 def test_the_announcer_says_everything_once_and_takes_back_who_is_revoked():
     revoked = set()
     announcer = Announcer("f", "homeassistant", revoked.__contains__)
-    assert len(list(announcer.due())) == 11
-    assert not list(announcer.due())
+    assert len(list(announcer.collect_due())) == 11
+    assert not list(announcer.collect_due())
     for payload in (status_of("pi-1"), status_of("pi-1", online=False), b"", b"{", b"[]"):
         announcer.take("edgefl/v2/f/device/pi-1/status", payload, 0.0)
     for topic in ("edgefl/v2/f/state", "else/where", "edgefl/v2/f/device/pi-2/metrics"):
         announcer.take(topic, b"{}", 0.0)
-    made = list(announcer.due())
+    made = list(announcer.collect_due())
     assert len(made) == 7
     assert all(message.retained and message.payload for message in made)
     announcer.take("edgefl/v2/f/device/pi-1/status", status_of("pi-1", "2"), 0.0)
-    assert {json.loads(message.payload)["device"]["sw_version"] for message in announcer.due()} == {"2"}
+    assert {json.loads(message.payload)["device"]["sw_version"] for message in announcer.collect_due()} == {
+        "2"
+    }
     revoked.add("pi-1")
-    assert sorted(message.topic for message in announcer.due() if not message.payload) == sorted(
+    assert sorted(message.topic for message in announcer.collect_due() if not message.payload) == sorted(
         message.topic for message in made
     )
-    assert not list(announcer.due())
+    assert not list(announcer.collect_due())
     revoked.clear()
-    assert len([message for message in announcer.due() if message.payload]) == 7
-    announcer.again()
-    assert len(list(announcer.due())) == 18
-    assert {message.payload for message in announcer.withdrawn()} == {b""}
+    assert len([message for message in announcer.collect_due() if message.payload]) == 7
+    announcer.reset()
+    assert len(list(announcer.collect_due())) == 18
+    assert {message.payload for message in announcer.withdraw()} == {b""}
 
 
 def retained(url, topic):
@@ -257,7 +270,7 @@ def test_every_entity_of_a_real_federation_gets_its_values(heard_all):
         values = [
             rendered(entity["value_template"], m.payload)
             for m in messages
-            if m.payload and matches(entity["state_topic"], m.topic)
+            if m.payload and matches_filter(entity["state_topic"], m.topic)
         ]
         assert values, f"nothing is said on {entity['state_topic']}"
         # Home Assistant passes over an empty one
@@ -322,7 +335,7 @@ def test_who_is_revoked_goes_at_once_and_the_access_list_lets_the_aggregator_say
     assert all(seen.values())
     assert not [topic for topic in seen if "forged" in topic]
     assert thief.get(0.5) is None
-    revoke(secured_broker.directory, "pi-1")
+    revoke_enrolment(secured_broker.directory, "pi-1")
     gone = until(lambda found: len(found) == 7)
     assert set(gone.values()) == {b""}
     assert {topic.split("/")[3].partition("_")[0] for topic in gone} == {"pi-1"}

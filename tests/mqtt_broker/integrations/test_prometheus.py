@@ -9,14 +9,14 @@ import urllib.request
 
 import pytest
 
-from edgefl.cli.main import run as edgefl
-from edgefl.verdict import judge
+from edgefl.cli.main import run_command as edgefl
+from edgefl.verdict import judge_federation
 from edgefl.wire.messages import Receipt, State
 from edgefl.wire.strict_json import encode_json
-from edgefl.wire.verdict_message import verdict_message
-from mqtt_broker.integrations.prometheus import MALFORMED, REASONS, Figures, kind_of
+from edgefl.wire.verdict_message import make_verdict_message
+from mqtt_broker.integrations.prometheus import MALFORMED, REASON_PHRASES, FederationMetrics, classify_reason
 
-KINDS = {*(kind for kind, _ in REASONS), MALFORMED}
+KINDS = {*(kind for kind, _ in REASON_PHRASES), MALFORMED}
 
 
 def scrape(url):
@@ -61,11 +61,11 @@ def metrics_url(aggregator):
     ],
 )
 def test_reasons_are_of_few_kinds(reason, kind):
-    assert kind_of(reason) == kind
+    assert classify_reason(reason) == kind
 
 
 def test_a_refusal_is_counted_by_its_kind():
-    figures = Figures("f")
+    figures = FederationMetrics("f")
     refused = Receipt(1, "a" * 64, "rejected", (), "duplicate: round 1", "", 1.0)
     for payload in (
         encode_json(refused),
@@ -84,10 +84,10 @@ def test_a_refusal_is_counted_by_its_kind():
 
 def verdict_of(*rows):
     """Return the samples of a verdict on a federation of these devices, and the figures that they are of."""
-    figures = Figures("f")
+    figures = FederationMetrics("f")
     state = State("f", "s", "done", 2, 1, 0, 30.0, "p", 1.0)
     figures.take("edgefl/v2/f/state", encode_json(state), 2.0)
-    message = verdict_message(judge(rows), "s", 1.0, with_rows=True)
+    message = make_verdict_message(judge_federation(rows), "s", 1.0, with_rows=True)
     figures.take("edgefl/v2/f/verdict", encode_json(message), 2.0)
     pytest.importorskip("prometheus_client")
     samples = (sample for family in figures.collect() for sample in family.samples)
@@ -120,18 +120,18 @@ def test_a_verdict_by_hand():
 
 def test_only_somebody_who_scrapes_is_waited_for():
     pytest.importorskip("prometheus_client")
-    figures = Figures("f")
+    figures = FederationMetrics("f")
     state = State("f", "s", "done", 2, 1, 0, 30.0, "p", 1.0)
     list(figures.collect())
-    assert not figures.awaits_scrape(), "the end was not heard"
+    assert not figures.is_awaiting_scrape(), "the end was not heard"
     figures.take("edgefl/v2/f/state", encode_json(state), 2.0)
-    assert figures.awaits_scrape()
+    assert figures.is_awaiting_scrape()
     list(figures.collect())
-    assert not figures.awaits_scrape()
+    assert not figures.is_awaiting_scrape()
     figures.wait_for_scrape(0.0)
-    never_scraped = Figures("f")
+    never_scraped = FederationMetrics("f")
     never_scraped.take("edgefl/v2/f/state", encode_json(state), 2.0)
-    assert not never_scraped.awaits_scrape()
+    assert not never_scraped.is_awaiting_scrape()
 
 
 def test_a_running_aggregator_answers_with_what_it_did(federate, mosquitto_url, toys, puppet, listen):

@@ -9,15 +9,15 @@ from click.testing import CliRunner
 
 from devices.commands import device as device_commands
 from edgefl.errors import LinkError
-from edgefl.monitor.view import subscriptions
-from edgefl.security.enrolment import load_enrolment, tls_context
+from edgefl.monitor.view import list_view_subscriptions
+from edgefl.security.enrolment import load_enrolment, make_tls_context
 from edgefl.transport.link import Link, Message
-from edgefl.wire.topics import Topics
+from edgefl.wire.topics import FederationTopics
 from mqtt_broker.broker.dev_broker import find_mosquitto
 from mqtt_broker.commands import broker as broker_commands
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
-TOPICS = Topics("f")
+TOPICS = FederationTopics("f")
 SHA = "ab" * 32
 
 
@@ -40,7 +40,10 @@ def speak(secured_broker):
         enrolment = load_enrolment(path)
         made.append(
             Link(
-                secured_broker.url + protocol, f"test-{len(made)}", context=tls_context(enrolment), will=will
+                secured_broker.url + protocol,
+                f"test-{len(made)}",
+                context=make_tls_context(enrolment),
+                will=will,
             )
         )
         return made[-1]
@@ -54,17 +57,17 @@ READ = [
     TOPICS.state,
     TOPICS.clusters,
     TOPICS.verdict,
-    TOPICS.summary(3),
-    *(TOPICS.device("pi-1", leaf) for leaf in ("status", "metrics", "task", "receipt")),
-    TOPICS.upload("pi-1", SHA, "begin"),
+    TOPICS.format_summary(3),
+    *(TOPICS.format_device("pi-1", leaf) for leaf in ("status", "metrics", "task", "receipt")),
+    TOPICS.format_upload("pi-1", SHA, "begin"),
 ]
 HIDDEN = [
-    TOPICS.blob(SHA, 0),
-    TOPICS.manifest(SHA),
-    TOPICS.upload("pi-1", SHA, 0),
-    TOPICS.upload("pi-1", SHA, "end"),
-    TOPICS.device("pi-1", "want"),
-    TOPICS.device("pi-1", "claim"),
+    TOPICS.format_blob(SHA, 0),
+    TOPICS.format_manifest(SHA),
+    TOPICS.format_upload("pi-1", SHA, 0),
+    TOPICS.format_upload("pi-1", SHA, "end"),
+    TOPICS.format_device("pi-1", "want"),
+    TOPICS.format_device("pi-1", "claim"),
     "other/topic",
 ]
 
@@ -73,7 +76,7 @@ def test_it_reads_what_a_view_needs_and_no_model_and_no_update(secured_broker, w
     leader = speak(secured_broker.directory / "aggregator.enrol")
     eye = speak(watcher)
     eye.subscribe("#")
-    eye.subscribe(*subscriptions("f"))
+    eye.subscribe(*list_view_subscriptions("f"))
     for topic in [*HIDDEN, *READ]:
         leader.publish(topic, b"said")
     heard = set()
@@ -90,15 +93,15 @@ def test_it_reads_what_a_view_needs_and_no_model_and_no_update(secured_broker, w
 def test_it_writes_nothing_not_even_under_its_own_name(secured_broker, watcher, speak, protocol):
     leader = speak(secured_broker.directory / "aggregator.enrol")
     leader.subscribe("edgefl/v2/f/#")
-    will = Message(TOPICS.device("watcher", "status"), b"will", retained=True)
+    will = Message(TOPICS.format_device("watcher", "status"), b"will", retained=True)
     eye = speak(watcher, will=will, protocol=protocol)
-    own = [TOPICS.device("watcher", leaf) for leaf in ("status", "metrics", "want", "claim", "task")]
+    own = [TOPICS.format_device("watcher", leaf) for leaf in ("status", "metrics", "want", "claim", "task")]
     for topic in [
         *READ,
         *HIDDEN,
         *own,
-        TOPICS.upload("watcher", SHA, "begin"),
-        TOPICS.upload("watcher", SHA, 0),
+        TOPICS.format_upload("watcher", SHA, "begin"),
+        TOPICS.format_upload("watcher", SHA, 0),
     ]:
         eye.publish(topic, b"forged", retain=True)
     assert eye.wait_in_flight(1, 20.0)

@@ -206,16 +206,16 @@ def test_the_pilot_follows_a_real_federation(mosquitto_url, federate, toys):
             async def wait_for(condition):
                 until = time.monotonic() + DEADLINE_S
                 while not condition():
-                    assert time.monotonic() < until, app.seen
+                    assert time.monotonic() < until, app.last_snapshot
                     await pilot.pause(0.2)
 
-            await wait_for(lambda: len(app.seen["history"]) >= 2)
-            assert {each["state"] for each in app.seen["devices"]} <= {"training", "sent", "idle"}
+            await wait_for(lambda: len(app.last_snapshot["history"]) >= 2)
+            assert {each["state"] for each in app.last_snapshot["devices"]} <= {"training", "sent", "idle"}
             devices[0].popen.kill()
-            await wait_for(lambda: any(each["state"] == "offline" for each in app.seen["devices"]))
+            await wait_for(lambda: any(each["state"] == "offline" for each in app.last_snapshot["devices"]))
             assert app.query_one(DeviceList).devices[0]["id"] == "one"
-            reached = app.seen["round"]
-            await wait_for(lambda: app.seen["round"] > reached)
+            reached = app.last_snapshot["round"]
+            await wait_for(lambda: app.last_snapshot["round"] > reached)
 
     try:
         asyncio.run(follow())

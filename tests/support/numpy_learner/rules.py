@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgefl.plan.spec import Signature, TensorSpec
+from edgefl.plan.spec import SignatureSpec, TensorSpec
 
 Named = Mapping[str, np.ndarray]
 Slope = Callable[[Named, Named, Named, np.ndarray], tuple[dict[str, np.ndarray], np.ndarray]]
@@ -50,7 +50,7 @@ class Sizes:
 class Rule:
     """A signature and what it computes."""
 
-    signature: Signature
+    signature: SignatureSpec
     slope: Slope | None = None
     out: Out | None = None
 
@@ -67,7 +67,7 @@ def trains(
     """Return a training rule; its optimizer is SGD with Keras's momentum, v <- m v - lr g, w <- w + v."""
     slots = tuple(TensorSpec(f"velocity/{w.name}", w.shape) for w in weights)
     every = {"learning_rate": 0.01, "momentum": 0.0} | dict(hyper or {})
-    return Rule(Signature(name, "train", sizes.batch, data, weights, frozen, slots, hyper=every), slope)
+    return Rule(SignatureSpec(name, "train", sizes.batch, data, weights, frozen, slots, hyper=every), slope)
 
 
 def predicts(
@@ -81,7 +81,8 @@ def predicts(
     """Return a prediction rule; `width` is that of its output, the number of classes if not given."""
     shape = (sizes.batch, width or sizes.classes)
     return Rule(
-        Signature(name, "predict", sizes.batch, data, frozen=frozen, out=TensorSpec("out", shape)), out=out
+        SignatureSpec(name, "predict", sizes.batch, data, frozen=frozen, out=TensorSpec("out", shape)),
+        out=out,
     )
 
 

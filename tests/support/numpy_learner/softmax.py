@@ -107,7 +107,7 @@ class SoftmaxLearner(StepLearner):
     def step(self, signature: str, arguments: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         """Run the signature once; see `StepLearner.step`."""
         rule = self._rules[signature]
-        spec = self.spec.signature(signature)
+        spec = self.spec.find_signature(signature)
         weights = {each.name: arguments[f"f_{i}"] for i, each in enumerate(spec.frozen)}
         data = {name[2:]: array for name, array in arguments.items() if name.startswith("d_")}
         if rule.out is not None:

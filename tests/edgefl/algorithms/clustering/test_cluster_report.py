@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from edgefl.algorithms.clustering.cluster_report import likeness
-from edgefl.algorithms.clustering.clusters import divided
+from edgefl.algorithms.clustering.cluster_models import start_clusters
+from edgefl.algorithms.clustering.cluster_report import make_cluster_report
 from edgefl.algorithms.papers.clustered import cut_by_similarity
 from edgefl.algorithms.papers.fedap import cut_by_distance
-from edgefl.algorithms.registry import full_options
+from edgefl.algorithms.registry import complete_algorithm_options
 from edgefl.types import ServerState, Update
 
 START = {
@@ -35,8 +35,10 @@ def test_dense_layers_by_cosine():
     """
     vectors = {"a": (1, 0), "b": (0.98, 0.199), "c": (0.6, 0.8), "d": (0, 1)}
     updates = [update(client, *vector, trunk=9) for client, vector in vectors.items()]
-    after = divided(STATE, updates, cut_by_similarity(updates, START, 0.9, "threshold", "weights", ""))
-    told = likeness("clustered", full_options("clustered", {"compare": "weights"}), after)
+    after = start_clusters(STATE, updates, cut_by_similarity(updates, START, 0.9, "threshold", "weights", ""))
+    told = make_cluster_report(
+        "clustered", complete_algorithm_options("clustered", {"compare": "weights"}), after
+    )
     assert told["clients"] == list("abcd")
     assert told["matrix"][0] == [1.0, 0.98, 0.6, 0.0]
     assert told["linkage"][0][:2] == [0, 1]
@@ -47,8 +49,8 @@ def test_dense_layers_by_cosine():
 def test_whole_models_by_wards_method():
     """Ward on (0, 0), (1, 0), (4, 0), (4, 3) merges at 1, 3 and 5.385165."""
     updates = [update(str(i), x, 0, y) for i, (x, y) in enumerate(((0, 0), (1, 0), (4, 0), (4, 3)))]
-    after = divided(STATE, updates, cut_by_distance(updates, 4.0, 0))
-    told = likeness("fedap", full_options("fedap", {}), after)
+    after = start_clusters(STATE, updates, cut_by_distance(updates, 4.0, 0))
+    told = make_cluster_report("fedap", complete_algorithm_options("fedap", {}), after)
     np.testing.assert_allclose([row[2] for row in told["linkage"]], [1, 3, 5.385165], atol=1e-4)
     assert (told["layer"], told["assignment"]) == (
         "what training changed in the whole model",
@@ -58,11 +60,14 @@ def test_whole_models_by_wards_method():
 
 def test_nothing_is_told_of_other_rounds():
     updates = [update("a", 1, 0, 0), update("b", 0, 1, 0)]
-    after = divided(STATE, updates, cut_by_similarity(updates, START, 0.9, "threshold", "weights", ""))
-    assert likeness("clustered", full_options("clustered", {}), after) is not None
+    after = start_clusters(STATE, updates, cut_by_similarity(updates, START, 0.9, "threshold", "weights", ""))
+    assert make_cluster_report("clustered", complete_algorithm_options("clustered", {}), after) is not None
     later = ServerState(3, after.phase, after.models, after.slots, after.scalars)
-    assert likeness("clustered", full_options("clustered", {}), later) is None
-    assert likeness("clustered", full_options("clustered", {}), STATE) is None
+    assert make_cluster_report("clustered", complete_algorithm_options("clustered", {}), later) is None
+    assert make_cluster_report("clustered", complete_algorithm_options("clustered", {}), STATE) is None
     assert (
-        likeness("fedavg", full_options("fedavg", {}), ServerState(2, "federate", {"global": START})) is None
+        make_cluster_report(
+            "fedavg", complete_algorithm_options("fedavg", {}), ServerState(2, "federate", {"global": START})
+        )
+        is None
     )

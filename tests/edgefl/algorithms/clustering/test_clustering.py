@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from edgefl.algorithms.clustering.clustering import (
+from edgefl.algorithms.clustering.hierarchical import (
+    build_linkage,
     cosine_distance,
     cosine_similarity,
     cut_at,
     cut_into,
     cut_widest,
     euclidean_distance,
-    explain,
-    linkage,
+    explain_cut,
 )
 
 FOUR = np.array([[1, 0], [0.98, 0.199], [0.6, 0.8], [0, 1]])
@@ -23,7 +23,7 @@ VECTORS = arrays(np.float64, st.tuples(st.integers(1, 9), st.just(3)), elements=
 
 
 def average(vectors):
-    return linkage(cosine_distance(vectors), "average")
+    return build_linkage(cosine_distance(vectors), "average")
 
 
 @pytest.mark.parametrize(("t", "labels"), [(0.9, [0, 0, 1, 2]), (0.75, [0, 0, 1, 1])])
@@ -50,23 +50,23 @@ def test_average_linkage_by_hand():
 
 
 def test_ward_by_hand():
-    merges = linkage(euclidean_distance(POINTS), "ward")
+    merges = build_linkage(euclidean_distance(POINTS), "ward")
     np.testing.assert_allclose(merges[:, 2], [1, 3, 5.385165], atol=1e-6)
     cut = cut_at(merges, 5.0)
     assert cut.labels.tolist() == [0, 0, 1, 1]
-    assert (cut.count, cut.at, cut.below) == (2, 5.0, 3.0)
+    assert (cut.count, cut.height, cut.last_height) == (2, 5.0, 3.0)
     assert cut.margin == pytest.approx(2.385165, abs=1e-6)
 
 
 def test_a_distance_equal_to_the_cut_is_taken():
-    merges = linkage(euclidean_distance(POINTS), "ward")
+    merges = build_linkage(euclidean_distance(POINTS), "ward")
     assert cut_at(merges, 3.0).labels.tolist() == [0, 0, 1, 1]
     assert cut_at(merges, 2.999).labels.tolist() == [0, 0, 1, 2]
 
 
 @pytest.mark.parametrize(("count", "clusters"), [(0, 1), (1, 1), (2, 2), (3, 3), (4, 4), (99, 4)])
 def test_more_clusters_than_clients_leaves_each_alone(count, clusters):
-    assert cut_into(linkage(euclidean_distance(POINTS), "ward"), count).count == clusters
+    assert cut_into(build_linkage(euclidean_distance(POINTS), "ward"), count).count == clusters
 
 
 def test_a_client_alone_is_one_cluster():
@@ -78,7 +78,7 @@ def test_a_client_alone_is_one_cluster():
 @pytest.mark.parametrize("vector", [[3.0, -4.0, 0.1], [0.0, 0.0, 0.0]])
 def test_identical_clients_are_one_cluster(vector):
     same = [np.array(vector, np.float32)] * 5
-    for merges in (average(same), linkage(euclidean_distance(same), "ward")):
+    for merges in (average(same), build_linkage(euclidean_distance(same), "ward")):
         assert merges[:, 2].tolist() == [0.0] * 4
         assert cut_at(merges, 0.0).count == cut_widest(merges).count == 1
 
@@ -90,9 +90,9 @@ def test_zeros_are_like_no_other():
 
 def test_the_widest_gap_finds_the_groups():
     points = np.array([[0.0], [0.1], [10.0], [10.2], [20.0], [20.3]])
-    cut = cut_widest(linkage(euclidean_distance(points), "average"))
+    cut = cut_widest(build_linkage(euclidean_distance(points), "average"))
     assert cut.labels.tolist() == [0, 0, 1, 1, 2, 2]
-    assert cut.below == pytest.approx(0.3)
+    assert cut.last_height == pytest.approx(0.3)
     assert cut.margin == pytest.approx(10.05 - 0.3)
 
 
@@ -107,21 +107,21 @@ def test_the_widest_gap_is_not_sought_between_the_lowest_merges():
     for i, j, near in ((0, 1, 0.10), (4, 5, 0.12)):
         distances[i, j] = distances[j, i] = near
     np.fill_diagonal(distances, 0.0)
-    cut = cut_widest(linkage(distances, "average"))
+    cut = cut_widest(build_linkage(distances, "average"))
     assert cut.labels.tolist() == groups.tolist()
-    assert (cut.below, cut.above) == (pytest.approx(0.60), pytest.approx(0.90))
+    assert (cut.last_height, cut.next_height) == (pytest.approx(0.60), pytest.approx(0.90))
 
 
 def test_a_pair_and_a_client_of_its_own_are_two_clusters():
     points = np.array([[0.0], [1.0], [9.0]])
-    assert cut_widest(linkage(euclidean_distance(points), "average")).labels.tolist() == [0, 0, 1]
+    assert cut_widest(build_linkage(euclidean_distance(points), "average")).labels.tolist() == [0, 0, 1]
 
 
 @given(VECTORS, st.floats(0.01, 20))
 def test_the_automatic_cut_keeps_its_bounds(vectors, limit):
-    merges = linkage(euclidean_distance(vectors), "average")
+    merges = build_linkage(euclidean_distance(vectors), "average")
     assert cut_widest(merges).count <= (len(vectors) + 1) // 2 + (len(vectors) == 0)
-    assert cut_widest(merges, limit).below <= limit + 1e-9
+    assert cut_widest(merges, limit).last_height <= limit + 1e-9
 
 
 @pytest.mark.parametrize(
@@ -134,14 +134,14 @@ def test_the_automatic_cut_keeps_its_bounds(vectors, limit):
     ],
 )
 def test_a_cut_tells_its_margin_and_warns(clusters, at, below, above, words):
-    told, warning = explain(4, clusters, at, below, above)
+    told, warning = explain_cut(4, clusters, at, below, above)
     assert f"{clusters} clusters of 4 clients" in told
     assert words in warning
     assert bool(warning) == bool(words)
 
 
 def test_one_client_alone_is_nothing_to_warn_of():
-    assert explain(1, 1, 0.1, 0.0, None)[1] == ""
+    assert explain_cut(1, 1, 0.1, 0.0, None)[1] == ""
 
 
 @given(VECTORS)
@@ -154,7 +154,7 @@ def test_cosine_is_symmetric_and_bounded(vectors):
 
 @given(VECTORS, st.integers(1, 12))
 def test_a_count_gives_that_many_clusters_numbered_by_first_client(vectors, count):
-    cut = cut_into(linkage(euclidean_distance(vectors), "ward"), count)
+    cut = cut_into(build_linkage(euclidean_distance(vectors), "ward"), count)
     assert cut.count == min(count, len(vectors))
     firsts = [int(np.argmax(cut.labels == label)) for label in range(cut.count)]
     assert firsts == sorted(firsts)
@@ -164,10 +164,10 @@ def test_a_count_gives_that_many_clusters_numbered_by_first_client(vectors, coun
 def test_a_cut_parts_exactly_what_merges_above_it(vectors, at):
     from scipy.cluster.hierarchy import fcluster
 
-    merges = linkage(euclidean_distance(vectors), "ward")
+    merges = build_linkage(euclidean_distance(vectors), "ward")
     cut = cut_at(merges, at)
-    assert cut.below <= at + 1e-9
-    assert cut.above is None or cut.above > at
+    assert cut.last_height <= at + 1e-9
+    assert cut.next_height is None or cut.next_height > at
     if len(vectors) > 1:
         oracle = fcluster(merges, at + 1e-9, "distance")
         np.testing.assert_array_equal(cut.labels[:, None] == cut.labels, oracle[:, None] == oracle)

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from keras import layers
 
-from edgefl.algorithms import assignments, make_algorithm
+from edgefl.algorithms import make_algorithm, read_assignments
 from edgefl.algorithms.check import check_algorithm
-from edgefl.algorithms.papers.fedap import statistics
-from edgefl.algorithms.plans import build_plan, keras_learner
+from edgefl.algorithms.papers.fedap import select_statistics
+from edgefl.algorithms.plans import build_plan, make_keras_learner
 from edgefl.config import FederationConfig, ModelConfig
 from edgefl.learner.litert import LiteRTLearner
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import ClientState, Shard
 
 OPTIONS = {"epochs": 1, "learning_rate": 0.1, "batch_size": 8}
@@ -68,7 +68,7 @@ def round_of(algorithm, state, shards, own):
     for client_id in sorted(shards):
         sent = algorithm.broadcast(state, client_id)
         update, own[client_id] = algorithm.local_update(
-            sent, own[client_id], shards[client_id], client_id, rng_for(1, state.round, client_id)
+            sent, own[client_id], shards[client_id], client_id, derive_rng(1, state.round, client_id)
         )
         told.append(update)
     return algorithm.aggregate(state, told), told
@@ -76,14 +76,14 @@ def round_of(algorithm, state, shards, own):
 
 def test_keras_and_litert_place_and_train_clients_alike(compiled, learner, own_digits):
     ends = []
-    for each in (learner, keras_learner(compiled[0].spec)):
+    for each in (learner, make_keras_learner(compiled[0].spec)):
         algorithm = make_algorithm("fedap", each, FEDAP)
-        state = algorithm.init(compiled[1], rng_for(1, 0))
+        state = algorithm.init(compiled[1], derive_rng(1, 0))
         own = dict.fromkeys(own_digits, ClientState())
         for _ in range(3):
             state, _ = round_of(algorithm, state, own_digits, own)
         ends.append(state)
-    assert assignments(ends[0]) == assignments(ends[1]) == {"pi-0": 0, "pi-1": 0, "pi-2": 1}
+    assert read_assignments(ends[0]) == read_assignments(ends[1]) == {"pi-0": 0, "pi-1": 0, "pi-2": 1}
     for model, weights in ends[0].models.items():
         for name, array in weights.items():
             np.testing.assert_allclose(
@@ -93,10 +93,10 @@ def test_keras_and_litert_place_and_train_clients_alike(compiled, learner, own_d
 
 def test_moving_statistics_stay_on_the_device(compiled, learner, own_digits):
     algorithm = make_algorithm("fedap", learner, FEDAP)
-    state = algorithm.init(compiled[1], rng_for(1, 0))
+    state = algorithm.init(compiled[1], derive_rng(1, 0))
     own = dict.fromkeys(own_digits, ClientState())
     after, told = round_of(algorithm, state, own_digits, own)
-    initial = statistics(compiled[1])
+    initial = select_statistics(compiled[1])
     assert sorted(initial) == ["norm/moving_mean", "norm/moving_variance"]
     for name, array in initial.items():
         np.testing.assert_array_equal(after.models["global"][name], array)
@@ -107,7 +107,7 @@ def test_moving_statistics_stay_on_the_device(compiled, learner, own_digits):
     for personal, expected in ((own["pi-0"], own["pi-0"].arrays), (ClientState(), initial)):
         bare = make_algorithm("fedap", learner, {**FEDAP, "personalize_epochs": 0})
         mixture, _ = bare.personalize(
-            bare.broadcast(after, "pi-0"), personal, own_digits["pi-0"], rng_for(1, 2, "pi-0")
+            bare.broadcast(after, "pi-0"), personal, own_digits["pi-0"], derive_rng(1, 2, "pi-0")
         )
         for name, array in expected.items():
             np.testing.assert_array_equal(mixture.weights[name], array)
@@ -115,7 +115,7 @@ def test_moving_statistics_stay_on_the_device(compiled, learner, own_digits):
 
 def test_shared_statistics_are_averaged(compiled, learner, own_digits):
     algorithm = make_algorithm("fedap", learner, {**FEDAP, "share_statistics": True})
-    state = algorithm.init(compiled[1], rng_for(1, 0))
+    state = algorithm.init(compiled[1], derive_rng(1, 0))
     own = dict.fromkeys(own_digits, ClientState())
     after, told = round_of(algorithm, state, own_digits, own)
     mean = np.mean([update.deltas["global"]["norm/moving_mean"] for update in told], axis=0)

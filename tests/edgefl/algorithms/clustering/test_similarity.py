@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from edgefl.algorithms.clustering.clustering import cosine_similarity
+from edgefl.algorithms.clustering.hierarchical import cosine_similarity
 from edgefl.algorithms.clustering.similarity import (
-    compared,
-    layer_similarities,
+    compare_layers,
+    flatten_weights,
     pretrain,
-    vector,
+    select_compared_weights,
 )
-from edgefl.algorithms.names import layer_of
+from edgefl.algorithms.names import extract_layer
 from edgefl.errors import ConfigError
 from edgefl.types import Shard
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
@@ -36,8 +36,8 @@ WEIGHTS = {name: np.full(shape, i, np.float32) for i, (name, shape) in enumerate
     ],
 )
 def test_dense_layers_with_their_biases_or_those_named_are_compared(layers, names):
-    assert compared(WEIGHTS, layers) == names
-    assert compared(dict(reversed(WEIGHTS.items())), layers) == names
+    assert select_compared_weights(WEIGHTS, layers) == names
+    assert select_compared_weights(dict(reversed(WEIGHTS.items())), layers) == names
 
 
 @pytest.mark.parametrize(
@@ -49,15 +49,15 @@ def test_dense_layers_with_their_biases_or_those_named_are_compared(layers, name
 )
 def test_nothing_to_compare_is_an_error(weights, layers, words):
     with pytest.raises(ConfigError, match=words):
-        compared(weights, layers)
+        select_compared_weights(weights, layers)
 
 
 def test_a_vector_holds_the_named_weights_in_order():
-    assert vector(
+    assert flatten_weights(
         {"a": np.array([[1, 2], [3, 4]], np.float32), "b": np.array([5], np.float32)}, ("b", "a")
     ).tolist() == [5, 1, 2, 3, 4]
-    assert layer_of("block/fc/kernel") == "block/fc"
-    assert layer_of("w") == "w"
+    assert extract_layer("block/fc/kernel") == "block/fc"
+    assert extract_layer("w") == "w"
 
 
 def models(*angles):
@@ -71,7 +71,7 @@ def models(*angles):
 
 
 def test_a_heat_map_a_layer_by_hand():
-    maps = layer_similarities(models(0, np.pi / 3, np.pi / 2))
+    maps = compare_layers(models(0, np.pi / 3, np.pi / 2))
     assert list(maps) == ["conv", "fc"]
     np.testing.assert_allclose(maps["conv"], np.ones((3, 3)), atol=1e-6)
     np.testing.assert_allclose(
@@ -81,10 +81,10 @@ def test_a_heat_map_a_layer_by_hand():
 
 def similarity_of_pairs(checkpoints):
     """Return one line an epoch over all pairs of clients: (0, 1), (0, 2), ... (n - 2, n - 1)."""
-    names = compared(checkpoints[0][0])
+    names = select_compared_weights(checkpoints[0][0])
     pairs = np.triu_indices(len(checkpoints[0]), 1)
     return np.stack(
-        [cosine_similarity([vector(model, names) for model in row])[pairs] for row in checkpoints]
+        [cosine_similarity([flatten_weights(model, names) for model in row])[pairs] for row in checkpoints]
     )
 
 

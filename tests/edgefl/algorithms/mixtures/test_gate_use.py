@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgefl.algorithms import PERSONALIZE, make_algorithm
-from edgefl.algorithms.mixtures.gate_utilization import gate_by_class, gate_figures
-from edgefl.rng import rng_for
+from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
+from edgefl.algorithms.mixtures.gate_utilization import measure_gate_by_class, measure_gate_utilization
+from edgefl.rng import derive_rng
 from edgefl.types import ClientState
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
@@ -25,9 +25,9 @@ def initial(learner):
 
 def personalized(name, options, shard):
     learner, algorithm = made(name, options)
-    state = replace(algorithm.init(initial(learner), rng_for(1, 0, "init")), phase=PERSONALIZE)
+    state = replace(algorithm.init(initial(learner), derive_rng(1, 0, "init")), phase=PHASE_PERSONALIZE)
     mixture, _ = algorithm.personalize(
-        algorithm.broadcast(state, "pi-1"), ClientState(), shard, rng_for(1, 2, "pi-1")
+        algorithm.broadcast(state, "pi-1"), ClientState(), shard, derive_rng(1, 2, "pi-1")
     )
     return learner, mixture
 
@@ -42,10 +42,10 @@ def test_pfl_moe_by_hand():
         "gate/bias": np.zeros(1, np.float32),
     }
     x = np.array([[0, 1, 2, 3], [1, 5, 5, 5]], np.float32)
-    assert gate_figures(learner, weights, x) == pytest.approx({"gate_0": 0.625, "gate_1": 0.375})
+    assert measure_gate_utilization(learner, weights, x) == pytest.approx({"gate_0": 0.625, "gate_1": 0.375})
     learner, _ = made("pfl-mfe", {})
     trunk = {"trunk/kernel": 2 * np.eye(4, dtype=np.float32)}  # features are twice the samples
-    assert gate_figures(learner, {**weights, **trunk}, x) == pytest.approx(
+    assert measure_gate_utilization(learner, {**weights, **trunk}, x) == pytest.approx(
         {"gate_0": (0.5 + 0.9) / 2, "gate_1": 0.3}
     )
 
@@ -71,10 +71,10 @@ def test_on_training_samples_it_is_what_the_diagnostics_say(name, options, shard
     shard = shards["pi-1"]
     learner, mixture = personalized(name, options, shard)
     own = [value for key, value in mixture.diagnostics.items() if key.startswith("gate/")]
-    figures = gate_figures(learner, mixture.weights, shard.x_train)
+    figures = measure_gate_utilization(learner, mixture.weights, shard.x_train)
     assert list(figures) == [f"gate_{k}" for k in range(len(own))]
     assert list(figures.values()) == pytest.approx(own, abs=1e-5)
-    held_out = gate_figures(learner, mixture.weights, shard.x_test)
+    held_out = measure_gate_utilization(learner, mixture.weights, shard.x_test)
     assert sum(held_out.values()) == pytest.approx(1, abs=1e-5)
     assert held_out != figures
 
@@ -87,19 +87,21 @@ def test_by_class_by_hand():
         "gate/bias": np.zeros(1, np.float32),
     }
     x = np.array([[1, 9, 9, 9], [0, 1, 2, 3], [2, 5, 5, 5]], np.float32)
-    found = gate_by_class(learner, weights, x, np.array([0, 2, 0]))
+    found = measure_gate_by_class(learner, weights, x, np.array([0, 2, 0]))
     np.testing.assert_allclose(found, [[0, 2, 0.825, 0.175], [2, 1, 0.5, 0.5]], atol=1e-6)
-    assert gate_by_class(learner, weights, x[:0], np.zeros(0, np.int64)).shape == (0, 2)
+    assert measure_gate_by_class(learner, weights, x[:0], np.zeros(0, np.int64)).shape == (0, 2)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "ifca", "pfl-fb"])
 def test_a_mixture_without_a_gate_has_none(name, shards):
     learner, mixture = personalized(name, {}, shards["pi-1"])
-    assert gate_figures(learner, mixture.weights, shards["pi-1"].x_test) == {}
-    assert not len(gate_by_class(learner, mixture.weights, shards["pi-1"].x_test, shards["pi-1"].y_test))
+    assert measure_gate_utilization(learner, mixture.weights, shards["pi-1"].x_test) == {}
+    assert not len(
+        measure_gate_by_class(learner, mixture.weights, shards["pi-1"].x_test, shards["pi-1"].y_test)
+    )
 
 
 def test_without_samples_there_is_nothing_to_say(shards):
     learner, mixture = personalized("pfl-mf", {}, shards["pi-1"])
-    assert gate_figures(learner, mixture.weights, shards["pi-1"].x_test[:0]) == {}
-    assert gate_figures(learner, mixture.weights, shards["pi-1"].x_test)
+    assert measure_gate_utilization(learner, mixture.weights, shards["pi-1"].x_test[:0]) == {}
+    assert measure_gate_utilization(learner, mixture.weights, shards["pi-1"].x_test)

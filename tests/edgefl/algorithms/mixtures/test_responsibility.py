@@ -13,13 +13,13 @@ LABELS = np.array([[0.5, 0.5, 0], [0, 0.25, 0.75]])
 
 def marginal_entropy(phi, shares):
     """Return H(sum_c p(c) q(.|c)) in nats."""
-    marginal = rs.by_client(rs.by_condition(phi), shares)
+    marginal = rs.average_responsibilities(rs.normalize_logits(phi), shares)
     return -(marginal * np.log(marginal)).sum()
 
 
 def test_of_a_client_by_hand():
     """Oracle 8."""
-    of_client = rs.by_client(OF_LABEL, LABELS)
+    of_client = rs.average_responsibilities(OF_LABEL, LABELS)
     np.testing.assert_allclose(of_client, [[0.55, 0.45], [0.425, 0.575]])
 
 
@@ -28,7 +28,7 @@ def test_marginal_entropy_and_its_slope_by_hand():
     phi = np.log(OF_LABEL)
     shares = [0.25, 0.25, 0.5]
     assert marginal_entropy(phi, shares) == pytest.approx(0.691897, abs=1e-6)
-    slope = rs.marginal_entropy_gradient(phi, shares)
+    slope = rs.differentiate_marginal_entropy(phi, shares)
     np.testing.assert_allclose(slope[:, 0], [-0.002252, -0.004003, -0.012510], atol=1e-6)
     np.testing.assert_allclose(slope[:, 1], -slope[:, 0])
 
@@ -37,31 +37,35 @@ def test_specialization_by_hand():
     """H(.5, .5) = log 2, H(.75, .25) = .562335, H(1, 0) = 0: 1 - (.693147 + .562335 + 0) / 3 / .693147 =
     .396241.
     """
-    assert rs.specialization([[0.5, 0.5], [0.75, 0.25], [1.0, 0.0]]) == pytest.approx(0.396241, abs=1e-6)
-    assert rs.specialization([[1.0], [1.0]]) == 0.0
+    assert rs.measure_specialization([[0.5, 0.5], [0.75, 0.25], [1.0, 0.0]]) == pytest.approx(
+        0.396241, abs=1e-6
+    )
+    assert rs.measure_specialization([[1.0], [1.0]]) == 0.0
 
 
 def test_pruning_by_hand():
     """Oracle 10: K 4, eta .4: the client keeps two, the server three."""
     q = [0.6, 0.25, 0.095, 0.055]
-    np.testing.assert_allclose(rs.pruned(q, rs.kept(q, 0.4 / 4)), [0.705882, 0.294118, 0, 0], atol=1e-6)
-    assert rs.kept(q, 0.9 * 0.4 / 4) == (0, 1, 2)
+    np.testing.assert_allclose(
+        rs.prune_experts(q, rs.filter_experts(q, 0.4 / 4)), [0.705882, 0.294118, 0, 0], atol=1e-6
+    )
+    assert rs.filter_experts(q, 0.9 * 0.4 / 4) == (0, 1, 2)
 
 
 def test_pi_in_closed_form_by_hand():
     """Oracle 12."""
     pi = rs.from_joints(np.log([[0.5, 0.1], [0.4, 0.2], [0.8, 0.05]]))
     np.testing.assert_allclose(pi, [0.844451, 0.155549], atol=1e-6)
-    np.testing.assert_allclose(rs.damped([0.5, 0.5], pi, 0.75), [0.586113, 0.413887], atol=1e-6)
+    np.testing.assert_allclose(rs.damp_responsibility([0.5, 0.5], pi, 0.75), [0.586113, 0.413887], atol=1e-6)
 
 
 def test_shares_of_labels():
-    np.testing.assert_allclose(rs.shares_of(np.array([2, 0, 2, 2]), 4), [0.25, 0, 0.75, 0])
+    np.testing.assert_allclose(rs.measure_shares(np.array([2, 0, 2, 2]), 4), [0.25, 0, 0.75, 0])
 
 
 def test_what_no_threshold_leaves_is_the_likeliest():
-    assert rs.kept([0.2, 0.5, 0.3], 0.6) == (1,)
-    np.testing.assert_allclose(rs.pruned([0.0, 0.0, 1.0], (0, 1)), [0.5, 0.5, 0])
+    assert rs.filter_experts([0.2, 0.5, 0.3], 0.6) == (1,)
+    np.testing.assert_allclose(rs.prune_experts([0.0, 0.0, 1.0], (0, 1)), [0.5, 0.5, 0])
 
 
 def test_a_hotter_pi_is_flatter():
@@ -78,18 +82,20 @@ def test_the_entropy_slope_is_its_derivative(phi, seed):
     shares = np.random.default_rng(seed).dirichlet(np.ones(len(phi)))
     step = np.random.default_rng(seed + 1).normal(size=phi.shape)
     ahead, back = (marginal_entropy(phi + sign * 1e-5 * step, shares) for sign in (1, -1))
-    assert (rs.marginal_entropy_gradient(phi, shares) * step).sum() == pytest.approx(
+    assert (rs.differentiate_marginal_entropy(phi, shares) * step).sum() == pytest.approx(
         (ahead - back) / 2e-5, abs=1e-7
     )
 
 
 @given(phi=logits, seed=st.integers(0, 99))
 def test_all_are_distributions(phi, seed):
-    of_condition = rs.by_condition(phi)
-    of_client = rs.by_client(of_condition, np.random.default_rng(seed).dirichlet(np.ones(len(phi)), size=4))
+    of_condition = rs.normalize_logits(phi)
+    of_client = rs.average_responsibilities(
+        of_condition, np.random.default_rng(seed).dirichlet(np.ones(len(phi)), size=4)
+    )
     np.testing.assert_allclose(of_condition.sum(axis=1), 1)
     np.testing.assert_allclose(of_client.sum(axis=1), 1)
     for q in of_client:
-        left = rs.pruned(q, rs.kept(q, 0.3))
+        left = rs.prune_experts(q, rs.filter_experts(q, 0.3))
         assert left.sum() == pytest.approx(1)
         assert (left[q < 0.3] == 0).all() or left.max() == 1

@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgefl.algorithms import PERSONALIZE, make_algorithm
+from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
 from edgefl.algorithms.check import check_algorithm
-from edgefl.algorithms.names import experts
-from edgefl.algorithms.papers.aem import explore
-from edgefl.algorithms.papers.ifca import picks, split_validation
+from edgefl.algorithms.names import select_experts
+from edgefl.algorithms.papers.aem import explore_models
+from edgefl.algorithms.papers.ifca import read_pick_counts, split_validation_rows
 from edgefl.errors import ConfigError
 from edgefl.learner import evaluate
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import ClientState, Shard
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
@@ -48,7 +48,7 @@ def test_mixture_by_hand():
     """Oracle 15: g = [.5, .3, .2], p = [.7, .3], [.2, .8], [.5, .5] -> [.51, .49]."""
     learner = learner_of({"num_experts": 2}, inputs=1, features=1, classes=2, batch_size=1)
     weights = {
-        s.name: np.zeros(s.shape, np.float32) for s in learner.spec.signature("predict_mixture").frozen
+        s.name: np.zeros(s.shape, np.float32) for s in learner.spec.find_signature("predict_mixture").frozen
     }
     weights["gate/bias"] = logs(0.5, 0.3, 0.2)
     for part, p in (("expert0", (0.7, 0.3)), ("expert1", (0.2, 0.8)), ("local", (0.5, 0.5))):
@@ -65,7 +65,7 @@ def test_gate_step_by_hand():
     start = {"gate/kernel": np.zeros((1, 3), np.float32), "gate/bias": logs(0.5, 0.3, 0.2)}
     data = {"x": np.full((1, 1), 2, np.float32), "likelihood": np.array([[0.7, 0.2, 0.5]], np.float32)}
     gate, loss = learner.fit(
-        "train_gate", start, data, np.array([0]), epochs=1, rng=rng_for(1, 1), hyper={"learning_rate": 1.0}
+        "train_gate", start, data, np.array([0]), epochs=1, rng=derive_rng(1, 1), hyper={"learning_rate": 1.0}
     )
     assert loss == pytest.approx(0.673345, abs=1e-5)
     np.testing.assert_allclose(
@@ -77,9 +77,12 @@ def test_gate_step_by_hand():
 def test_exploration_includes_the_best():
     """Oracle 3: epsilon .33, J 6: P(best) = .725, the others .055."""
     models = {index: {} for index in range(6)}
-    rng = rng_for(1, 1)
+    rng = derive_rng(1, 1)
     chosen = np.array(
-        [next(iter(offered)) if len(offered := explore(models, 0.33, rng)) == 1 else 2 for _ in range(20000)]
+        [
+            next(iter(offered)) if len(offered := explore_models(models, 0.33, rng)) == 1 else 2
+            for _ in range(20000)
+        ]
     )
     shares = np.bincount(chosen, minlength=6) / len(chosen)
     np.testing.assert_allclose(shares, [0.055, 0.055, 0.725, 0.055, 0.055, 0.055], atol=0.01)
@@ -99,13 +102,15 @@ def test_the_local_model_that_is_measured_trains_on_all_samples():
         "gate_epochs": 1,
     }
     learner = learner_of(options, inputs=1, features=1, classes=2)
-    zeros = {s.name: np.zeros(s.shape, np.float32) for s in learner.spec.signature("predict").frozen}
+    zeros = {s.name: np.zeros(s.shape, np.float32) for s in learner.spec.find_signature("predict").frozen}
     zeros["trunk/kernel"] = np.ones((1, 1), np.float32)
     device, server = (make_algorithm("aem", each, options) for each in (learner, None))
-    sent = server.broadcast(replace(server.init(zeros, rng_for(1, 0, "init")), phase=PERSONALIZE), "a")
+    sent = server.broadcast(
+        replace(server.init(zeros, derive_rng(1, 0, "init")), phase=PHASE_PERSONALIZE), "a"
+    )
     x = np.ones((4, 1), np.float32)
     y = np.array([0, 0, 0, 1])
-    mixture, _ = device.personalize(sent, ClientState(), Shard(x, y, x, y, 2), rng_for(1, 2, "a"))
+    mixture, _ = device.personalize(sent, ClientState(), Shard(x, y, x, y, 2), derive_rng(1, 2, "a"))
     np.testing.assert_allclose(mixture.peers["local_expert"].weights["head/bias"], [0.25, -0.25], atol=1e-6)
     assert abs(mixture.weights["local/head/bias"][0] - 0.25) > 0.05, (
         "the mixture's own has not seen the gate's sample"
@@ -120,15 +125,15 @@ def test_a_gate_may_train_on_samples_that_no_expert_has_seen():
     learner = learner_of(options, inputs=1, features=1, classes=2)
     device, server = (make_algorithm("aem", each, options) for each in (learner, None))
     sent = server.broadcast(
-        replace(server.init(drawn(learner), rng_for(1, 0, "init")), phase=PERSONALIZE), "a"
+        replace(server.init(drawn(learner), derive_rng(1, 0, "init")), phase=PHASE_PERSONALIZE), "a"
     )
     x = np.ones((4, 1), np.float32)
     y = np.array([0, 0, 1, 1])
-    _, held_out = split_validation(y, 0.25)
+    _, held_out = split_validation_rows(y, 0.25)
     other = y.copy()
     other[held_out] = 1 - other[held_out]
     one, two = (
-        device.personalize(sent, ClientState(), Shard(x, each, x, each, 2), rng_for(1, 2, "a"))[0].weights
+        device.personalize(sent, ClientState(), Shard(x, each, x, each, 2), derive_rng(1, 2, "a"))[0].weights
         for each in (y, other)
     )
     np.testing.assert_array_equal(one["local/head/bias"], two["local/head/bias"])
@@ -139,9 +144,9 @@ def test_a_gate_may_train_on_samples_that_no_expert_has_seen():
 
 def federate(name, learner, weights, shards, options, rounds):
     device, server = (make_algorithm(name, each, options) for each in (learner, None))
-    state = server.init(weights, rng_for(1, 0, "init"))
+    state = server.init(weights, derive_rng(1, 0, "init"))
     for _ in range(rounds):
-        rngs = {c: rng_for(1, state.round, c) for c in shards}
+        rngs = {c: derive_rng(1, state.round, c) for c in shards}
         updates = [
             device.local_update(server.broadcast(state, c), ClientState(), shards[c], c, rngs[c])[0]
             for c in sorted(shards)
@@ -157,9 +162,9 @@ def test_without_exploration_it_federates_as_ifca(shards):
         federate(name, learner, drawn(learner), shards, options, 3)[2]
         for name, options in (("ifca", rates), ("aem", {**rates, "epsilon": 0.0}))
     ]
-    for index, model in experts(ends[0].models).items():
+    for index, model in select_experts(ends[0].models).items():
         for name, array in model.items():
-            np.testing.assert_array_equal(array, experts(ends[1].models)[index][name])
+            np.testing.assert_array_equal(array, select_experts(ends[1].models)[index][name])
 
 
 def test_exploration_trains_models_that_nobody_would_choose(shards):
@@ -171,11 +176,11 @@ def test_exploration_trains_models_that_nobody_would_choose(shards):
     losses = {}
     for epsilon in (0.0, 0.33):
         state = federate("aem", learner, weights, shards, {**options, "epsilon": epsilon}, 10)[2]
-        count = picks(state)
+        count = read_pick_counts(state)
         shares[epsilon] = max(count.values()) / sum(count.values())
         every = [
             evaluate(learner, "predict", m, s.x_train, s.y_train).loss
-            for m in experts(state.models).values()
+            for m in select_experts(state.models).values()
             for s in shards.values()
         ]
         losses[epsilon] = max(every)
@@ -190,14 +195,14 @@ def test_what_a_client_ends_with(extra, shards):
     learner = learner_of(options)
     device, server, state = federate("aem", learner, drawn(learner), shards, options, 3)
     shard = shards["pi-2"]
-    broadcast = server.broadcast(replace(state, phase=PERSONALIZE), "pi-2")
-    mixture, _ = device.personalize(broadcast, ClientState(), shard, rng_for(1, 4, "pi-2"))
+    broadcast = server.broadcast(replace(state, phase=PHASE_PERSONALIZE), "pi-2")
+    mixture, _ = device.personalize(broadcast, ClientState(), shard, derive_rng(1, 4, "pi-2"))
     assert set(mixture.peers) == {"federated", "local_expert", "ensemble"} | (
         {"tuned"} if "baselines" in extra else set()
     )
     local = {name: mixture.weights[f"local/{name}"] for name in state.models["local"]}
     x = {"x": shard.x_test}
-    parts = [*experts(state.models).values(), local]
+    parts = [*select_experts(state.models).values(), local]
     p = [
         np.exp(each - np.log(np.exp(each).sum(axis=1, keepdims=True)))
         for each in (learner.predict("predict", w, x) for w in parts)
@@ -231,7 +236,7 @@ def test_what_a_client_ends_with(extra, shards):
         np.array_equal(local[name], array) for name, array in mixture.peers["local_expert"].weights.items()
     )
     assert own == ("gate_share" in extra)  # else the peer trains on the gate's samples too
-    best = experts(state.models)[int(mixture.diagnostics["best"])]
+    best = select_experts(state.models)[int(mixture.diagnostics["best"])]
     assert all(
         np.array_equal(best[name], array) for name, array in mixture.peers["federated"].weights.items()
     )
@@ -250,11 +255,11 @@ def test_a_single_sample_trains_local_model_and_gate():
     options = {**QUICK, "num_experts": 1, "gate_share": 0.5}
     learner = learner_of(options)
     device, server = (make_algorithm("aem", each, options) for each in (learner, None))
-    state = replace(server.init(drawn(learner), rng_for(1, 0, "init")), phase=PERSONALIZE)
+    state = replace(server.init(drawn(learner), derive_rng(1, 0, "init")), phase=PHASE_PERSONALIZE)
     shard = Shard(
         np.ones((1, 4), np.float32), np.array([1]), np.ones((0, 4), np.float32), np.zeros(0, np.int64), 3
     )
-    mixture, _ = device.personalize(server.broadcast(state, "a"), ClientState(), shard, rng_for(1, 1, "a"))
+    mixture, _ = device.personalize(server.broadcast(state, "a"), ClientState(), shard, derive_rng(1, 1, "a"))
     assert all(np.isfinite(array).all() for array in mixture.weights.values())
 
 

@@ -12,7 +12,7 @@ from edgefl.algorithms.check import check_algorithm
 from edgefl.errors import ConfigError
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.fill import fill_template
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import Shard
 
 COMMON = {"num_experts": 2, "epochs": 1, "batch_size": 8, "local_epochs": 1, "gate_epochs": 1}
@@ -45,16 +45,16 @@ def test_the_laws_hold_on_litert(built, small):
 
 
 def test_gradients_and_predictions_are_tensorflows(built, digits):
-    from edgefl.algorithms.plans import keras_learner
+    from edgefl.algorithms.plans import make_keras_learner
 
     plan, initial, _ = built
     x = digits[0][:40]
     y = digits[1][:40]
-    pair = LiteRTLearner(plan), keras_learner(plan.spec)
+    pair = LiteRTLearner(plan), make_keras_learner(plan.spec)
     for name in ("train_gate", "train_local"):
         signature = plan.spec.signature(name)
         weights = {
-            s.name: initial.get(s.name, rng_for(1, 1, s.name).normal(0, 0.1, s.shape).astype(np.float32))
+            s.name: initial.get(s.name, derive_rng(1, 1, s.name).normal(0, 0.1, s.shape).astype(np.float32))
             for s in signature.trained
         }
         weights |= {
@@ -63,11 +63,11 @@ def test_gradients_and_predictions_are_tensorflows(built, digits):
             if name == "train_local" and n.startswith("local/")
         }
         data = {
-            s.name: x if s.name == "x" else rng_for(1, 1, s.name).random((40, *s.shape[1:]), np.float32)
+            s.name: x if s.name == "x" else derive_rng(1, 1, s.name).random((40, *s.shape[1:]), np.float32)
             for s in signature.data
         }
         (one, loss), (two, other) = (
-            each.fit(name, weights, data, y, epochs=2, rng=rng_for(1, 1)) for each in pair
+            each.fit(name, weights, data, y, epochs=2, rng=derive_rng(1, 1)) for each in pair
         )
         assert loss == pytest.approx(other, abs=1e-4)
         for key in one:
@@ -80,7 +80,7 @@ def test_what_is_exported_is_the_probability_that_is_measured_as_its_log(built, 
 
     plan, _, _ = built
     frozen = plan.spec.signature("predict_mixture").frozen
-    weights = {s.name: rng_for(2, 1, s.name).normal(0, 0.2, s.shape).astype(np.float32) for s in frozen}
+    weights = {s.name: derive_rng(2, 1, s.name).normal(0, 0.2, s.shape).astype(np.float32) for s in frozen}
     expected = np.exp(LiteRTLearner(plan).predict("predict_mixture", weights, {"x": digits[0][:1]}))
     assert expected.sum() == pytest.approx(1, abs=1e-5)
     interpreter = load_interpreter(fill_template(plan.template, plan.spec.bindings, weights), reference=True)
@@ -101,18 +101,18 @@ def test_what_is_exported_is_the_probability_that_is_measured_as_its_log(built, 
     ],
 )
 def test_a_gate_or_a_local_model_that_there_is_not(options, words, tiny_config):
-    from edgefl.algorithms import objectives
+    from edgefl.algorithms import build_objectives
     from edgefl.compiler.build import make_network
 
     with pytest.raises(ConfigError, match=words):
-        objectives("aem", make_network(tiny_config), options)
+        build_objectives("aem", make_network(tiny_config), options)
 
 
 def test_a_layer_named_as_a_part_of_the_mixture():
     keras = pytest.importorskip("keras", reason="the aggregator extra is not installed")
-    from edgefl.algorithms import objectives
+    from edgefl.algorithms import build_objectives
     from edgefl.compiler.network import Network
 
     network = Network(keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="gate")]))
     with pytest.raises(ConfigError, match="named 'gate'"):
-        objectives("aem", network, {})
+        build_objectives("aem", network, {})

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.algorithms import FEDERATE, PERSONALIZE, make_algorithm
-from edgefl.algorithms.names import expert_name
-from edgefl.algorithms.papers.aem import selectable, waits
-from edgefl.algorithms.papers.ifca import split_validation
-from edgefl.rng import rng_for
+from edgefl.algorithms import PHASE_FEDERATE, PHASE_PERSONALIZE, make_algorithm
+from edgefl.algorithms.names import name_expert
+from edgefl.algorithms.papers.aem import list_active_models, track_best_losses
+from edgefl.algorithms.papers.ifca import split_validation_rows
+from edgefl.rng import derive_rng
 from edgefl.types import ClientState, ServerState, Shard, Update
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
@@ -24,11 +24,11 @@ def start(options):
         for s in learner.spec.weights
     }
     device, server = (make_algorithm("aem", each, options) for each in (learner, None))
-    return device, server.broadcast(server.init(weights, rng_for(1, 0, "init")), "a")
+    return device, server.broadcast(server.init(weights, derive_rng(1, 0, "init")), "a")
 
 
 def validated(client_id, expert, loss, n=1):
-    zero = {expert_name(expert): {"w": np.zeros(1, np.float32)}}
+    zero = {name_expert(expert): {"w": np.zeros(1, np.float32)}}
     return Update(client_id, 1, n, zero, {"loss": 1.0, "expert": float(expert), "validation_loss": loss})
 
 
@@ -37,7 +37,7 @@ def test_early_stopping_by_hand():
     on, then stops too.
     """
     server = make_algorithm("aem", None, {"num_experts": 2, "patience": 2})
-    state = server.init({"w": np.zeros(1, np.float32)}, rng_for(1, 0, "init"))
+    state = server.init({"w": np.zeros(1, np.float32)}, derive_rng(1, 0, "init"))
     rounds = [
         [validated("a", 0, 0.9), validated("b", 1, 0.5)],
         [validated("a", 0, 0.6), validated("b", 0, 1.0)],  # nobody chose 1: the round does not count for it
@@ -50,15 +50,15 @@ def test_early_stopping_by_hand():
     assert state.scalars["best/0"] == pytest.approx(0.8)
     assert state.scalars["best/1"] == 0.4
     assert list(server.broadcast(state, "a").models) == ["expert1"]
-    assert sorted(server.broadcast(replace(state, phase=PERSONALIZE), "a").models) == [
+    assert sorted(server.broadcast(replace(state, phase=PHASE_PERSONALIZE), "a").models) == [
         "expert0",
         "expert1",
         "local",
     ]
     for loss in (0.41, 0.4):
-        assert state.phase == FEDERATE
+        assert state.phase == PHASE_FEDERATE
         state = server.aggregate(state, [validated("a", 1, loss)])
-    assert (state.phase, state.round) == (PERSONALIZE, 7)
+    assert (state.phase, state.round) == (PHASE_PERSONALIZE, 7)
     after = server.aggregate(state, [validated("a", 1, 0.1)])
     assert (after.round, after.models, after.scalars) == (8, state.models, state.scalars)
 
@@ -68,22 +68,23 @@ def test_early_stopping_by_hand():
     st.integers(1, 4),
 )
 def test_a_stopped_model_stays_stopped(history, patience):
-    models = {expert_name(index): {} for index in range(4)}
-    state = ServerState(1, FEDERATE, models)
+    models = {name_expert(index): {} for index in range(4)}
+    state = ServerState(1, PHASE_FEDERATE, models)
     before = set(range(4))
     for means in history:
         state = replace(
-            state, scalars=waits(state.scalars, {j: mean for j, mean in means.items() if j in before})
+            state,
+            scalars=track_best_losses(state.scalars, {j: mean for j, mean in means.items() if j in before}),
         )
-        now = set(selectable(state, patience))
+        now = set(list_active_models(state, patience))
         assert now <= before
         before = now
-    assert set(selectable(state, 0)) == set(range(4))
+    assert set(list_active_models(state, 0)) == set(range(4))
 
 
 @given(count=st.integers(2, 300), share=st.floats(0.01, 0.9))
 def test_validation_samples_are_the_same_ones_every_time(count, share):
-    (fit, held), (again, _) = (split_validation(np.zeros(count, np.int64), share) for _ in range(2))
+    (fit, held), (again, _) = (split_validation_rows(np.zeros(count, np.int64), share) for _ in range(2))
     assert sorted([*fit, *held]) == list(range(count))
     assert len(fit) and len(held)
     np.testing.assert_array_equal(fit, again)
@@ -92,7 +93,7 @@ def test_validation_samples_are_the_same_ones_every_time(count, share):
 def test_validation_samples_are_whole_recordings():
     labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
     recordings = np.array([7, 7, 8, 8, 9, 9, 5, 5])
-    fit, held = split_validation(labels, 0.25, recordings)
+    fit, held = split_validation_rows(labels, 0.25, recordings)
     assert sorted([*fit, *held]) == list(range(8)) and len(held) == 4
     assert not set(recordings[fit]) & set(recordings[held])
     assert set(labels[fit]) == set(labels[held]) == {0, 1}
@@ -107,7 +108,7 @@ def test_only_clients_that_chose_a_model_validate_it():
     for epsilon, counts in ((1.0, False), (0.0, True)):
         device, broadcast = start({"num_experts": 2, "patience": 1, "epsilon": epsilon})
         update, _ = device.local_update(
-            broadcast, ClientState(), Shard(x, y, x, y, 3), "a", rng_for(1, 1, "a")
+            broadcast, ClientState(), Shard(x, y, x, y, 3), "a", derive_rng(1, 1, "a")
         )
         assert ("validation_loss" in update.metrics) == counts
 
@@ -115,7 +116,7 @@ def test_only_clients_that_chose_a_model_validate_it():
 def test_one_sample_trains_and_validates_nothing():
     device, broadcast = start({"num_experts": 2, "patience": 1})
     shard = Shard(np.ones((1, 4), np.float32), np.array([1]), np.ones((1, 4), np.float32), np.array([1]), 3)
-    update, _ = device.local_update(broadcast, ClientState(), shard, "a", rng_for(1, 1, "a"))
+    update, _ = device.local_update(broadcast, ClientState(), shard, "a", derive_rng(1, 1, "a"))
     assert "validation_loss" not in update.metrics
     assert update.num_samples == 1
 
@@ -124,11 +125,11 @@ def test_validation_samples_train_nothing(shards):
     """Other labels on what validates: the same update, another validation loss."""
     device, broadcast = start({"num_experts": 2, "patience": 3, "validation_share": 0.2, "epsilon": 0.0})
     shard = shards["pi-3"]
-    order = rng_for(0, 0, "validation").permutation(len(shard.y_train))
+    order = derive_rng(0, 0, "validation").permutation(len(shard.y_train))
     y = shard.y_train.copy()
     y[order[: round(0.2 * len(y))]] = (y[order[: round(0.2 * len(y))]] + 1) % 3
     pair = [
-        device.local_update(broadcast, ClientState(), each, "a", rng_for(1, 1, "a"))
+        device.local_update(broadcast, ClientState(), each, "a", derive_rng(1, 1, "a"))
         for each in (shard, replace(shard, y_train=y))
     ]
     (one, _), (two, _) = pair

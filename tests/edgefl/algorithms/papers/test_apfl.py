@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgefl.algorithms import make_algorithm
-from edgefl.algorithms.papers.apfl import mixed
+from edgefl.algorithms.papers.apfl import interpolate_models
 from edgefl.errors import ConfigError
 from edgefl.types import ClientState
 
@@ -47,7 +47,7 @@ def test_the_mixture_mixes_weights_but_not_statistics():
         "frozen": np.array([3.0], np.float32),
     }
     own = {"w": np.array([4.0], np.float32), "bn/moving_mean": np.array([2.0], np.float32)}
-    found = mixed(model, own, 0.25)
+    found = interpolate_models(model, own, 0.25)
     assert {name: float(array[0]) for name, array in found.items()} == {
         "w": 1.0,
         "bn/moving_mean": 2.0,

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgefl.algorithms import objectives
+from edgefl.algorithms import build_objectives
 from edgefl.errors import ConfigError
 from edgefl.learner.litert import LiteRTLearner
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 
 NAMES = {
     "fedprox": ["train"],
@@ -29,7 +29,7 @@ def built(request, tiny_config):
 
 
 def test_it_trains_as_keras_does(built, digits):
-    from edgefl.algorithms.plans import keras_learner
+    from edgefl.algorithms.plans import make_keras_learner
 
     name, plan, initial = built
     x = digits[0][:60]
@@ -47,9 +47,9 @@ def test_it_trains_as_keras_does(built, digits):
         }
         both = [
             learner.fit(
-                signature, weights, {"x": x}, y, epochs=2, rng=rng_for(3, 1), hyper={"learning_rate": 0.05}
+                signature, weights, {"x": x}, y, epochs=2, rng=derive_rng(3, 1), hyper={"learning_rate": 0.05}
             )
-            for learner in (LiteRTLearner(plan), keras_learner(plan.spec))
+            for learner in (LiteRTLearner(plan), make_keras_learner(plan.spec))
         ]
         assert both[0][1] == pytest.approx(both[1][1], abs=1e-4)
         for key in both[0][0]:
@@ -71,7 +71,7 @@ def test_an_option_that_cannot_be_is_told_before_anything_is_compiled(name, opti
     from edgefl.compiler.build import make_network
 
     with pytest.raises(ConfigError, match=words):
-        objectives(name, make_network(tiny_config), options)
+        build_objectives(name, make_network(tiny_config), options)
 
 
 def test_the_output_bias_is_asked_for_behind_frozen_layers():
@@ -93,5 +93,5 @@ def test_the_output_bias_is_asked_for_behind_frozen_layers():
     )
     network = Network(model)
     with pytest.raises(ConfigError, match="output_bias"):
-        objectives("biased-fedavg", network, {})
-    assert objectives("biased-fedavg", network, {"output_bias": "fc3/bias"})
+        build_objectives("biased-fedavg", network, {})
+    assert build_objectives("biased-fedavg", network, {"output_bias": "fc3/bias"})

@@ -9,12 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.algorithms import CLUSTER, FEDERATE, PERSONALIZE, assignments, make_algorithm
+from edgefl.algorithms import (
+    PHASE_CLUSTER,
+    PHASE_FEDERATE,
+    PHASE_PERSONALIZE,
+    make_algorithm,
+    read_assignments,
+)
 from edgefl.algorithms.check import check_algorithm
-from edgefl.algorithms.clustering.clusters import explain_clusters
-from edgefl.algorithms.papers.clustered import mixed
+from edgefl.algorithms.clustering.cluster_models import explain_clusters
+from edgefl.algorithms.papers.clustered import mix_with_cluster
 from edgefl.errors import ConfigError
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
 from edgefl.types import Broadcast, ClientState, ServerState, Shard, Update
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
@@ -43,7 +49,7 @@ def clustered_at(options, deltas=FOUR, counts=None):
     paper's rule.
     """
     algorithm = make_algorithm("clustered", None, {**PAPER, **options})
-    state = algorithm.init({"fc/kernel": np.zeros((1, 2), np.float32)}, rng_for(1, 0))
+    state = algorithm.init({"fc/kernel": np.zeros((1, 2), np.float32)}, derive_rng(1, 0))
     told = [update(c, 1, (counts or {}).get(c, 1), fc_kernel=[d]) for c, d in sorted(deltas.items())]
     return algorithm, algorithm.aggregate(state, told)
 
@@ -67,7 +73,11 @@ INITIAL = {
 def play(algorithm, state, shards, own):
     results = [
         algorithm.local_update(
-            algorithm.broadcast(state, c), own.get(c, ClientState()), shards[c], c, rng_for(1, state.round, c)
+            algorithm.broadcast(state, c),
+            own.get(c, ClientState()),
+            shards[c],
+            c,
+            derive_rng(1, state.round, c),
         )
         for c in sorted(shards)
     ]
@@ -96,14 +106,14 @@ def test_two_clients_one_round_by_hand():
     algorithm = make_algorithm(
         "clustered", learner_of(shards), {"clustering": False, "epochs": 1, "learning_rate": 1.0}
     )
-    state = play(algorithm, algorithm.init(INITIAL, rng_for(1, 0)), shards, own)
+    state = play(algorithm, algorithm.init(INITIAL, derive_rng(1, 0)), shards, own)
     np.testing.assert_allclose(own["a"].arrays["head/kernel"], [[0.5, -0.5], [0, 0]], atol=1e-6)
     np.testing.assert_allclose(
         state.models["global"]["head/kernel"], [[0.125, -0.125], [-0.375, 0.375]], atol=1e-6
     )
     np.testing.assert_allclose(state.models["global"]["head/bias"], [-0.25, 0.25], atol=1e-6)
-    last = algorithm.broadcast(replace(state, phase=PERSONALIZE), "a")
-    mixture, _ = algorithm.personalize(last, own["a"], shards["a"], rng_for(1, 2, "a"))
+    last = algorithm.broadcast(replace(state, phase=PHASE_PERSONALIZE), "a")
+    mixture, _ = algorithm.personalize(last, own["a"], shards["a"], derive_rng(1, 2, "a"))
     np.testing.assert_allclose(
         mixture.weights["head/kernel"], [[0.3125, -0.3125], [-0.1875, 0.1875]], atol=1e-6
     )
@@ -120,9 +130,9 @@ def test_two_clients_clustered_by_hand(threshold, clusters):
     own = {}
     options = {"epochs": 1, "learning_rate": 1.0, "compare": "weights", "threshold": threshold}
     algorithm = make_algorithm("clustered", learner_of(shards), options)
-    state = play(algorithm, algorithm.init(INITIAL, rng_for(1, 0)), shards, own)
-    assert assignments(state) == clusters
-    assert state.phase == FEDERATE
+    state = play(algorithm, algorithm.init(INITIAL, derive_rng(1, 0)), shards, own)
+    assert read_assignments(state) == clusters
+    assert state.phase == PHASE_FEDERATE
     expected = (
         {0: [[0.5, -0.5], [0, 0]], 1: [[0, 0], [-0.5, 0.5]]}
         if clusters["b"]
@@ -136,20 +146,20 @@ def test_two_clients_clustered_by_hand(threshold, clusters):
 def test_mixing_by_hand():
     """Oracle: h (4, 0) and (0, 8) with n 1 and 3, lambda .25: h_c (1, 6), h_1 [1.75, 4.5]."""
     algorithm = make_algorithm("clustered", None, {"clustering": False})
-    state = algorithm.init({"fc/kernel": np.zeros((1, 2), np.float32)}, rng_for(1, 0))
+    state = algorithm.init({"fc/kernel": np.zeros((1, 2), np.float32)}, derive_rng(1, 0))
     after = algorithm.aggregate(
         state, [update("a", 1, 1, fc_kernel=[[4, 0]]), update("b", 1, 3, fc_kernel=[[0, 8]])]
     )
     assert after.models["global"]["fc/kernel"].tolist() == [[1, 6]]
-    assert mixed({"fc/kernel": f32([4, 0])}, after.models["global"], 0.25)["fc/kernel"].tolist() == [
-        [1.75, 4.5]
-    ]
+    assert mix_with_cluster({"fc/kernel": f32([4, 0])}, after.models["global"], 0.25)[
+        "fc/kernel"
+    ].tolist() == [[1.75, 4.5]]
 
 
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=9), st.floats(0, 1))
 def test_mixing_what_is_equal_changes_no_bit(values, mixing):
     weights = {"w": f32(*values)}
-    np.testing.assert_array_equal(mixed(weights, weights, mixing)["w"], weights["w"])
+    np.testing.assert_array_equal(mix_with_cluster(weights, weights, mixing)["w"], weights["w"])
 
 
 @pytest.mark.parametrize(
@@ -165,22 +175,22 @@ def test_clients_are_clustered_by_the_cosine_of_their_weights(options, clusters)
     _, state = clustered_at(options)
     if options.get("threshold") == 0.0:  # the last merge is at 1 - the mean of .6, 0, .747 and .199
         clusters = [0, 0, 0, 0]
-    assert list(assignments(state).values()) == clusters
+    assert list(read_assignments(state).values()) == clusters
 
 
 def test_deltas_tell_apart_what_the_first_weights_hide():
     """From (50, 50) the four differ by less than a degree: 1 - .9 is far above the last merge."""
     for compare, clusters in (("weights", [0, 0, 0, 0]), ("deltas", [0, 0, 1, 2])):
         algorithm = make_algorithm("clustered", None, {"compare": compare, "threshold": 0.9})
-        state = algorithm.init({"fc/kernel": np.full((1, 2), 50, np.float32)}, rng_for(1, 0))
+        state = algorithm.init({"fc/kernel": np.full((1, 2), 50, np.float32)}, derive_rng(1, 0))
         after = algorithm.aggregate(state, [update(c, 1, 1, fc_kernel=[d]) for c, d in FOUR.items()])
-        assert list(assignments(after).values()) == clusters
+        assert list(read_assignments(after).values()) == clusters
 
 
 def after_clustering(options, start, deltas):
     """Return the state after clients moved a dense kernel from `start` by the vectors given."""
     algorithm = make_algorithm("clustered", None, options)
-    state = algorithm.init({"fc/kernel": np.asarray([start], np.float32)}, rng_for(1, 0))
+    state = algorithm.init({"fc/kernel": np.asarray([start], np.float32)}, derive_rng(1, 0))
     return algorithm.aggregate(state, [update(c, 1, 1, fc_kernel=[d]) for c, d in sorted(deltas.items())])
 
 
@@ -190,7 +200,7 @@ def test_two_tasks_are_two_clusters_by_default():
     """
     deltas = {"a": [1.0, 0.8], "b": [1.0, -0.4], "c": [-1.0, 0.4], "d": [-1.0, -0.8]}
     for start in ([0, 0], [50, 50]):
-        assert list(assignments(after_clustering({}, start, deltas)).values()) == [0, 0, 1, 1]
+        assert list(read_assignments(after_clustering({}, start, deltas)).values()) == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize("compare", ["weights", "deltas"])
@@ -198,11 +208,11 @@ def test_the_automatic_cut_never_joins_clients_that_disagree(compare):
     """Cosines: 1 for a, b; 1 for c, d; -1 between. Of e and f alone, at -1, nobody joins anybody."""
     pairs = {"a": [1, 0], "b": [2, 0], "c": [-1, 0], "d": [-3, 0]}
     assert list(
-        assignments(after_clustering({"cut": "auto", "compare": compare}, [0, 0], pairs)).values()
+        read_assignments(after_clustering({"cut": "auto", "compare": compare}, [0, 0], pairs)).values()
     ) == [0, 0, 1, 1]
     opposed = {"e": [1, 0], "f": [-1, 0]}
     assert list(
-        assignments(after_clustering({"cut": "auto", "compare": compare}, [0, 0], opposed)).values()
+        read_assignments(after_clustering({"cut": "auto", "compare": compare}, [0, 0], opposed)).values()
     ) == [0, 1]
 
 
@@ -213,17 +223,17 @@ def test_only_dense_layers_count():
         "fc/kernel": np.ones((2, 1), np.float32),
         "fc/bias": np.zeros(1, np.float32),
     }
-    state = algorithm.init(start, rng_for(1, 0))
+    state = algorithm.init(start, derive_rng(1, 0))
     far = [
         update(c, 1, 1, conv_kernel=[[[[d, -d]]]], fc_kernel=[[1], [1]], fc_bias=[0])
         for c, d in (("a", 9), ("b", -9))
     ]
-    assert assignments(algorithm.aggregate(state, far)) == {"a": 0, "b": 0}
+    assert read_assignments(algorithm.aggregate(state, far)) == {"a": 0, "b": 0}
     parted = [
         update(c, 1, 1, conv_kernel=[[[[0, 0]]]], fc_kernel=[[0], [d]], fc_bias=[0])
         for c, d in (("a", 9), ("b", -9))
     ]
-    assert assignments(algorithm.aggregate(state, parted)) == {"a": 0, "b": 1}
+    assert read_assignments(algorithm.aggregate(state, parted)) == {"a": 0, "b": 1}
 
 
 def test_a_cluster_moves_by_its_own_clients_and_rests_without_them():
@@ -257,14 +267,14 @@ def test_a_client_that_arrives_later_is_placed_by_its_first_update(start):
     algorithm = make_algorithm("clustered", None, {})
     deltas = {"a": [1, 0], "b": [1, 0.2], "c": [-1, 0]}
     state = after_clustering({}, start, deltas)
-    assert assignments(state) == {"a": 0, "b": 0, "c": 1}
+    assert read_assignments(state) == {"a": 0, "b": 0, "c": 1}
     sent = algorithm.broadcast(state, "late")
     np.testing.assert_array_equal(sent.models["global"]["fc/kernel"], [start], "it begins where all began")
-    assert (sent.round, sent.phase) == (2, CLUSTER)
+    assert (sent.round, sent.phase) == (2, PHASE_CLUSTER)
     after = algorithm.aggregate(
         state, [update("a", 2, 1, fc_kernel=[[1, 1]]), update("late", 2, 1, fc_kernel=[[-9, 1]])]
     )
-    assert assignments(after) == {"a": 0, "b": 0, "c": 1, "late": 1}
+    assert read_assignments(after) == {"a": 0, "b": 0, "c": 1, "late": 1}
     np.testing.assert_array_equal(
         after.models["cluster1"]["fc/kernel"], state.models["cluster1"]["fc/kernel"]
     )
@@ -273,7 +283,7 @@ def test_a_client_that_arrives_later_is_placed_by_its_first_update(start):
     )
     after = decode_server_state(encode_server_state(after))
     sent = algorithm.broadcast(after, "late")
-    assert (sent.round, sent.phase) == (3, FEDERATE)
+    assert (sent.round, sent.phase) == (3, PHASE_FEDERATE)
     np.testing.assert_array_equal(sent.models["global"]["fc/kernel"], after.models["cluster1"]["fc/kernel"])
     assert explain_clusters(after)[0].startswith("2 clusters of 3 clients")
     assert "1 clients arrived later" in explain_clusters(after)[0]
@@ -282,17 +292,17 @@ def test_a_client_that_arrives_later_is_placed_by_its_first_update(start):
 def test_a_client_without_an_update_ends_with_the_largest_cluster():
     algorithm = make_algorithm("clustered", None, {})
     state = after_clustering({}, [0, 0], {"a": [1, 0], "b": [1, 0.2], "c": [-1, 0]})
-    sent = algorithm.broadcast(replace(state, phase=PERSONALIZE), "late")
+    sent = algorithm.broadcast(replace(state, phase=PHASE_PERSONALIZE), "late")
     np.testing.assert_array_equal(sent.models["global"]["fc/kernel"], state.models["cluster0"]["fc/kernel"])
 
 
 def test_the_clustering_waits_until_there_is_somebody():
     algorithm = make_algorithm("clustered", None, {})
-    state = algorithm.init({"fc/kernel": np.ones((1, 2), np.float32)}, rng_for(1, 0))
+    state = algorithm.init({"fc/kernel": np.ones((1, 2), np.float32)}, derive_rng(1, 0))
     after = algorithm.aggregate(state, [])
-    assert (after.round, after.phase) == (2, CLUSTER)
+    assert (after.round, after.phase) == (2, PHASE_CLUSTER)
     alone = algorithm.aggregate(after, [update("a", 2, 5, fc_kernel=[[1, 0]])])
-    assert (alone.round, alone.phase, assignments(alone)) == (3, FEDERATE, {"a": 0})
+    assert (alone.round, alone.phase, read_assignments(alone)) == (3, PHASE_FEDERATE, {"a": 0})
     assert explain_clusters(alone)[1] == ""
 
 
@@ -307,7 +317,7 @@ def test_the_margin_is_told_and_survives_a_checkpoint():
     assert "margin is thin" in warning
     assert explain_clusters(clustered_at({"threshold": 0.9})[1])[1] == ""
     assert "all 4 clients" in explain_clusters(clustered_at({"threshold": 0.0})[1])[1]
-    assert explain_clusters(ServerState(1, CLUSTER, {})) == ("", "")
+    assert explain_clusters(ServerState(1, PHASE_CLUSTER, {})) == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -327,7 +337,7 @@ def test_a_wrong_option_says_what_is_expected(options, words):
 def test_a_layer_that_the_model_lacks_is_told_before_the_first_round():
     algorithm = make_algorithm("clustered", None, {"layers": "fc9"})
     with pytest.raises(ConfigError, match="'fc9', which the model has not; it has fc"):
-        algorithm.init({"fc/kernel": np.ones((1, 2), np.float32)}, rng_for(1, 0))
+        algorithm.init({"fc/kernel": np.ones((1, 2), np.float32)}, derive_rng(1, 0))
 
 
 def test_the_cluster_model_is_the_mean_of_what_its_clients_hold(shards):
@@ -337,11 +347,12 @@ def test_the_cluster_model_is_the_mean_of_what_its_clients_hold(shards):
     algorithm = make_algorithm("clustered", learner, {"cut": "auto", "mixing": 0.3})
     rng = np.random.default_rng(3)
     state = algorithm.init(
-        {w.name: rng.normal(0, 0.5, w.shape).astype(np.float32) for w in learner.spec.weights}, rng_for(1, 0)
+        {w.name: rng.normal(0, 0.5, w.shape).astype(np.float32) for w in learner.spec.weights},
+        derive_rng(1, 0),
     )
     for _ in range(3):
         state = play(algorithm, state, shards, own)
-    placed = assignments(state)
+    placed = read_assignments(state)
     assert len(set(placed.values())) == 2
     for cluster in set(placed.values()):
         members = [c for c in shards if placed[c] == cluster]
@@ -358,10 +369,10 @@ def test_a_client_that_lost_its_state_starts_from_the_cluster(shards):
     algorithm = make_algorithm("clustered", learner_of(shards), {"learning_rate": 0.0, "mixing": 0.5})
     learner = learner_of(shards)
     received = {w.name: np.ones(w.shape, np.float32) for w in learner.spec.weights}
-    sent = Broadcast(4, FEDERATE, {"global": received})
+    sent = Broadcast(4, PHASE_FEDERATE, {"global": received})
     own = ClientState({name: np.full_like(array, 3) for name, array in received.items()})
     for state, expected in ((own, 1.0), (ClientState(), 0.0)):
-        told, kept = algorithm.local_update(sent, state, shards["pi-1"], "pi-1", rng_for(1, 4, "pi-1"))
+        told, kept = algorithm.local_update(sent, state, shards["pi-1"], "pi-1", derive_rng(1, 4, "pi-1"))
         for name in received:
             np.testing.assert_array_equal(told.deltas["global"][name], np.full_like(received[name], expected))
             np.testing.assert_array_equal(kept.arrays[name], received[name] + np.float32(expected))

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from edgefl.algorithms import PERSONALIZE, make_algorithm
+from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
 from edgefl.learner import evaluate
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import ClientState, ServerState
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
@@ -40,10 +40,10 @@ def test_a_personal_model_beats_a_weak_global_one(name, shards):
         "head/kernel": np.zeros((4, 3), np.float32),
         "head/bias": np.zeros(3, np.float32),
     }
-    state = ServerState(2, PERSONALIZE, {"global": model, "initial": model})
+    state = ServerState(2, PHASE_PERSONALIZE, {"global": model, "initial": model})
     own = shards["pi-2"]
     mixture, _ = algorithm.personalize(
-        algorithm.broadcast(state, "pi-2"), ClientState(), own, rng_for(1, 2, "pi-2")
+        algorithm.broadcast(state, "pi-2"), ClientState(), own, derive_rng(1, 2, "pi-2")
     )
     before = evaluate(learner, "predict", mixture.peers["federated"].weights, own.x_test, own.y_test).accuracy
     after = evaluate(learner, "predict_mixture", mixture.weights, own.x_test, own.y_test).accuracy

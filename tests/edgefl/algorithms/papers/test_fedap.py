@@ -7,11 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.algorithms import CLUSTER, FEDERATE, PERSONALIZE, PRETRAIN, assignments, make_algorithm
+from edgefl.algorithms import (
+    PHASE_CLUSTER,
+    PHASE_FEDERATE,
+    PHASE_PERSONALIZE,
+    PHASE_PRETRAIN,
+    make_algorithm,
+    read_assignments,
+)
 from edgefl.algorithms.check import check_algorithm
-from edgefl.algorithms.clustering.clusters import explain_clusters
-from edgefl.algorithms.papers.fedap import beta, statistics
-from edgefl.rng import rng_for
+from edgefl.algorithms.clustering.cluster_models import explain_clusters
+from edgefl.algorithms.papers.fedap import schedule_beta, select_statistics
+from edgefl.rng import derive_rng
 from edgefl.types import Broadcast, ClientState, ServerState, Shard, Update
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
@@ -57,32 +64,32 @@ def test_two_clients_one_round_by_hand():
         "head/kernel": np.zeros((2, 2), np.float32),
         "head/bias": np.zeros(2, np.float32),
     }
-    state = algorithm.init(start, rng_for(1, 0))
+    state = algorithm.init(start, derive_rng(1, 0))
     sent = algorithm.broadcast(state, "a")
     told = [
-        algorithm.local_update(sent, ClientState(), shards[c], c, rng_for(1, 1, c))[0] for c in ("a", "b")
+        algorithm.local_update(sent, ClientState(), shards[c], c, derive_rng(1, 1, c))[0] for c in ("a", "b")
     ]
     after = algorithm.aggregate(state, told)
     np.testing.assert_allclose(
         after.models["global"]["head/kernel"], [[0.0625, -0.0625], [-0.1875, 0.1875]], atol=1e-6
     )
     np.testing.assert_allclose(after.models["global"]["head/bias"], [-0.125, 0.125], atol=1e-6)
-    last = algorithm.broadcast(replace(after, phase=PERSONALIZE), "a")
-    mixture, _ = algorithm.personalize(last, ClientState(), shards["a"], rng_for(1, 2, "a"))
+    last = algorithm.broadcast(replace(after, phase=PHASE_PERSONALIZE), "a")
+    mixture, _ = algorithm.personalize(last, ClientState(), shards["a"], derive_rng(1, 2, "a"))
     error = 1 / (1 + np.exp(-0.125))  # of the sample: logits -.0625 and .0625, class 0
     np.testing.assert_allclose(mixture.weights["head/bias"], [-0.125 + error, 0.125 - error], atol=1e-6)
 
 
 def test_beta_by_hand():
-    assert [beta(t, 1.0, 0.46, 1280) for t in (0, 640, 1279, 1280, 9999)] == pytest.approx(
+    assert [schedule_beta(t, 1.0, 0.46, 1280) for t in (0, 640, 1279, 1280, 9999)] == pytest.approx(
         [1, 0.73, 0.460422, 0.46, 0.46], abs=1e-6
     )
-    assert beta(0, 1.0, 0.46, 0) == 0.46
+    assert schedule_beta(0, 1.0, 0.46, 0) == 0.46
 
 
 @given(t=st.integers(0, 4000), rounds=st.integers(1, 2000), start=st.floats(0, 2), end=st.floats(0, 2))
 def test_beta_stays_between_its_ends(t, rounds, start, end):
-    assert min(start, end) - 1e-9 <= beta(t, start, end, rounds) <= max(start, end) + 1e-9
+    assert min(start, end) - 1e-9 <= schedule_beta(t, start, end, rounds) <= max(start, end) + 1e-9
 
 
 def test_the_step_by_hand():
@@ -90,7 +97,7 @@ def test_the_step_by_hand():
     algorithm = make_algorithm("fedap", None, {"clustering": False, "decay_rounds": 1280})
     theta = {"w": np.full((1, 1), 2, np.float32)}
     state = ServerState(
-        641, FEDERATE, {"global": theta, "initial": theta}, scalars={"federated_rounds": 640.0}
+        641, PHASE_FEDERATE, {"global": theta, "initial": theta}, scalars={"federated_rounds": 640.0}
     )
     after = algorithm.aggregate(state, [update("a", 641, 3, [1], "w"), update("b", 641, 1, [5], "w")])
     assert after.models["global"]["w"][0, 0] == pytest.approx(3.46, abs=1e-6)
@@ -110,9 +117,9 @@ def test_the_step_by_hand():
 )
 def test_clients_are_clustered_by_how_far_apart_they_went(options, clusters):
     algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 0, **options})
-    state = algorithm.init({"fc/kernel": np.full((1, 2), 7, np.float32)}, rng_for(1, 0))
+    state = algorithm.init({"fc/kernel": np.full((1, 2), 7, np.float32)}, derive_rng(1, 0))
     after = algorithm.aggregate(state, [update(c, 1, 1, point) for c, point in POINTS.items()])
-    assert assignments(after) == dict(zip(POINTS, clusters, strict=True))
+    assert read_assignments(after) == dict(zip(POINTS, clusters, strict=True))
     assert explain_clusters(after)[0].startswith(f"{max(clusters) + 1} clusters of 4 clients")
 
 
@@ -121,19 +128,19 @@ def test_a_client_that_arrives_later_goes_to_the_nearest_cluster():
     by (4, 2).
     """
     algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 0})
-    state = algorithm.init({"fc/kernel": np.full((1, 2), 7, np.float32)}, rng_for(1, 0))
+    state = algorithm.init({"fc/kernel": np.full((1, 2), 7, np.float32)}, derive_rng(1, 0))
     state = algorithm.aggregate(state, [update(c, 1, 1, point) for c, point in POINTS.items()])
     sent = algorithm.broadcast(state, "late")
-    assert sent.phase == CLUSTER
+    assert sent.phase == PHASE_CLUSTER
     np.testing.assert_array_equal(sent.models["global"]["fc/kernel"], [[7, 7]])
     after = algorithm.aggregate(state, [update("late", 2, 1, (4, 2))])
-    assert assignments(after) == {**assignments(state), "late": 1}
+    assert read_assignments(after) == {**read_assignments(state), "late": 1}
     assert after.models["cluster1"] is state.models["cluster1"]
 
 
 def test_a_cluster_starts_from_its_weighted_mean():
     algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 0})
-    state = algorithm.init({"fc/kernel": np.full((1, 2), 7, np.float32)}, rng_for(1, 0))
+    state = algorithm.init({"fc/kernel": np.full((1, 2), 7, np.float32)}, derive_rng(1, 0))
     after = algorithm.aggregate(
         state, [update(c, 1, n, point) for n, (c, point) in zip((1, 3, 2, 2), POINTS.items(), strict=True)]
     )
@@ -144,24 +151,34 @@ def test_a_cluster_starts_from_its_weighted_mean():
 
 def test_phases_come_in_order_and_beta_counts_from_the_clusters_on():
     algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 2, "decay_rounds": 2, "beta_end": 0.5})
-    state = algorithm.init({"fc/kernel": np.zeros((1, 2), np.float32)}, rng_for(1, 0))
+    state = algorithm.init({"fc/kernel": np.zeros((1, 2), np.float32)}, derive_rng(1, 0))
     phases = []
     for _ in range(6):
         phases.append(state.phase)
         before = state
         state = algorithm.aggregate(state, [update("a", state.round, 1, [1, 0])])
-    assert phases == [PRETRAIN, PRETRAIN, CLUSTER, FEDERATE, FEDERATE, FEDERATE]
+    assert phases == [
+        PHASE_PRETRAIN,
+        PHASE_PRETRAIN,
+        PHASE_CLUSTER,
+        PHASE_FEDERATE,
+        PHASE_FEDERATE,
+        PHASE_FEDERATE,
+    ]
     assert before.models["cluster0"]["fc/kernel"][0, 0] == 3 + 1 + 0.75
     assert state.models["cluster0"]["fc/kernel"][0, 0] == 3 + 1 + 0.75 + 0.5
-    assert make_algorithm("fedap", None, {"clustering": False}).init({}, rng_for(1, 0)).phase == FEDERATE
+    assert (
+        make_algorithm("fedap", None, {"clustering": False}).init({}, derive_rng(1, 0)).phase
+        == PHASE_FEDERATE
+    )
 
 
 def test_a_clustering_round_without_updates_is_played_again():
     algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 0})
     after = algorithm.aggregate(
-        algorithm.init({"fc/kernel": np.zeros((1, 2), np.float32)}, rng_for(1, 0)), []
+        algorithm.init({"fc/kernel": np.zeros((1, 2), np.float32)}, derive_rng(1, 0)), []
     )
-    assert (after.round, after.phase, assignments(after)) == (2, CLUSTER, {})
+    assert (after.round, after.phase, read_assignments(after)) == (2, PHASE_CLUSTER, {})
 
 
 def test_each_phase_has_its_epochs(learner, shards):
@@ -170,9 +187,9 @@ def test_each_phase_has_its_epochs(learner, shards):
     )
     weights = initial_of(learner)
     shard = shards["pi-1"]
-    for phase, epochs in ((PRETRAIN, 1), (CLUSTER, 3), (FEDERATE, 1)):
+    for phase, epochs in ((PHASE_PRETRAIN, 1), (PHASE_CLUSTER, 3), (PHASE_FEDERATE, 1)):
         told, _ = algorithm.local_update(
-            Broadcast(5, phase, {"global": weights}), ClientState(), shard, "pi-1", rng_for(1, 5)
+            Broadcast(5, phase, {"global": weights}), ClientState(), shard, "pi-1", derive_rng(1, 5)
         )
         hyper = {"learning_rate": 0.1, "momentum": 0.0}
         trained, _ = learner.fit(
@@ -181,7 +198,7 @@ def test_each_phase_has_its_epochs(learner, shards):
             {"x": shard.x_train},
             shard.y_train,
             epochs=epochs,
-            rng=rng_for(1, 5),
+            rng=derive_rng(1, 5),
             hyper=hyper,
         )
         for name, array in trained.items():
@@ -197,27 +214,27 @@ def test_statistics_are_known_by_name():
         "fc/kernel",
         "moving_mean/kernel",
     )
-    found = statistics(dict.fromkeys(names, np.zeros(1, np.float32)))
+    found = select_statistics(dict.fromkeys(names, np.zeros(1, np.float32)))
     assert list(found) == ["bn/moving_mean", "block/bn/moving_variance", "moving_mean"]
 
 
 def test_statistics_do_not_part_clients():
     algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 0})
     zeros = np.zeros((1, 2), np.float32)
-    state = algorithm.init({"fc/kernel": zeros, "bn/moving_mean": zeros}, rng_for(1, 0))
+    state = algorithm.init({"fc/kernel": zeros, "bn/moving_mean": zeros}, derive_rng(1, 0))
     far = [
         Update(c, 1, 1, {"global": {"fc/kernel": zeros, "bn/moving_mean": zeros + d}})
         for c, d in (("a", 0), ("b", 99))
     ]
-    assert assignments(algorithm.aggregate(state, far)) == {"a": 0, "b": 0}
+    assert read_assignments(algorithm.aggregate(state, far)) == {"a": 0, "b": 0}
 
 
 def personalized(learner, shards, **options):
     algorithm = make_algorithm("fedap", learner, {"learning_rate": 0.1, **options})
     weights = initial_of(learner)
-    state = ServerState(31, PERSONALIZE, {"global": weights, "initial": initial_of(learner, 8)})
+    state = ServerState(31, PHASE_PERSONALIZE, {"global": weights, "initial": initial_of(learner, 8)})
     mixture, _ = algorithm.personalize(
-        algorithm.broadcast(state, "pi-2"), ClientState(), shards["pi-2"], rng_for(1, 31, "pi-2")
+        algorithm.broadcast(state, "pi-2"), ClientState(), shards["pi-2"], derive_rng(1, 31, "pi-2")
     )
     return weights, mixture
 

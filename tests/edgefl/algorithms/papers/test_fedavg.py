@@ -5,7 +5,7 @@ import numpy as np
 from edgefl.algorithms.arithmetic import weighted_mean
 from edgefl.algorithms.names import GLOBAL
 from edgefl.algorithms.papers.fedavg import FedAvgOptions, fedavg
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import ServerState, Update
 
 
@@ -18,7 +18,7 @@ def test_weighted_mean_by_hand():
 
 def test_two_clients_one_round_by_hand():
     algorithm = fedavg(None, FedAvgOptions())
-    state = algorithm.init({"w": np.array([0, 8], np.float32)}, rng_for(1, 0, "init"))
+    state = algorithm.init({"w": np.array([0, 8], np.float32)}, derive_rng(1, 0, "init"))
     updates = [
         Update("a", 1, 1, {GLOBAL: {"w": np.array([1, -6], np.float32)}}),
         Update("b", 1, 3, {GLOBAL: {"w": np.array([5, -2], np.float32)}}),

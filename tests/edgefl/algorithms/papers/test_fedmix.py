@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgefl.algorithms import PERSONALIZE, make_algorithm
+from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
 from edgefl.algorithms.check import check_algorithm
-from edgefl.algorithms.mixtures.expert_averages import expert_means, known
-from edgefl.algorithms.papers.fedmix import mixture_of
+from edgefl.algorithms.mixtures.expert_aggregation import average_experts, load_responsibility
+from edgefl.algorithms.papers.fedmix import assemble_mixture
 from edgefl.errors import ConfigError, DataError
 from edgefl.learner import evaluate
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import ClientState, Shard, Update
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
@@ -41,7 +41,7 @@ def started(options, **sizes):
     """Return (algorithm, learner, state after init)."""
     learner = learner_of(options, **sizes)
     algorithm = make_algorithm("fedmix", learner, options)
-    return algorithm, learner, algorithm.init(drawn(learner), rng_for(1, 0, "init"))
+    return algorithm, learner, algorithm.init(drawn(learner), derive_rng(1, 0, "init"))
 
 
 def by_hand(personal_epochs=0):
@@ -75,7 +75,7 @@ def client(algorithm, state, name, label, count, kept=None):
         2,
     )
     own = ClientState() if kept is None else ClientState(kept)
-    return algorithm.local_update(algorithm.broadcast(state, name), own, shard, name, rng_for(1, 1, name))
+    return algorithm.local_update(algorithm.broadcast(state, name), own, shard, name, derive_rng(1, 1, name))
 
 
 def test_two_clients_one_round_by_hand():
@@ -101,7 +101,7 @@ def test_two_clients_one_round_by_hand():
     np.testing.assert_allclose(kept.arrays["gate/kernel"], [[0.375, -0.375]], atol=1e-6)
     assert set(a.deltas) == {"expert0", "expert1", "phi"}
 
-    means, _ = expert_means(state, [a, b], 2, 0.0)
+    means, _ = average_experts(state, [a, b], 2, 0.0)
     share = 0.320377 / (0.320377 + 3 * 0.585786)  # p(s=a|z=0)
     np.testing.assert_allclose(
         means["expert0"]["head/bias"], np.array([0.25, -0.25]) * (2 * share - 1), atol=2e-5
@@ -120,9 +120,9 @@ def test_the_personal_epochs_continue_the_training_of_a_round(epochs):
     algorithm, state = by_hand(epochs)
     gate = {"gate/kernel": np.zeros((1, 2), np.float32), "gate/bias": np.log([1, 3]).astype(np.float32)}
     one, label = np.ones((1, 1), np.float32), np.zeros(1, np.int64)
-    last = algorithm.broadcast(replace(state, phase=PERSONALIZE), "a")
+    last = algorithm.broadcast(replace(state, phase=PHASE_PERSONALIZE), "a")
     mixture, kept = algorithm.personalize(
-        last, ClientState(gate), Shard(one, label, one, label, 2), rng_for(1, 2)
+        last, ClientState(gate), Shard(one, label, one, label, 2), derive_rng(1, 2)
     )
     moved = {
         "expert0/head/bias": [0.25, -0.25],
@@ -164,8 +164,8 @@ def test_a_model_that_nobody_trained_stays_and_a_client_that_tells_nonsense_coun
     delta = {name: np.ones_like(array) for name, array in state.models["expert0"].items()}
     odd = Update("a", 1, 10, {"expert0": delta}, {"loss": 1.0, "q/0": float("nan")})
     after = algorithm.aggregate(state, [odd])
-    np.testing.assert_allclose(known(after, "a", 2), [0.5, 0.5])
-    assert known(after, "b", 2) is None
+    np.testing.assert_allclose(load_responsibility(after, "a", 2), [0.5, 0.5])
+    assert load_responsibility(after, "b", 2) is None
     for name, same in (("expert0", False), ("expert1", True), ("phi", True)):
         kept = all(
             np.array_equal(after.models[name][key], state.models[name][key]) for key in state.models[name]
@@ -200,7 +200,7 @@ def test_what_a_client_does_not_use_is_neither_trained_nor_returned(shards):
     phi = np.log(np.array([[0.7, 0.2, 0.1]] * 3, np.float32))
     state = replace(state, models={**state.models, "phi": {"phi": phi}})
     update, _ = algorithm.local_update(
-        algorithm.broadcast(state, "pi-1"), ClientState(), shards["pi-1"], "pi-1", rng_for(1, 1)
+        algorithm.broadcast(state, "pi-1"), ClientState(), shards["pi-1"], "pi-1", derive_rng(1, 1)
     )
     assert "expert2" not in update.deltas
     assert "expert0" in update.deltas
@@ -218,10 +218,10 @@ def test_a_client_whose_experts_all_fell_below_keeps_its_likeliest(shards):
     )
     broadcast = algorithm.broadcast(state, "pi-1")
     assert set(broadcast.models) == {"expert2", "phi"}
-    update, kept = algorithm.local_update(broadcast, ClientState(), shards["pi-1"], "pi-1", rng_for(1, 1))
+    update, kept = algorithm.local_update(broadcast, ClientState(), shards["pi-1"], "pi-1", derive_rng(1, 1))
     assert set(update.deltas) == {"expert2", "phi"}
     mixture, _ = algorithm.personalize(
-        replace(broadcast, phase=PERSONALIZE), kept, shards["pi-1"], rng_for(1, 2)
+        replace(broadcast, phase=PHASE_PERSONALIZE), kept, shards["pi-1"], derive_rng(1, 2)
     )
     alone = learner.predict("predict", broadcast.models["expert2"], {"x": shards["pi-1"].x_test})
     mixed = learner.predict("predict_mixture", mixture.weights, {"x": shards["pi-1"].x_test})
@@ -234,7 +234,7 @@ def test_a_closed_gate_leaves_the_others_as_they_would_be_alone():
     _, _, state = started({"num_experts": 3})
     models = {k: state.models[f"expert{k}"] for k in range(2)}
     private = {"gate/kernel": np.zeros((3, 3), np.float32), "gate/bias": np.array([0, 0, 3], np.float32)}
-    weights = mixture_of(models, np.array([0.5, 0.5, 0.0]), private)
+    weights = assemble_mixture(models, np.array([0.5, 0.5, 0.0]), private)
     x = np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32)
     p = [
         np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
@@ -251,13 +251,13 @@ def play(options, shards, rounds=25, **more):
     for round_ in range(1, rounds + 1):
         done = {
             c: algorithm.local_update(
-                algorithm.broadcast(state, c), kept[c], shards[c], c, rng_for(1, round_, c)
+                algorithm.broadcast(state, c), kept[c], shards[c], c, derive_rng(1, round_, c)
             )
             for c in shards
         }
         kept = {c: own for c, (_, own) in done.items()}
         state = algorithm.aggregate(state, [update for update, _ in done.values()])
-    return algorithm, learner, replace(state, phase=PERSONALIZE), kept
+    return algorithm, learner, replace(state, phase=PHASE_PERSONALIZE), kept
 
 
 LEARNS = {"num_experts": 2, "learning_rate": 0.2, "server_learning_rate": 0.02, "gate_epochs": 5}
@@ -272,7 +272,7 @@ def test_it_learns_and_a_client_that_lost_its_gate_trains_another(more, shards):
     for name, shard in shards.items():
         for own in (kept[name], ClientState()):
             mixture, _ = algorithm.personalize(
-                algorithm.broadcast(state, name), own, shard, rng_for(1, 9, name)
+                algorithm.broadcast(state, name), own, shard, derive_rng(1, 9, name)
             )
             assert (
                 evaluate(learner, "predict_mixture", mixture.weights, shard.x_test, shard.y_test).accuracy
@@ -305,7 +305,7 @@ def test_side_information_that_is_not_there_names_the_remedy(side, shards):
     shard = replace(shards["pi-1"], side_train=side)
     with pytest.raises(DataError, match="side_train"):
         algorithm.local_update(
-            algorithm.broadcast(state, "pi-1"), ClientState(), shard, "pi-1", rng_for(1, 1)
+            algorithm.broadcast(state, "pi-1"), ClientState(), shard, "pi-1", derive_rng(1, 1)
         )
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from edgefl.algorithms.mixtures.gate import hidden_of
+from edgefl.algorithms.mixtures.gate import mix_hidden_features
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
@@ -15,5 +15,5 @@ def test_hidden_values_by_hand():
     models = {
         k: {"trunk/kernel": np.array([h], np.float32), **head} for k, h in enumerate(([1, 0, 2], [3, 4, 0]))
     }
-    hidden = hidden_of(learner, models, np.array([0.75, 0.25]), np.ones((1, 1), np.float32))
+    hidden = mix_hidden_features(learner, models, np.array([0.75, 0.25]), np.ones((1, 1), np.float32))
     np.testing.assert_allclose(hidden, [[1.5, 1, 1.5]])

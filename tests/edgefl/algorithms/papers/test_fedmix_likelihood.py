@@ -8,7 +8,7 @@ import pytest
 from edgefl.algorithms import make_algorithm
 from edgefl.algorithms.check import check_algorithm
 from edgefl.errors import ConfigError
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import ClientState, Shard
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
@@ -29,7 +29,7 @@ def started(inputs, features, classes):
     )
     initial = {spec.name: np.zeros(spec.shape, np.float32) for spec in learner.spec.weights}
     algorithm = make_algorithm("fedmix", learner, OPTIONS)
-    return learner, initial, algorithm, algorithm.init(initial, rng_for(1, 0, "init"))
+    return learner, initial, algorithm, algorithm.init(initial, derive_rng(1, 0, "init"))
 
 
 def test_one_sample_by_hand():
@@ -48,7 +48,11 @@ def test_one_sample_by_hand():
     one = np.ones((1, 1), np.float32)
     none = np.zeros(1, np.int64)
     update, kept = algorithm.local_update(
-        algorithm.broadcast(state, "a"), ClientState(gate), Shard(one, none, one, none, 2), "a", rng_for(1, 1)
+        algorithm.broadcast(state, "a"),
+        ClientState(gate),
+        Shard(one, none, one, none, 2),
+        "a",
+        derive_rng(1, 1),
     )
     assert update.metrics["loss"] == pytest.approx(np.log(16 / 11), abs=1e-6)
     np.testing.assert_allclose(update.deltas["expert0"]["head/bias"], [1 / 11, -1 / 11], atol=1e-6)

@@ -8,12 +8,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from edgefl.algorithms import PERSONALIZE, make_algorithm
+from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
 from edgefl.algorithms.check import check_algorithm
-from edgefl.algorithms.papers.fedmix_permutation import next_pi
+from edgefl.algorithms.papers.fedmix_permutation import update_pi
 from edgefl.errors import ConfigError
 from edgefl.learner import evaluate
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import ClientState, Shard
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
@@ -34,14 +34,14 @@ def test_pi_after_a_batch_by_hand():
     """
     log_p = {0: np.log(0.25), 1: np.log(0.5)}
     np.testing.assert_allclose(
-        next_pi(np.array([0.8, 0.2]), log_p, 1.0, 0.75), [0.766667, 0.233333], atol=1e-6
+        update_pi(np.array([0.8, 0.2]), log_p, 1.0, 0.75), [0.766667, 0.233333], atol=1e-6
     )
     hot = np.sqrt([0.2, 0.1])
-    np.testing.assert_allclose(next_pi(np.array([0.8, 0.2]), log_p, 2.0, 0.0), hot / hot.sum(), atol=1e-6)
+    np.testing.assert_allclose(update_pi(np.array([0.8, 0.2]), log_p, 2.0, 0.0), hot / hot.sum(), atol=1e-6)
 
 
 def test_what_is_not_looked_at_fades():
-    np.testing.assert_allclose(next_pi(np.array([0.6, 0.3, 0.1]), {0: -1.0, 1: -1.0}, 1.0, 0.75)[2], 0.075)
+    np.testing.assert_allclose(update_pi(np.array([0.6, 0.3, 0.1]), {0: -1.0, 1: -1.0}, 1.0, 0.75)[2], 0.075)
 
 
 def test_two_clients_one_round_by_hand():
@@ -53,7 +53,7 @@ def test_two_clients_one_round_by_hand():
     algorithm = make_algorithm(NAME, learner, options)
     bias = [np.array([0, 0], np.float32), np.array([np.log(3), 0], np.float32)]
     still = {"trunk/kernel": np.ones((1, 1), np.float32), "head/kernel": np.zeros((1, 2), np.float32)}
-    state = algorithm.init(still | {"head/bias": bias[0]}, rng_for(1, 0, "init"))
+    state = algorithm.init(still | {"head/bias": bias[0]}, derive_rng(1, 0, "init"))
     state = replace(state, models={f"expert{k}": {**still, "head/bias": bias[k]} for k in range(2)})
 
     def update(name, label, count):
@@ -65,7 +65,7 @@ def test_two_clients_one_round_by_hand():
             2,
         )
         return algorithm.local_update(
-            algorithm.broadcast(state, name), ClientState(), shard, name, rng_for(1, 1, name)
+            algorithm.broadcast(state, name), ClientState(), shard, name, derive_rng(1, 1, name)
         )
 
     a, kept = update("a", 0, 1)
@@ -108,20 +108,20 @@ def play(prune=0.0, rounds=12):
         s.name: np.random.default_rng(2).normal(0, 0.5, s.shape).astype(np.float32)
         for s in learner.spec.weights
     }
-    state = algorithm.init(initial, rng_for(1, 0, "init"))
+    state = algorithm.init(initial, derive_rng(1, 0, "init"))
     kept = {name: ClientState() for name in shards}
     sent = []
     for round_ in range(1, rounds + 1):
         done = {
             c: algorithm.local_update(
-                algorithm.broadcast(state, c), kept[c], shards[c], c, rng_for(1, round_, c)
+                algorithm.broadcast(state, c), kept[c], shards[c], c, derive_rng(1, round_, c)
             )
             for c in shards
         }
         kept = {c: own for c, (_, own) in done.items()}
         sent.append(sum(len(update.deltas) for update, _ in done.values()))
         state = algorithm.aggregate(state, [update for update, _ in done.values()])
-    return algorithm, learner, shards, replace(state, phase=PERSONALIZE), kept, sent
+    return algorithm, learner, shards, replace(state, phase=PHASE_PERSONALIZE), kept, sent
 
 
 @pytest.mark.parametrize("prune", [0.0, 0.2])
@@ -130,7 +130,7 @@ def test_clients_of_a_kind_come_to_the_same_expert(prune):
     chosen = []
     for name, shard in shards.items():
         mixture, _ = algorithm.personalize(
-            algorithm.broadcast(state, name), kept[name], shard, rng_for(1, 99, name)
+            algorithm.broadcast(state, name), kept[name], shard, derive_rng(1, 99, name)
         )
         assert (
             evaluate(learner, "predict_mixture", mixture.weights, shard.x_test, shard.y_test).accuracy > 0.9
@@ -150,10 +150,10 @@ def test_clients_of_a_kind_come_to_the_same_expert(prune):
 def test_a_client_that_comes_late_finds_its_kind():
     algorithm, _, shards, state, kept, _ = play()
     late, _ = algorithm.personalize(
-        algorithm.broadcast(state, "late"), ClientState(), shards["pi-1"], rng_for(1, 99)
+        algorithm.broadcast(state, "late"), ClientState(), shards["pi-1"], derive_rng(1, 99)
     )
     known, _ = algorithm.personalize(
-        algorithm.broadcast(state, "pi-1"), kept["pi-1"], shards["pi-1"], rng_for(1, 99)
+        algorithm.broadcast(state, "pi-1"), kept["pi-1"], shards["pi-1"], derive_rng(1, 99)
     )
     assert late.diagnostics["assignment"] == known.diagnostics["assignment"]
     assert late.diagnostics[f"responsibility/{int(late.diagnostics['assignment'])}"] > 0.6
@@ -165,7 +165,7 @@ def test_the_likeliest_expert_alone_is_a_classifier():
     learner = learner_of(options)
     algorithm = make_algorithm(NAME, learner, options)
     mixture, _ = algorithm.personalize(
-        algorithm.broadcast(state, "pi-0"), kept["pi-0"], shards["pi-0"], rng_for(1, 99)
+        algorithm.broadcast(state, "pi-0"), kept["pi-0"], shards["pi-0"], derive_rng(1, 99)
     )
     assert set(mixture.weights) == {"trunk/kernel", "head/kernel", "head/bias"}
     assert (

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgefl.algorithms import PERSONALIZE, full_options, make_algorithm
+from edgefl.algorithms import PHASE_PERSONALIZE, complete_algorithm_options, make_algorithm
 from edgefl.algorithms.check import check_algorithm
-from edgefl.algorithms.registry import objectives
+from edgefl.algorithms.registry import build_objectives
 from edgefl.errors import ConfigError
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.fill import fill_template
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import ClientState, Shard
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
@@ -90,16 +90,16 @@ def test_the_numpy_rules_are_the_objectives(more, linear):
     """All gradients worked in numpy, that of phi and the gate's into the experts among them, against
     TensorFlow's.
     """
-    from edgefl.compiler.objective import PREDICT_BATCH, signature_of
+    from edgefl.compiler.objective import PREDICT_BATCH, make_signature
     from edgefl.learner.keras import KerasLearner
 
-    options = full_options("fedmix", {"num_experts": 3, "batch_size": PREDICT_BATCH} | more)
+    options = complete_algorithm_options("fedmix", {"num_experts": 3, "batch_size": PREDICT_BATCH} | more)
     spec = softmax_spec("fedmix", inputs=4, features=3, classes=3, batch_size=PREDICT_BATCH, options=options)
-    found = objectives("fedmix", linear, options)
+    found = build_objectives("fedmix", linear, options)
     assert [each.name for each in found] == [signature.name for signature in spec.signatures]
     learners = (
         SoftmaxLearner(spec),
-        KerasLearner(replace(spec, signatures=tuple(signature_of(each) for each in found)), found),
+        KerasLearner(replace(spec, signatures=tuple(make_signature(each) for each in found)), found),
     )
     for signature in spec.signatures:
         compare(learners, signature, 2e-5)
@@ -124,10 +124,10 @@ def test_laws_hold_on_the_plan(compiled, digits):
 
 
 def test_litert_takes_the_steps_of_keras(compiled):
-    from edgefl.algorithms.plans import keras_learner
+    from edgefl.algorithms.plans import make_keras_learner
 
     name, _, plan, _ = compiled
-    learners = LiteRTLearner(plan), keras_learner(plan.spec)
+    learners = LiteRTLearner(plan), make_keras_learner(plan.spec)
     for signature in plan.spec.signatures:
         if name == "fedmix" or signature.name == "predict_mixture":
             rng = np.random.default_rng(2)
@@ -187,15 +187,15 @@ def test_a_device_exports_its_mixture_in_int8(compiled, digits, tmp_path):
         if name == "fedmix"
         else options | {"epochs": 8, "learning_rate": 0.4},
     )
-    state = algorithm.init(initial, rng_for(1, 0, "init"))
+    state = algorithm.init(initial, derive_rng(1, 0, "init"))
     broadcast = algorithm.broadcast(state, "pi-1")
-    update, own = algorithm.local_update(broadcast, ClientState(), shard, "pi-1", rng_for(1, 1))
+    update, own = algorithm.local_update(broadcast, ClientState(), shard, "pi-1", derive_rng(1, 1))
     models = {
         k: {n: w + update.deltas[k][n] for n, w in model.items()} if k in update.deltas else model
         for k, model in state.models.items()
     }
     mixture, _ = algorithm.personalize(
-        replace(broadcast, phase=PERSONALIZE, models=models), own, shard, rng_for(1, 2)
+        replace(broadcast, phase=PHASE_PERSONALIZE, models=models), own, shard, derive_rng(1, 2)
     )
     report = export_mixture(plan, mixture, shard, tmp_path, client_id="pi-1")
     assert report.accuracy_float > 0.7
@@ -212,4 +212,4 @@ def test_a_personal_bias_needs_a_bias(linear):
         keras.layers.Dense(2, use_bias=False, name="head"),
     ]
     with pytest.raises(ConfigError, match="last layer has none"):
-        objectives("fedmix", Network(keras.Sequential(layers)), {"bias": True})
+        build_objectives("fedmix", Network(keras.Sequential(layers)), {"bias": True})

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgefl.algorithms import FEDERATE, make_algorithm
-from edgefl.rng import rng_for
+from edgefl.algorithms import PHASE_FEDERATE, make_algorithm
+from edgefl.rng import derive_rng
 from edgefl.types import Broadcast, ClientState
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
@@ -39,7 +39,11 @@ def trained(name, shard, **options):
     learner = SoftmaxLearner(softmax_spec(name, inputs=4, features=3, classes=3, options=options))
     algorithm = make_algorithm(name, learner, options)
     return algorithm.local_update(
-        Broadcast(1, FEDERATE, {"global": blob_model()}), ClientState(), shard, "a", rng_for(1, 1, "a")
+        Broadcast(1, PHASE_FEDERATE, {"global": blob_model()}),
+        ClientState(),
+        shard,
+        "a",
+        derive_rng(1, 1, "a"),
     )[0]
 
 

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.algorithms import PERSONALIZE, make_algorithm
+from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
 from edgefl.algorithms.arithmetic import redraw
 from edgefl.algorithms.check import check_algorithm
-from edgefl.algorithms.names import GLOBAL, expert_name, experts
-from edgefl.algorithms.papers.ifca import lowest, mean_losses, picks
+from edgefl.algorithms.names import GLOBAL, name_expert, select_experts
+from edgefl.algorithms.papers.ifca import find_lowest_loss, measure_mean_losses, read_pick_counts
 from edgefl.errors import ConfigError
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import ClientState, ServerState, Shard, Update
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
@@ -35,14 +35,14 @@ def update(client_id, expert, n, values):
         client_id,
         1,
         n,
-        {expert_name(expert): {"w": np.array(values, np.float32)}},
+        {name_expert(expert): {"w": np.array(values, np.float32)}},
         {"loss": 1.0, "expert": float(expert)},
     )
 
 
 def federate(algorithm, server, state, shards, rounds):
     for _ in range(rounds):
-        rngs = {c: rng_for(1, state.round, c) for c in shards}
+        rngs = {c: derive_rng(1, state.round, c) for c in shards}
         updates = [
             algorithm.local_update(server.broadcast(state, c), ClientState(), shards[c], c, rngs[c])[0]
             for c in sorted(shards)
@@ -63,8 +63,12 @@ def test_two_clients_one_round_by_hand():
     device = make_algorithm("ifca", learner, options)
     server = make_algorithm("ifca", None, options)
     state = ServerState(1, "federate", {"expert0": model(), "expert1": model((1.0, 0.0))})
-    losses = mean_losses(
-        learner, experts(state.models), *(one_sample(0).x_train, one_sample(0).y_train), 0, rng_for(1, 1)
+    losses = measure_mean_losses(
+        learner,
+        select_experts(state.models),
+        *(one_sample(0).x_train, one_sample(0).y_train),
+        0,
+        derive_rng(1, 1),
     )
     assert losses == pytest.approx({0: 0.693147, 1: 0.313262}, abs=1e-6)
     state, updates = federate(device, server, state, {"a": one_sample(0), "b": one_sample(1)}, 1)
@@ -72,7 +76,7 @@ def test_two_clients_one_round_by_hand():
     np.testing.assert_allclose(state.models["expert1"]["head/bias"], [1.268941, -0.268941], atol=1e-6)
     np.testing.assert_allclose(state.models["expert1"]["head/kernel"], [[0.268941, -0.268941]], atol=1e-6)
     np.testing.assert_allclose(state.models["expert0"]["head/bias"], [-0.5, 0.5], atol=1e-6)
-    assert picks(state) == {0: 1, 1: 1}
+    assert read_pick_counts(state) == {0: 1, 1: 1}
 
 
 def test_each_model_is_averaged_over_those_who_chose_it():
@@ -88,15 +92,15 @@ def test_each_model_is_averaged_over_those_who_chose_it():
     np.testing.assert_array_equal(after.models["expert1"]["w"], np.array([4, 5], np.float32))
     np.testing.assert_array_equal(after.models["expert0"]["w"], np.array([3, 3], np.float32))
     np.testing.assert_array_equal(after.models["expert2"]["w"], state.models["expert2"]["w"])
-    assert picks(after) == {0: 1, 1: 2}
+    assert read_pick_counts(after) == {0: 1, 1: 2}
     assert server.aggregate(after, []).models == after.models
 
 
 def test_the_lowest_loss_is_chosen():
     """Oracle 2: losses [.7, .3, .3] -> a minimiser."""
-    assert lowest({0: 0.7, 1: 0.3, 2: 0.3}) == 1
-    assert lowest({3: float("nan"), 5: 2.0}) == 5
-    assert lowest({2: float("nan")}) == 2
+    assert find_lowest_loss({0: 0.7, 1: 0.3, 2: 0.3}) == 1
+    assert find_lowest_loss({3: float("nan"), 5: 2.0}) == 5
+    assert find_lowest_loss({2: float("nan")}) == 2
 
 
 @given(rows=st.integers(1, 9), columns=st.integers(1, 9), seed=st.integers(0, 999))
@@ -105,7 +109,7 @@ def test_a_further_draw_holds_the_same_values(rows, columns, seed):
         "kernel": np.random.default_rng(seed).normal(size=(rows, columns)).astype(np.float32),
         "bias": np.arange(3.0),
     }
-    drawn = redraw(weights, rng_for(seed, 0))
+    drawn = redraw(weights, derive_rng(seed, 0))
     assert drawn["kernel"].shape == (rows, columns)
     np.testing.assert_array_equal(np.sort(drawn["kernel"], axis=None), np.sort(weights["kernel"], axis=None))
     np.testing.assert_array_equal(np.sort(drawn["bias"]), weights["bias"])
@@ -113,14 +117,14 @@ def test_a_further_draw_holds_the_same_values(rows, columns, seed):
 
 def test_a_further_draw_has_biases_of_its_own():
     weights = {"kernel": np.zeros((2, 2), np.float32), "bias": np.arange(99, dtype=np.float32)}
-    models = make_algorithm("ifca", None, {"num_experts": 3}).init(weights, rng_for(1, 0, "init")).models
+    models = make_algorithm("ifca", None, {"num_experts": 3}).init(weights, derive_rng(1, 0, "init")).models
     assert len({each["bias"].tobytes() for each in models.values()}) == 3
 
 
 def test_the_draws_of_the_plan_builder_are_the_first_weights():
     """Draw 1 is there, draw 2 is not: it is made of the initial weights."""
     initial = {"bias": np.arange(9.0), "draw:1/bias": np.full(9, 7.0)}
-    models = make_algorithm("ifca", None, {"num_experts": 3}).init(initial, rng_for(1, 0, "init")).models
+    models = make_algorithm("ifca", None, {"num_experts": 3}).init(initial, derive_rng(1, 0, "init")).models
     assert [sorted(model) for model in models.values()] == [["bias"]] * 3
     np.testing.assert_array_equal(models["expert1"]["bias"], initial["draw:1/bias"])
     np.testing.assert_array_equal(np.sort(models["expert2"]["bias"]), initial["bias"])
@@ -129,7 +133,7 @@ def test_the_draws_of_the_plan_builder_are_the_first_weights():
 def test_models_start_apart_and_all_are_sent():
     weights = {"kernel": np.arange(12, dtype=np.float32).reshape(3, 4), "bias": np.zeros(4, np.float32)}
     server = make_algorithm("ifca", None, {"num_experts": 4})
-    state = server.init(weights, rng_for(1, 0, "init"))
+    state = server.init(weights, derive_rng(1, 0, "init"))
     sent = server.broadcast(state, "a").models
     assert sorted(sent) == ["expert0", "expert1", "expert2", "expert3"]
     np.testing.assert_array_equal(sent["expert0"]["kernel"], weights["kernel"])
@@ -143,13 +147,13 @@ def test_a_choice_on_few_samples_is_on_the_same_for_all_models(shards):
     }
     x = shards["pi-1"].x_train
     y = shards["pi-1"].y_train
-    few = mean_losses(learner, {0: weights, 4: weights}, x, y, 5, rng_for(1, 1))
+    few = measure_mean_losses(learner, {0: weights, 4: weights}, x, y, 5, derive_rng(1, 1))
     assert few[0] == few[4]
-    every = mean_losses(learner, {0: weights}, x, y, 0, rng_for(1, 1))
-    rng = rng_for(1, 1)
+    every = measure_mean_losses(learner, {0: weights}, x, y, 0, derive_rng(1, 1))
+    rng = derive_rng(1, 1)
     assert few[0] != every[0]
-    assert mean_losses(learner, {0: weights}, x, y, len(y), rng) == every
-    assert rng.random() == rng_for(1, 1).random()
+    assert measure_mean_losses(learner, {0: weights}, x, y, len(y), rng) == every
+    assert rng.random() == derive_rng(1, 1).random()
 
 
 def test_one_expert_is_fedavg(shards):
@@ -163,7 +167,7 @@ def test_one_expert_is_fedavg(shards):
         device = make_algorithm(name, learner, options)
         server = make_algorithm(name, None, options)
         ends.append(
-            federate(device, server, server.init(weights, rng_for(1, 0, "init")), shards, 3)[0].models
+            federate(device, server, server.init(weights, derive_rng(1, 0, "init")), shards, 3)[0].models
         )
     for name, array in ends[0]["expert0"].items():
         np.testing.assert_array_equal(array, ends[1][GLOBAL][name])
@@ -179,17 +183,17 @@ def test_the_last_choice_is_on_samples_that_never_trained():
     learner = SoftmaxLearner(softmax_spec("ifca", inputs=1, features=1, classes=2, batch_size=1))
     device = make_algorithm("ifca", learner, {"num_experts": 2})
     server = make_algorithm("ifca", None, {"num_experts": 2})
-    state = ServerState(9, PERSONALIZE, {"expert0": model((5.0, 0.0)), "expert1": model((0.0, 1.0))})
+    state = ServerState(9, PHASE_PERSONALIZE, {"expert0": model((5.0, 0.0)), "expert1": model((0.0, 1.0))})
     x = np.ones((2, 1), np.float32)
     best = {}
     for labels in ((0, 1), (1, 0)):
         shard = Shard(x, np.array(labels), x, np.array(labels), 2)
         mixture, _ = device.personalize(
-            server.broadcast(state, "a"), ClientState(), shard, rng_for(1, 9, "a")
+            server.broadcast(state, "a"), ClientState(), shard, derive_rng(1, 9, "a")
         )
         best[labels] = mixture.diagnostics["best"]
         update, _ = device.local_update(
-            server.broadcast(state, "a"), ClientState(), shard, "a", rng_for(1, 9, "a")
+            server.broadcast(state, "a"), ClientState(), shard, "a", derive_rng(1, 9, "a")
         )
         assert (update.num_samples, update.metrics["expert"]) == (1, 1 - best[labels]), (
             "the other sample trains"
@@ -214,14 +218,14 @@ def test_clients_that_contradict_each_other_end_in_two_clusters(shards):
         s.name: np.random.default_rng(3).normal(0, 0.5, s.shape).astype(np.float32)
         for s in learner.spec.weights
     }
-    state, updates = federate(device, server, server.init(weights, rng_for(1, 0, "init")), federation, 8)
+    state, updates = federate(device, server, server.init(weights, derive_rng(1, 0, "init")), federation, 8)
     chosen = {u.client_id: u.metrics["expert"] for u in updates}
     assert {chosen[c] for c in chosen if c.endswith("0")} != {chosen[c] for c in chosen if c.endswith("1")}
     assert len(set(chosen.values())) == 2
-    state = ServerState(state.round, PERSONALIZE, state.models)
+    state = ServerState(state.round, PHASE_PERSONALIZE, state.models)
     for client_id, shard in federation.items():
         mixture, _ = device.personalize(
-            server.broadcast(state, client_id), ClientState(), shard, rng_for(1, 9, client_id)
+            server.broadcast(state, client_id), ClientState(), shard, derive_rng(1, 9, client_id)
         )
         right = (
             learner.predict("predict_mixture", mixture.weights, {"x": shard.x_test}).argmax(axis=1)

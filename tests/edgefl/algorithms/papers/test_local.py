@@ -5,23 +5,25 @@ import math
 import numpy as np
 import pytest
 
-from edgefl.algorithms import PERSONALIZE
-from edgefl.rng import rng_for
+from edgefl.algorithms import PHASE_PERSONALIZE
+from edgefl.rng import derive_rng
 from edgefl.types import ClientState, ServerState
 
 
 def ended(one, rounds, **options):
     algorithm = one.algorithm("local", **options)
-    state = algorithm.init(one.start, rng_for(1, 0, "init"))
+    state = algorithm.init(one.start, derive_rng(1, 0, "init"))
     for _ in range(rounds):
         sent = algorithm.broadcast(state, "a")
-        update, _ = algorithm.local_update(sent, ClientState(), one.shard, "a", rng_for(1, state.round, "a"))
+        update, _ = algorithm.local_update(
+            sent, ClientState(), one.shard, "a", derive_rng(1, state.round, "a")
+        )
         assert not sent.models
         assert not update.deltas
         assert math.isnan(update.metrics["loss"])
         state = algorithm.aggregate(state, [update])
-    last = algorithm.broadcast(ServerState(state.round, PERSONALIZE, state.models), "a")
-    return algorithm.personalize(last, ClientState(), one.shard, rng_for(1, state.round, "a"))[0].weights[
+    last = algorithm.broadcast(ServerState(state.round, PHASE_PERSONALIZE, state.models), "a")
+    return algorithm.personalize(last, ClientState(), one.shard, derive_rng(1, state.round, "a"))[0].weights[
         "head/bias"
     ]
 

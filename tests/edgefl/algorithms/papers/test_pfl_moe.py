@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.algorithms import PERSONALIZE, make_algorithm
-from edgefl.algorithms.mixtures.gate import split_gate
+from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
+from edgefl.algorithms.mixtures.gate import split_gate_samples
 from edgefl.learner import evaluate
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import ClientState, ServerState
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
@@ -24,7 +24,7 @@ def test_gate_step_by_hand():
         "logits": np.array([[[2, 0, 0], [0, 2, 0]]], np.float32),
     }
     gate, loss = learner.fit(
-        "train_gate", start, data, np.array([0]), epochs=1, rng=rng_for(1, 1), hyper={"learning_rate": 1.0}
+        "train_gate", start, data, np.array([0]), epochs=1, rng=derive_rng(1, 1), hyper={"learning_rate": 1.0}
     )
     assert loss == pytest.approx(1.464369, abs=1e-6)
     assert start["gate/bias"][0] - gate["gate/bias"][0] == pytest.approx(-0.523990, abs=1e-6)
@@ -32,13 +32,13 @@ def test_gate_step_by_hand():
 
 @given(count=st.integers(2, 500), share=st.floats(0.0, 1.0), seed=st.integers(0, 99))
 def test_split_is_a_partition_with_no_empty_side(count, share, seed):
-    per, gate = split_gate(np.zeros(count, np.int64), share, rng_for(seed, 1))
+    per, gate = split_gate_samples(np.zeros(count, np.int64), share, derive_rng(seed, 1))
     assert sorted([*per, *gate]) == list(range(count))
     assert len(per) and len(gate)
 
 
 def test_split_of_the_paper_is_three_to_one():
-    per, gate = split_gate(np.zeros(400, np.int64), 0.25, rng_for(1, 1))
+    per, gate = split_gate_samples(np.zeros(400, np.int64), 0.25, derive_rng(1, 1))
     assert (len(per), len(gate)) == (300, 100)
 
 
@@ -46,18 +46,21 @@ def test_gate_and_local_model_train_on_other_recordings():
     """Each class has two recordings: one trains the local model, the other one the gate."""
     labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
     recordings = np.array([0, 0, 1, 1, 2, 2, 3, 3])
-    per, gate = split_gate(labels, 0.25, rng_for(1, 1), recordings)
+    per, gate = split_gate_samples(labels, 0.25, derive_rng(1, 1), recordings)
     assert sorted([*per, *gate]) == list(range(8)) and len(gate) == 4
     assert not set(recordings[per]) & set(recordings[gate])
     assert set(labels[per]) == set(labels[gate]) == {0, 1}
-    alone = split_gate(labels, 0.25, rng_for(1, 1), np.zeros(8, np.int64))
+    alone = split_gate_samples(labels, 0.25, derive_rng(1, 1), np.zeros(8, np.int64))
     assert [each.tolist() for each in alone] == [
-        each.tolist() for each in split_gate(labels, 0.25, rng_for(1, 1))
+        each.tolist() for each in split_gate_samples(labels, 0.25, derive_rng(1, 1))
     ]
 
 
 def test_a_single_sample_trains_both():
-    assert [each.tolist() for each in split_gate(np.zeros(1, np.int64), 0.25, rng_for(1, 1))] == [[0], [0]]
+    assert [each.tolist() for each in split_gate_samples(np.zeros(1, np.int64), 0.25, derive_rng(1, 1))] == [
+        [0],
+        [0],
+    ]
 
 
 @pytest.mark.parametrize("name", ["pfl-fb", "pfl-mf", "pfl-mfe"])
@@ -71,10 +74,10 @@ def test_personal_beats_a_weak_global_and_keeps_its_trunk(name, shards):
         "head/kernel": np.zeros((4, 3), np.float32),
         "head/bias": np.zeros(3, np.float32),
     }
-    state = ServerState(2, PERSONALIZE, {"global": model, "initial": model})
+    state = ServerState(2, PHASE_PERSONALIZE, {"global": model, "initial": model})
     shard = shards["pi-2"]
     mixture, _ = algorithm.personalize(
-        algorithm.broadcast(state, "pi-2"), ClientState(), shard, rng_for(1, 2, "pi-2")
+        algorithm.broadcast(state, "pi-2"), ClientState(), shard, derive_rng(1, 2, "pi-2")
     )
     np.testing.assert_array_equal(mixture.weights["trunk/kernel"], model["trunk/kernel"])
     before = evaluate(learner, "predict", model, shard.x_test, shard.y_test).accuracy
@@ -88,7 +91,7 @@ def test_the_mixture_is_the_gated_sum_of_logits(shards):
     rng = np.random.default_rng(1)
     weights = {
         s.name: rng.normal(size=s.shape).astype(np.float32)
-        for s in learner.spec.signature("predict_mixture").frozen
+        for s in learner.spec.find_signature("predict_mixture").frozen
     }
     x = shards["pi-1"].x_test
     h = x @ weights["trunk/kernel"]

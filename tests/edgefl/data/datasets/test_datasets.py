@@ -6,7 +6,7 @@ import pytest
 
 from edgefl.data import load_dataset
 from edgefl.data.dataset import resize_bilinear
-from edgefl.data.datasets.fashion_mnist import SYSTEM
+from edgefl.data.datasets.fashion_mnist import SYSTEM_FOLDER
 from edgefl.data.datasets.idx import read_idx
 from edgefl.errors import DataError
 
@@ -48,7 +48,7 @@ def test_digits() -> None:
     ]
 
 
-@pytest.mark.skipif(not SYSTEM.exists(), reason="Debian's dataset-fashion-mnist is not installed")
+@pytest.mark.skipif(not SYSTEM_FOLDER.exists(), reason="Debian's dataset-fashion-mnist is not installed")
 def test_fashion_mnist() -> None:
     fashion = load_dataset("fashion-mnist")
     assert fashion.x_train.shape == (60000, 28, 28, 1)
@@ -86,7 +86,7 @@ def test_damaged_archives(tmp_path: Path) -> None:
 
 
 def test_missing_and_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgefl.data.datasets.fashion_mnist.SYSTEM", tmp_path / "nowhere")
+    monkeypatch.setattr("edgefl.data.datasets.fashion_mnist.SYSTEM_FOLDER", tmp_path / "nowhere")
     monkeypatch.delenv("EDGEFL_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")

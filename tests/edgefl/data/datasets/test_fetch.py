@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.data.datasets.fetch import Remote, download, find, obtain, places
+from edgefl.data.datasets.fetch import RemoteFile, download, find_file, find_or_download, list_data_folders
 from edgefl.errors import DataError
 
 CONTENT = bytes(range(256)) * 9
@@ -49,12 +49,12 @@ def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_is_fetched_once(home: str, own_places: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    remote = Remote(f"{home}/set.bin", "sha256:" + hashlib.sha256(CONTENT).hexdigest())
-    path = obtain("sub/set.bin", remote)
+    remote = RemoteFile(f"{home}/set.bin", "sha256:" + hashlib.sha256(CONTENT).hexdigest())
+    path = find_or_download("sub/set.bin", remote)
     assert path == own_places / "sub" / "set.bin"
     assert path.read_bytes() == CONTENT
     assert f"fetching {home}/set.bin into {path}" in capsys.readouterr().err
-    assert obtain("sub/set.bin", Remote("http://127.0.0.1:9/gone")) == path
+    assert find_or_download("sub/set.bin", RemoteFile("http://127.0.0.1:9/gone")) == path
     assert capsys.readouterr().err == ""
 
 
@@ -64,12 +64,12 @@ def test_the_cache_is_looked_at_and_used_without_a_place(
     cache = tmp_path / "cache" / "edgefl" / "data"
     cache.mkdir(parents=True)
     (cache / "a.npz").write_bytes(b"")
-    assert find("a.npz") == cache / "a.npz"
+    assert find_file("a.npz") == cache / "a.npz"
     monkeypatch.delenv("EDGEFL_DATA")
-    assert places() == [cache]
-    assert obtain("b", Remote(f"{home}/set.bin")) == cache / "b"
+    assert list_data_folders() == [cache]
+    assert find_or_download("b", RemoteFile(f"{home}/set.bin")) == cache / "b"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert places() == [Path.home() / ".cache" / "edgefl" / "data"]
+    assert list_data_folders() == [Path.home() / ".cache" / "edgefl" / "data"]
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_what_is_not_the_file_is_not_kept(
     home: str, own_places: Path, path: str, digest: str, most: int, message: str
 ) -> None:
     with pytest.raises(DataError, match=message):
-        obtain("set.bin", Remote(f"{home}/{path}", digest, most))
-    assert find("set.bin") is None
+        find_or_download("set.bin", RemoteFile(f"{home}/{path}", digest, most))
+    assert find_file("set.bin") is None
     assert not own_places.exists() or not list(own_places.iterdir())
 
 
@@ -95,17 +95,19 @@ def test_offline_says_how_to_get_it_by_hand(own_places: Path) -> None:
     with pytest.raises(
         DataError, match=rf"no set.bin in .*could not be fetched: .*put it at {own_places}/set.bin"
     ):
-        obtain("set.bin", Remote("http://127.0.0.1:9/set.bin"))
+        find_or_download("set.bin", RemoteFile("http://127.0.0.1:9/set.bin"))
     with pytest.raises(DataError, match=r"; ask a friend$"):
-        obtain("set.bin", Remote("nonsense:set.bin"), "ask a friend")
+        find_or_download("set.bin", RemoteFile("nonsense:set.bin"), "ask a friend")
 
 
 def test_a_place_that_cannot_be_written(home: str, own_places: Path) -> None:
     own_places.write_text("a file where the folder should be")
     with pytest.raises(DataError, match="could not be fetched"):
-        obtain("set.bin", Remote(f"{home}/set.bin"))
+        find_or_download("set.bin", RemoteFile(f"{home}/set.bin"))
 
 
 def test_files_can_be_fetched_too(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(CONTENT)
-    assert download(Remote((tmp_path / "f").as_uri(), "md5:" + hashlib.md5(CONTENT).hexdigest())) == CONTENT
+    assert (
+        download(RemoteFile((tmp_path / "f").as_uri(), "md5:" + hashlib.md5(CONTENT).hexdigest())) == CONTENT
+    )

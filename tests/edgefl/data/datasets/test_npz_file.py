@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgefl.config import DataConfig, PartitionConfig
-from edgefl.data import load_data, load_dataset, make_allotments, make_shards
+from edgefl.data import load_data, load_dataset, make_client_partitions, make_shards
 from edgefl.data.datasets.held_out import hold_out_last
 from edgefl.data.npz import load_shard
 from edgefl.errors import DataError
@@ -35,7 +35,7 @@ def test_by_client(tmp_path: Path) -> None:
     assert data.num_classes == 3 and len(data.y_test) == 6  # the last of each class of each client
     assert data.group_train is not None and np.bincount(data.group_train).tolist() == [7, 7]
     np.testing.assert_allclose(data.x_test[:, 0] * 255, range(14, 20), rtol=1e-6)
-    assert len(make_allotments(data, PartitionConfig("group", 2), 1)) == 2
+    assert len(make_client_partitions(data, PartitionConfig("group", 2), 1)) == 2
 
 
 def test_without_clients_and_recordings_the_last_samples_are_held_out(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from edgefl.data import list_datasets, load_dataset
 from edgefl.data.datasets import cifar10, cifar100
-from edgefl.data.datasets.catalog import SOURCES
+from edgefl.data.datasets.catalog import DATASETS
 from edgefl.data.datasets.uci_har import CHANNELS
 from edgefl.errors import ConfigError, DataError
 
@@ -39,7 +39,7 @@ def record(labels: list[int], picture: np.ndarray) -> bytes:
 def test_cifar_10_binary(folder: Path) -> None:
     rng = np.random.default_rng(0)
     pictures = rng.integers(0, 256, (6, 32, 32, 3)).astype(np.uint8)
-    names = [*cifar10.TRAIN, *cifar10.TEST]
+    names = [*cifar10.TRAIN_FILES, *cifar10.TEST_FILES]
     write_tar(folder / cifar10.ARCHIVE, {name: record([i + 2], pictures[i]) for i, name in enumerate(names)})
     data = load_dataset("cifar10")
     assert data.y_train.tolist() == [2, 3, 4, 5, 6] and data.y_test.tolist() == [7]
@@ -63,10 +63,10 @@ def test_cifar_100_binary(folder: Path) -> None:
 def test_the_superclasses_are_all_there() -> None:
     names = " ".join(cifar100.SUPERCLASSES).split()
     assert len(set(names)) == 100
-    assert np.bincount(cifar100.superclasses(names)).tolist() == [5] * 20
-    assert cifar100.superclasses(["whale", "apple", "wolf"]).tolist() == [0, 4, 8]
+    assert np.bincount(cifar100.find_superclasses(names)).tolist() == [5] * 20
+    assert cifar100.find_superclasses(["whale", "apple", "wolf"]).tolist() == [0, 4, 8]
     with pytest.raises(DataError, match="no class 'house_cat'"):
-        cifar100.superclasses(["house_cat"])
+        cifar100.find_superclasses(["house_cat"])
 
 
 def test_damaged_cifar(folder: Path) -> None:
@@ -78,7 +78,7 @@ def test_damaged_cifar(folder: Path) -> None:
     write_tar(path, {"cifar-10-batches-py/data_batch_1": b"x"})
     with pytest.raises(DataError, match="not the binary version"):
         load_dataset("cifar10")
-    write_tar(path, dict.fromkeys((*cifar10.TRAIN, *cifar10.TEST), b"x" * 3072))
+    write_tar(path, dict.fromkeys((*cifar10.TRAIN_FILES, *cifar10.TEST_FILES), b"x" * 3072))
     with pytest.raises(DataError, match="not the binary version"):
         load_dataset("cifar10")
 
@@ -243,7 +243,7 @@ def test_absent_files_say_how_to_get_them(name: str, monkeypatch: pytest.MonkeyP
 
 def test_all_sources_are_listed(folder: Path) -> None:
     rows = {row["name"]: row for row in list_datasets()}
-    assert list(rows) == list(SOURCES)
+    assert list(rows) == list(DATASETS)
     assert not rows["cifar10"]["here"] and rows["digits"]["here"]
     (folder / "cifar10.npz").write_bytes(b"")
     assert {row["name"]: row for row in list_datasets()}["cifar10"]["here"]

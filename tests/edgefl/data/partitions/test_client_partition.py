@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.config import DataConfig, PartitionConfig
-from edgefl.data import load_data, make_allotments, make_shards
-from edgefl.data.dataset import Dataset, pick_classes, scaled, subsample
-from edgefl.data.image_rotation import rotate, rotate_each
-from edgefl.data.partitions.client_partition import Allotment, client_ids, take
+from edgefl.data import load_data, make_client_partitions, make_shards
+from edgefl.data.dataset import Dataset, pick_classes, scale_dataset, subsample
+from edgefl.data.image_rotation import rotate, rotate_by_turns
+from edgefl.data.partitions.client_partition import ClientPartition, copy_shard, make_client_ids
 from edgefl.errors import ConfigError, DataError
 
 CORNER = np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9]], np.float32)[None, :, :, None]
@@ -62,9 +62,9 @@ def test_turns_are_scipys() -> None:
 def test_recordings_go_with_their_samples() -> None:
     """Pictures 0 to 39 have classes 0 to 3 in turn, and recording 100 + their number."""
     data = replace(pictures(), recording_train=np.arange(100, 140))
-    shard = take(data, Allotment(np.array([1, 5, 39]), np.array([2])))
+    shard = copy_shard(data, ClientPartition(np.array([1, 5, 39]), np.array([2])))
     assert shard.group_train is not None and shard.group_train.tolist() == [101, 105, 139]
-    assert take(pictures(), Allotment(np.array([1]), np.array([2]))).group_train is None
+    assert copy_shard(pictures(), ClientPartition(np.array([1]), np.array([2]))).group_train is None
     some = pick_classes(data, [3, 1])
     assert some.recording_train is not None
     assert some.recording_train.tolist() == [100 + row for row in range(40) if row % 4 in (1, 3)]
@@ -75,7 +75,7 @@ def test_recordings_go_with_their_samples() -> None:
 
 def test_each_sample_has_its_own_turn() -> None:
     images = np.repeat(CORNER, 3, axis=0)
-    turned = rotate_each(images, np.array([0, 2, 4]), 45)
+    turned = rotate_by_turns(images, np.array([0, 2, 4]), 45)
     for one, degrees in zip(turned, (0, 90, 180), strict=True):
         np.testing.assert_array_equal(one, rotate(CORNER, degrees)[0])
     with pytest.raises(DataError, match="only pictures can be turned"):
@@ -84,8 +84,10 @@ def test_each_sample_has_its_own_turn() -> None:
 
 def test_take_relabels_turns_and_scales() -> None:
     data = pictures()
-    own = Allotment(np.array([1, 5]), np.array([2]), np.array([0, 1]), np.array([2]), 90.0, (3, 2, 1, 0), 7)
-    shard = take(data, own)
+    own = ClientPartition(
+        np.array([1, 5]), np.array([2]), np.array([0, 1]), np.array([2]), 90.0, (3, 2, 1, 0), 7
+    )
+    shard = copy_shard(data, own)
     assert shard.y_train.tolist() == [2, 2]
     assert shard.y_test.tolist() == [1]
     assert shard.side_train is not None and shard.side_train.tolist() == [0, 1]
@@ -108,9 +110,9 @@ def test_take_copies_only_its_own_from_a_memory_map(tmp_path: Path) -> None:
         ),
         4,
     )
-    own = Allotment(np.array([0, 7, 9]), np.array([3]))
-    shard = take(mapped, own)
-    same = take(scaled(data), own)
+    own = ClientPartition(np.array([0, 7, 9]), np.array([3]))
+    shard = copy_shard(mapped, own)
+    same = copy_shard(scale_dataset(data), own)
     for name in ("x_train", "y_train", "x_test", "y_test"):
         array = getattr(shard, name)
         np.testing.assert_array_equal(array, getattr(same, name))
@@ -121,22 +123,22 @@ def test_take_copies_only_its_own_from_a_memory_map(tmp_path: Path) -> None:
 
 def test_an_allotment_of_another_data_set() -> None:
     with pytest.raises(DataError, match="sample 40 of 40"):
-        take(pictures(40), Allotment(np.array([3, 40]), np.array([0])))
+        copy_shard(pictures(40), ClientPartition(np.array([3, 40]), np.array([0])))
 
 
 def test_ids_sort() -> None:
-    assert client_ids(2) == ["client-000", "client-001"]
-    many = client_ids(1200)
+    assert make_client_ids(2) == ["client-000", "client-001"]
+    many = make_client_ids(1200)
     assert many == sorted(many)
     assert many[7] == "client-0007"
 
 
 def test_shards_hold_the_samples_of_their_allotments_and_each_sample_once() -> None:
-    data = scaled(pictures(200))
+    data = scale_dataset(pictures(200))
     config = PartitionConfig("dirichlet", 4, {"alpha": 0.7, "min_samples": 5})
-    allotments = make_allotments(data, config, 3)
+    allotments = make_client_partitions(data, config, 3)
     shards = make_shards(data, config, 3)
-    assert list(shards) == client_ids(4)
+    assert list(shards) == make_client_ids(4)
     for name, shard in shards.items():
         np.testing.assert_array_equal(shard.x_train, data.x_train[allotments[name].train])
         np.testing.assert_array_equal(shard.y_test, data.y_test[allotments[name].test])
@@ -154,7 +156,7 @@ def test_unknown_names_and_options() -> None:
         ("dirichlt", {}, "did you mean 'dirichlet'"),
     ):
         with pytest.raises(ConfigError, match=message):
-            make_allotments(data, PartitionConfig(name, 2, options), 1)
+            make_client_partitions(data, PartitionConfig(name, 2, options), 1)
 
 
 def test_picked_classes_are_numbered_anew() -> None:

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from edgefl.config import PartitionConfig
 from edgefl.data.dataset import Dataset
-from edgefl.data.partitions.by_class import apportion, deal
-from edgefl.data.partitions.client_partition import Allotment
-from edgefl.data.partitions.p_majority import majority_counts
+from edgefl.data.partitions.by_class import apportion, partition_by_counts
+from edgefl.data.partitions.client_partition import ClientPartition
+from edgefl.data.partitions.p_majority import draw_majority_counts
 from edgefl.data.partitions.packages import draw_pairs
-from edgefl.data.partitions.registry import PARTITIONS, make_allotments
+from edgefl.data.partitions.registry import PARTITIONS, make_client_partitions
 from edgefl.errors import DataError
 
 
@@ -28,11 +28,11 @@ def toy(per_class: int = 120, classes: int = 10, groups: int = 12) -> Dataset:
 
 def draw(
     name: str, clients: int, seed: int = 1, data: Dataset | None = None, **options: Any
-) -> list[Allotment]:
-    return list(make_allotments(data or toy(), PartitionConfig(name, clients, options), seed).values())
+) -> list[ClientPartition]:
+    return list(make_client_partitions(data or toy(), PartitionConfig(name, clients, options), seed).values())
 
 
-def classes_of(own: Allotment, data: Dataset | None = None) -> tuple[list[int], list[int]]:
+def classes_of(own: ClientPartition, data: Dataset | None = None) -> tuple[list[int], list[int]]:
     data = data or toy()
     train, test = (
         np.bincount(y[i], minlength=data.num_classes)
@@ -78,16 +78,17 @@ def test_another_seed_draws_otherwise(name: str) -> None:
 
 
 def test_two_majority_classes_by_hand() -> None:
-    counts = majority_counts(10, (3, 7), 0.8, 500, np.random.default_rng(0))
+    counts = draw_majority_counts(10, (3, 7), 0.8, 500, np.random.default_rng(0))
     assert counts[[3, 7]].tolist() == [200, 200]
     assert counts.sum() == 500
     assert np.delete(counts, [3, 7]).sum() == 100
     even = np.mean(
-        [majority_counts(10, (3, 7), 0.2, 500, np.random.default_rng(seed)) for seed in range(400)], axis=0
+        [draw_majority_counts(10, (3, 7), 0.2, 500, np.random.default_rng(seed)) for seed in range(400)],
+        axis=0,
     )
     assert even[[3, 7]].tolist() == [50, 50]
     np.testing.assert_allclose(even, 50, atol=1.5)
-    odd = majority_counts(10, (0, 1), 1, 5, np.random.default_rng(0))
+    odd = draw_majority_counts(10, (0, 1), 1, 5, np.random.default_rng(0))
     assert odd.tolist() == [3, 2, 0, 0, 0, 0, 0, 0, 0, 0]
 
 
@@ -109,7 +110,7 @@ def test_a_class_that_runs_out_says_so() -> None:
 
 def test_dealing_by_hand() -> None:
     labels = np.array([0, 1, 0, 1, 0, 1])
-    parts = deal(labels, np.array([[1, 2], [2, 0]]), np.random.default_rng(0))
+    parts = partition_by_counts(labels, np.array([[1, 2], [2, 0]]), np.random.default_rng(0))
     assert [np.bincount(labels[own], minlength=2).tolist() for own in parts] == [[1, 2], [2, 0]]
     assert apportion(10, np.array([1.0, 1, 1])).tolist() == [4, 3, 3]
     assert apportion(200, np.array([1, 1 / 3])).tolist() == [150, 50]

@@ -7,7 +7,7 @@ import pytest
 
 from edgefl.config import PartitionConfig
 from edgefl.data.dataset import Dataset
-from edgefl.data.partitions.registry import make_allotments
+from edgefl.data.partitions.registry import make_client_partitions
 from edgefl.errors import DataError
 
 
@@ -41,4 +41,4 @@ def test_numbers_out_of_range(name: str, options: dict[str, Any]) -> None:
         coarse=np.arange(10) // 3,
     )
     with pytest.raises(DataError, match=next(iter(options)).split("_")[0]):
-        make_allotments(data, PartitionConfig(name, 4, options), 1)
+        make_client_partitions(data, PartitionConfig(name, 4, options), 1)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from edgefl.config import PartitionConfig
 from edgefl.data import make_shards
 from edgefl.data.dataset import Dataset, subsample
-from edgefl.data.partitions.shares import dirichlet_shares, divide, iid_shares
+from edgefl.data.partitions.shares import divide_by_shares, draw_dirichlet_shares, make_iid_shares
 from edgefl.errors import ConfigError, DataError
 from edgefl.types import Shard
 
@@ -30,32 +30,32 @@ def test_every_sample_goes_to_one_client_and_none_is_short(
     seed: int, clients: int, count: int, alpha: float, least: int
 ) -> None:
     labels = np.random.default_rng(seed).integers(0, 6, count)
-    shares = dirichlet_shares(6, clients, np.random.default_rng(seed), alpha=alpha)
-    parts = divide(labels, shares, np.random.default_rng(seed), least)
+    shares = draw_dirichlet_shares(6, clients, np.random.default_rng(seed), alpha=alpha)
+    parts = divide_by_shares(labels, shares, np.random.default_rng(seed), least)
     assert sorted(np.concatenate(parts).tolist()) == list(range(count))
     assert min(len(part) for part in parts) >= least
-    again = divide(labels, shares, np.random.default_rng(seed), least)
+    again = divide_by_shares(labels, shares, np.random.default_rng(seed), least)
     for part, same in zip(parts, again, strict=True):
         np.testing.assert_array_equal(part, same)
 
 
 def test_two_clients_by_hand() -> None:
     labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
-    parts = divide(labels, np.array([[0.75, 0.25], [0.0, 1.0]]), np.random.default_rng(0))
+    parts = divide_by_shares(labels, np.array([[0.75, 0.25], [0.0, 1.0]]), np.random.default_rng(0))
     assert np.bincount(labels[parts[0]], minlength=2).tolist() == [3, 0]
     assert np.bincount(labels[parts[1]], minlength=2).tolist() == [1, 4]
 
 
 def test_a_client_without_a_share_takes_from_the_largest() -> None:
     labels = np.zeros(10, np.int64)
-    parts = divide(labels, np.array([[0.7, 0.3, 0.0]]), np.random.default_rng(0), 2)
+    parts = divide_by_shares(labels, np.array([[0.7, 0.3, 0.0]]), np.random.default_rng(0), 2)
     assert [len(part) for part in parts] == [5, 3, 2]
 
 
 def test_small_alpha_is_more_uneven_than_large() -> None:
-    small, large = (dirichlet_shares(10, 8, np.random.default_rng(0), alpha=a).std() for a in (0.1, 100))
+    small, large = (draw_dirichlet_shares(10, 8, np.random.default_rng(0), alpha=a).std() for a in (0.1, 100))
     assert small > 5 * large
-    np.testing.assert_allclose(iid_shares(3, 4, np.random.default_rng(0)).sum(1), 1)
+    np.testing.assert_allclose(make_iid_shares(3, 4, np.random.default_rng(0)).sum(1), 1)
 
 
 def test_a_client_is_measured_on_its_own_classes() -> None:

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from edgefl.data.sources import DataSource, load_source, make_source, read_source, source_of_note
+from edgefl.data.sources import DataSource, load_source, make_source, parse_source, read_source
 from edgefl.errors import ConfigError, DataError
 
 
@@ -76,12 +76,12 @@ def test_a_note_opens_the_same_source(module, tmp_path):
         make_source("a.csv", window=4, label="y", channels=("a", "b")),
         make_source(f"{module}:load"),
     ):
-        assert source_of_note(json.loads(json.dumps(source.as_note()))) == source
-    assert make_source("shard.npz").as_note() == {"data": str(tmp_path / "shard.npz")}
+        assert parse_source(json.loads(json.dumps(source.to_json()))) == source
+    assert make_source("shard.npz").to_json() == {"data": str(tmp_path / "shard.npz")}
     assert make_source("a.csv", window=4, label="y") == DataSource(str(tmp_path / "a.csv"), 4, 4, "y")
 
 
 @pytest.mark.parametrize("source", [3, {"window": "4"}, {"unknown": 1}, {"channels": 3}])
 def test_damaged_notes(source):
     with pytest.raises((TypeError, ValueError)):
-        source_of_note({"data": "x", "source": source})
+        parse_source({"data": "x", "source": source})

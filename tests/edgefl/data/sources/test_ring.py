@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.data.npz import load_shard
-from edgefl.data.sources.ring import MAX_BYTES, Ring, load_ring, sole_writer
+from edgefl.data.sources.ring import MAX_RING_BYTES, Ring, load_ring, lock_ring
 from edgefl.errors import ConfigError, DataError, StateError
 
 AXES = ("x", "y", "z")
@@ -186,14 +186,14 @@ def test_files_that_are_no_ring(tmp_path):
 
 def test_limits_and_places(tmp_path):
     with pytest.raises(ConfigError, match="take a smaller --capacity"):
-        Ring(MAX_BYTES, 1, ("x",))
+        Ring(MAX_RING_BYTES, 1, ("x",))
     (tmp_path / "file").write_text("")
-    with pytest.raises(StateError, match="cannot use"), sole_writer(tmp_path / "file" / "r.npz"):
+    with pytest.raises(StateError, match="cannot use"), lock_ring(tmp_path / "file" / "r.npz"):
         pass
     (tmp_path / ".r.npz.left").write_text("half")
-    with sole_writer(tmp_path / "r.npz"):
+    with lock_ring(tmp_path / "r.npz"):
         assert not (tmp_path / ".r.npz.left").exists()
-        with pytest.raises(StateError, match="another recorder writes"), sole_writer(tmp_path / "r.npz"):
+        with pytest.raises(StateError, match="another recorder writes"), lock_ring(tmp_path / "r.npz"):
             pass
-    with sole_writer(tmp_path / "r.npz"):
+    with lock_ring(tmp_path / "r.npz"):
         pass

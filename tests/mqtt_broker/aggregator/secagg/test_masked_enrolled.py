@@ -7,7 +7,7 @@ import json
 import pytest
 
 from edgefl.config import FederationConfig, PrivacyConfig
-from edgefl.security.authority import vouch_again
+from edgefl.security.authority import renew_vouchers
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import encode_server_state
 from mqtt_broker.broker.dev_broker import find_mosquitto
@@ -38,7 +38,7 @@ def begin(secured, federate, toys):
 
 def test_enrolled_devices_come_to_the_simulators_bits(secured_broker, federate, toys, masked):
     federation, devices, shards = begin(secured_broker, federate, toys)
-    vouch_again(secured_broker.directory, 13)
+    renew_vouchers(secured_broker.directory, 13)
     aggregator = federation.aggregator("--security", secured_broker.directory, "--broker", secured_broker.url)
     assert aggregator.end() == 0, aggregator.said
     assert (

@@ -14,12 +14,12 @@ import pytest
 
 from edgefl.errors import EdgeflError, LinkError
 from edgefl.security.secagg.participant import Participant
-from edgefl.security.secagg.vectors import shapes_of, words_of
+from edgefl.security.secagg.vectors import encode_deltas, list_shapes
 from edgefl.security.trust import Trust
 from edgefl.transport.link import Message
 from edgefl.types import Update
-from edgefl.wire.chunks import chunk
-from edgefl.wire.masked import SEALED_BYTES, SHARE_BYTES, attempt_of, context_of
+from edgefl.wire.chunks import slice_chunk
+from edgefl.wire.masked import SEALED_BYTES, SHARE_BYTES, hash_context, parse_attempt
 from edgefl.wire.messages import End, Receipt
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.tensors import encode_models
@@ -55,18 +55,18 @@ class Client(threading.Thread):
         self.after = after
         deltas = {"global": {name: np.full_like(array, 2.0**-place) for name, array in weights.items()}}
         self.update = Update(puppet.puppet.client_id, 1, 10, deltas)
-        self.words = words_of(deltas, 10, shapes_of({"global": weights}))
+        self.words = encode_deltas(deltas, 10, list_shapes({"global": weights}))
         self.participants = {}
 
     def run(self):
         # Nothing comes any more when the federation ended
         with contextlib.suppress(AssertionError, LinkError):
             while (task := self.puppet.puppet.next("task")).phase != "personalize":
-                attempt = attempt_of(task.nonce)
+                attempt = parse_attempt(task.nonce)
                 name = self.puppet.federation.name
                 if task.phase == "federate" and attempt not in self.participants:
                     self.participants[attempt] = Participant(
-                        self.update.client_id, context_of(name, task), Trust(name)
+                        self.update.client_id, hash_context(name, task), Trust(name)
                     )
                 participant = self.participants[attempt]
                 self.before(task, participant)
@@ -94,7 +94,7 @@ class Client(threading.Thread):
                     return
                 if receipt.sha256 == begin.sha256:
                     for index in range(begin.count):
-                        puppet.publish(begin.sha256, index, chunk(blob, index))
+                        puppet.publish(begin.sha256, index, slice_chunk(blob, index))
                     puppet.publish(begin.sha256, "end", encode_json(End(begin.sha256, begin.count, 0.0)))
             if isinstance(event := puppet.link.get(deadline - time.monotonic()), Message):
                 puppet.inbox[parse_topic(event.topic).kind].append(event.payload)

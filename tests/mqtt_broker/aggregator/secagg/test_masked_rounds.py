@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgefl.config import FederationConfig, PrivacyConfig
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import encode_server_state
 from edgefl.wire.tensors import encode_models
@@ -213,7 +213,7 @@ def test_killed_at_any_line_an_aggregator_gives_the_bits_of_an_undisturbed_run(
     heard = listen(federation)
     shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(3)}
     devices = {client_id: federation.device(client_id, shard) for client_id, shard in shards.items()}
-    federation.aggregator_killed_at_lines(rng_for(seed, 0, "kills"), 4, 24)
+    federation.aggregator_killed_at_lines(derive_rng(seed, 0, "kills"), 4, 24)
     assert [device.end() for device in devices.values()] == [0, 0, 0], [
         device.said for device in devices.values()
     ]

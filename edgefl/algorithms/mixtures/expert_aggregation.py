@@ -9,24 +9,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgefl.algorithms.arithmetic import weighted_means
+from edgefl.algorithms.arithmetic import average_by_group
 from edgefl.algorithms.mixtures import responsibility as rs
-from edgefl.algorithms.names import expert_name
-from edgefl.algorithms.server_optimizer import step
+from edgefl.algorithms.names import name_expert
+from edgefl.algorithms.server_optimizer import step_optimizer
 from edgefl.types import Broadcast, Scalars, ServerState, Update, Weights
 
-SLACK = 0.9
+SERVER_PRUNE_FACTOR = 0.9
 """An expert is pruned at the server later than at the client, so that one near the threshold is not lost at
 once.
 """
 
 
-def metrics_of(responsibility: rs.Real) -> dict[str, float]:
+def encode_responsibility(responsibility: rs.Real) -> dict[str, float]:
     """Return q(z|s) as metrics of an update: `q/0`, `q/1`, ..."""
     return {f"q/{k}": float(value) for k, value in enumerate(responsibility)}
 
 
-def told(metrics: Scalars, num_experts: int) -> rs.Real:
+def decode_responsibility(metrics: Scalars, num_experts: int) -> rs.Real:
     """Return q(z|s) out of an update's metrics: float64[experts], uniform where it is missing or no
     distribution.
     """
@@ -35,7 +35,7 @@ def told(metrics: Scalars, num_experts: int) -> rs.Real:
     return values / values.sum() if fits else np.full(num_experts, 1 / num_experts)
 
 
-def known(state: ServerState, client_id: str, num_experts: int) -> rs.Real | None:
+def load_responsibility(state: ServerState, client_id: str, num_experts: int) -> rs.Real | None:
     """Return the q(z|s) that a client told last, float64[experts].
 
     None for one that took part in no round.
@@ -44,13 +44,13 @@ def known(state: ServerState, client_id: str, num_experts: int) -> rs.Real | Non
     return values if np.isfinite(values).all() else None
 
 
-def broadcast_to(state: ServerState, client_id: str, num_experts: int, threshold: float) -> Broadcast:
+def make_broadcast(state: ServerState, client_id: str, num_experts: int, threshold: float) -> Broadcast:
     """Return all models for this client but the experts that it last told to have less than .9 of the
     threshold of.
     """
-    last = known(state, client_id, num_experts)
-    sent = range(num_experts) if last is None else rs.kept(last, SLACK * threshold)
-    left_out = {expert_name(k) for k in range(num_experts) if k not in sent}
+    last = load_responsibility(state, client_id, num_experts)
+    sent = range(num_experts) if last is None else rs.filter_experts(last, SERVER_PRUNE_FACTOR * threshold)
+    left_out = {name_expert(k) for k in range(num_experts) if k not in sent}
     return Broadcast(
         state.round,
         state.phase,
@@ -58,15 +58,17 @@ def broadcast_to(state: ServerState, client_id: str, num_experts: int, threshold
     )
 
 
-def used_of(models: Mapping[int, Weights], responsibility: rs.Real, threshold: float) -> tuple[int, ...]:
+def choose_experts(
+    models: Mapping[int, Weights], responsibility: rs.Real, threshold: float
+) -> tuple[int, ...]:
     """Return the experts that a client uses: those received with q(k|s) of at least the threshold, or else
     the likeliest received.
     """
-    left = tuple(k for k in rs.kept(responsibility, threshold) if k in models)
+    left = tuple(k for k in rs.filter_experts(responsibility, threshold) if k in models)
     return left or (max(models, key=lambda k: responsibility[k]),)
 
 
-def expert_means(
+def average_experts(
     state: ServerState, updates: Iterable[Update], num_experts: int, threshold: float
 ) -> tuple[dict[str, Weights], ServerState]:
     """Return the mean delta of each model that came back, experts' by p(s|k), others' by N_s, and the state
@@ -77,26 +79,28 @@ def expert_means(
     """
     scalars = dict(state.scalars)
 
-    def terms() -> Iterator[tuple[str, Weights, float]]:
+    def weigh_deltas() -> Iterator[tuple[str, Weights, float]]:
         for update in updates:
-            own = told(update.metrics, num_experts)
-            scalars.update({f"q/{update.client_id}/{k}": float(value) for k, value in enumerate(own)})
-            left = rs.pruned(own, rs.kept(own, threshold))
-            weight = {expert_name(k): float(value) for k, value in enumerate(left)}
+            responsibility = decode_responsibility(update.metrics, num_experts)
+            scalars.update(
+                {f"q/{update.client_id}/{k}": float(value) for k, value in enumerate(responsibility)}
+            )
+            pruned = rs.prune_experts(responsibility, rs.filter_experts(responsibility, threshold))
+            weight = {name_expert(k): float(value) for k, value in enumerate(pruned)}
             yield from (
                 (name, delta, update.num_samples * weight.get(name, 1.0))
                 for name, delta in update.deltas.items()
             )
 
-    means = weighted_means(terms())
+    means = average_by_group(weigh_deltas())
     return means, replace(state, scalars=scalars)
 
 
-def step_each(
+def step_models(
     state: ServerState,
     means: Mapping[str, Weights],
     learning_rate: float,
-    own_rates: Mapping[str, float] = {},
+    model_rates: Mapping[str, float] = {},
     optimizer: str = "adam",
 ) -> ServerState:
     """Return the next round's state after the optimizer's step on each model that has a mean delta.
@@ -108,9 +112,9 @@ def step_each(
     models = dict(state.models)
     slots = dict(state.slots)
     for name, delta in means.items():
-        models[name], slots[name] = step(
+        models[name], slots[name] = step_optimizer(
             optimizer,
-            {"learning_rate": own_rates.get(name, learning_rate)},
+            {"learning_rate": model_rates.get(name, learning_rate)},
             models[name],
             delta,
             slots.get(name, {}),

@@ -6,19 +6,19 @@ import contextlib
 import time
 from typing import Any
 
-from edgefl.dashboard.latest import Latest
+from edgefl.dashboard.latest_snapshot import LatestSnapshot
 from edgefl.errors import WireError
 from edgefl.monitor.connection import choose_federation, find_federations
 from edgefl.monitor.feed import Feed
 from edgefl.transport.link import Link, Message
-from edgefl.wire.topics import Topics, parse_topic
+from edgefl.wire.topics import FederationTopics, parse_topic
 
-EVERY_S = 1.0
-EVERY_S_OF_MANY = 2.0
-MANY = 200
+UPDATE_INTERVAL_S = 1.0
+LARGE_FLEET_INTERVAL_S = 2.0
+LARGE_FLEET_DEVICES = 200
 
 
-def the_only(link: Link) -> str:
+def find_only_federation(link: Link) -> str:
     """Return the only federation of which the broker keeps a state, or that runs; "" when there is none yet.
 
     LinkError for several.
@@ -29,7 +29,7 @@ def the_only(link: Link) -> str:
 class Follower:
     """Follows one federation on a link: the one named, or with "" the first that turns up."""
 
-    def __init__(self, link: Link, federation: str, latest: Latest) -> None:
+    def __init__(self, link: Link, federation: str, latest: LatestSnapshot) -> None:
         self._link = link
         self._latest = latest
         self._feed = Feed(link, federation) if federation else None
@@ -37,9 +37,9 @@ class Follower:
         self._since = time.time()
         self._due = 0.0
         if not federation:
-            link.subscribe(Topics("+").state)
+            link.subscribe(FederationTopics("+").state)
 
-    def step(self) -> None:
+    def run_once(self) -> None:
         """Rest, take what came meanwhile, and hand a snapshot on when a browser looks.
 
         LinkError when the link is dead.
@@ -48,12 +48,14 @@ class Follower:
         """
         time.sleep(max(0.0, self._due - time.monotonic()))
         self._due = time.monotonic() + (
-            EVERY_S_OF_MANY if self._feed and len(self._feed.view.devices) > MANY else EVERY_S
+            LARGE_FLEET_INTERVAL_S
+            if self._feed and len(self._feed.view.devices) > LARGE_FLEET_DEVICES
+            else UPDATE_INTERVAL_S
         )
         if self._feed:
             self._feed.pump(0.01)
-        elif name := _federation_of(self._link.get(0.01)):
-            self._link.unsubscribe(Topics("+").state)
+        elif name := _read_federation(self._link.get(0.01)):
+            self._link.unsubscribe(FederationTopics("+").state)
             self._feed = Feed(self._link, name)
             self._due = 0.0
         if self._link.is_connected != self._connected:
@@ -76,7 +78,7 @@ class Follower:
         return {**shown, "broker": {"url": url, "connected": self._connected, "since_ts": self._since}}
 
 
-def _federation_of(event: object) -> str:
+def _read_federation(event: object) -> str:
     if isinstance(event, Message) and event.payload:
         with contextlib.suppress(WireError):
             return parse_topic(event.topic).federation

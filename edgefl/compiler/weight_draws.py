@@ -5,14 +5,14 @@ from collections.abc import Callable
 import numpy as np
 
 from edgefl.compiler.network import Network
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import Array, Weights
 
 MAX_SEED = 1 << 31
 
 
-def further_weights(
-    own: Weights, count: int, seed: int, make: Callable[[int], Network]
+def draw_weights(
+    initial: Weights, count: int, seed: int, make_network: Callable[[int], Network]
 ) -> dict[int, dict[str, Array]]:
     """Return `count` further draws of a model's first weights, by index from 1 on.
 
@@ -26,15 +26,15 @@ def further_weights(
         seed: the configuration's seed.
         make: builds the model with the random seed that it is given.
     """
-    found: dict[int, dict[str, Array]] = {}
+    draws: dict[int, dict[str, Array]] = {}
     pretrained: Network | None = None
     for index in range(1, count + 1):
-        rng = rng_for(seed, index, "draw")
-        network = pretrained or make(int(rng.integers(MAX_SEED)))
-        weights = {name: array for name, array in network.initial_weights().items() if name in own}
-        if pretrained is None and all(np.array_equal(weights[name], own[name]) for name in weights):
+        rng = derive_rng(seed, index, "draw")
+        network = pretrained or make_network(int(rng.integers(MAX_SEED)))
+        weights = {name: array for name, array in network.read_weights().items() if name in initial}
+        if pretrained is None and all(np.array_equal(weights[name], initial[name]) for name in weights):
             pretrained = network  # every build gives these weights: one is enough
-        if all(np.array_equal(weights[name], own[name]) for name in network.head_names):
+        if all(np.array_equal(weights[name], initial[name]) for name in network.head_names):
             weights |= network.draw_head(rng)
-        found[index] = weights
-    return found
+        draws[index] = weights
+    return draws

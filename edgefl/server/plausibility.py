@@ -41,25 +41,25 @@ from edgefl.types import ServerState, Update, Weights
 
 LOGGER = logging.getLogger(__name__)
 
-FACTOR = 10.0
-_LEFT_OUT = "left-out/"
+STEP_FACTOR = 10.0
+_IMPLAUSIBLE_PREFIX = "left-out/"
 
 
-def norm(weights: Mapping[str, NDArray[np.floating]]) -> float:
+def measure_norm(weights: Mapping[str, NDArray[np.floating]]) -> float:
     """Return the L2 norm over all arrays, in float64."""
     return math.sqrt(sum(float(np.square(array, dtype=np.float64).sum()) for array in weights.values()))
 
 
-def step_limit(before: Weights | None, after: Weights, median: float) -> float:
+def compute_step_limit(before: Weights | None, after: Weights, median: float) -> float:
     """Return how far a model may move in a round.
 
     See above. before: None for a new model; median: of the norms of the round's updates.
     """
     size = sum(array.size for array in after.values())
-    return FACTOR * ((norm(before) if before else 0.0) + median) + math.sqrt(size)
+    return STEP_FACTOR * ((measure_norm(before) if before else 0.0) + median) + math.sqrt(size)
 
 
-def problem_of(before: ServerState, after: ServerState, median: float, *, finite_only: bool = False) -> str:
+def find_problem(before: ServerState, after: ServerState, median: float, *, finite_only: bool = False) -> str:
     """Return why a federation cannot go on from the state after a round, empty when it can."""
     for named in (after.models, after.slots):
         for name, weights in named.items():
@@ -67,37 +67,40 @@ def problem_of(before: ServerState, after: ServerState, median: float, *, finite
                 if bad := int(array.size - np.isfinite(array).sum()):
                     return f"{name}/{key} would hold {bad} NaN or infinite values"
     for name, weights in () if finite_only else after.models.items():
-        known = before.models.get(name)
-        if known is weights:
+        previous = before.models.get(name)
+        if previous is weights:
             continue
-        if known is not None and any(
-            known[key].shape != array.shape for key, array in weights.items() if key in known
+        if previous is not None and any(
+            previous[key].shape != array.shape for key, array in weights.items() if key in previous
         ):
-            known = None
-        moved = {
-            key: array.astype(np.float64) - (known or {}).get(key, 0.0) for key, array in weights.items()
+            previous = None
+        change = {
+            key: array.astype(np.float64) - (previous or {}).get(key, 0.0) for key, array in weights.items()
         }
-        step = norm(moved)
-        limit = step_limit(known, weights, median)
+        step = measure_norm(change)
+        limit = compute_step_limit(previous, weights, median)
         if step > limit:
             return f"{name} would move by {step:.3g} (L2 norm), expected {limit:.3g} at most"
     return ""
 
 
-def check_samples(client_id: str, count: int, most: int) -> None:
+def check_samples(client_id: str, count: int, max_samples: int) -> None:
     """Raise ConfigError for a client that counts more samples than a federation allows."""
-    if count > most:
+    if count > max_samples:
         raise ConfigError(
-            f"{client_id} has {count} samples, expected {most} at most; raise max_samples of [federation]"
+            f"{client_id} has {count} samples, expected {max_samples} at most; raise max_samples of "
+            f"[federation]"
         )
 
 
-def left_out(state: ServerState) -> frozenset[str]:
+def list_implausible_clients(state: ServerState) -> frozenset[str]:
     """Return the clients whose update was absurd in an earlier round. They take part in no later one."""
-    return frozenset(key.removeprefix(_LEFT_OUT) for key in state.scalars if key.startswith(_LEFT_OUT))
+    return frozenset(
+        key.removeprefix(_IMPLAUSIBLE_PREFIX) for key in state.scalars if key.startswith(_IMPLAUSIBLE_PREFIX)
+    )
 
 
-def guarded(algorithm: Algorithm, config: FederationConfig) -> Algorithm:
+def with_plausibility_check(algorithm: Algorithm, config: FederationConfig) -> Algorithm:
     """Return the algorithm with the check after its `aggregate`. Simulator and aggregator use the same one.
 
     Args:
@@ -109,39 +112,51 @@ def guarded(algorithm: Algorithm, config: FederationConfig) -> Algorithm:
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
         norms: dict[str, float] = {}
 
-        def noted() -> Iterator[Update]:
+        def record_norms() -> Iterator[Update]:
             for update in updates:
                 check_samples(update.client_id, update.num_samples, config.max_samples)
                 if sees_updates:
-                    own = math.sqrt(sum(norm(deltas) ** 2 for deltas in update.deltas.values()))
-                    norms[update.client_id] = max(own, norms.get(update.client_id, 0.0))
+                    client_norm = math.sqrt(
+                        sum(measure_norm(deltas) ** 2 for deltas in update.deltas.values())
+                    )
+                    norms[update.client_id] = max(client_norm, norms.get(update.client_id, 0.0))
                 yield update
 
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found below
-            after = algorithm.aggregate(state, noted())
+            after = algorithm.aggregate(state, record_norms())
         median = sorted(norms.values())[(len(norms) - 1) // 2] if norms else 0.0
-        kept = {key: value for key, value in state.scalars.items() if key.startswith(_LEFT_OUT)}
-        problem = problem_of(state, after, median, finite_only=config.privacy.is_on)
+        earlier_marks = {
+            key: value for key, value in state.scalars.items() if key.startswith(_IMPLAUSIBLE_PREFIX)
+        }
+        problem = find_problem(state, after, median, finite_only=config.privacy.is_on)
         if not problem:
-            return replace(after, scalars={**after.scalars, **kept}) if kept else after
-        limit = max((step_limit(model, model, median) for model in state.models.values()), default=math.inf)
-        absurd = sorted(client_id for client_id, own in norms.items() if not own <= limit)
-        line = skipped(state.round, problem, {client_id: norms[client_id] for client_id in absurd})
+            return replace(after, scalars={**after.scalars, **earlier_marks}) if earlier_marks else after
+        limit = max(
+            (compute_step_limit(model, model, median) for model in state.models.values()), default=math.inf
+        )
+        implausible = sorted(
+            client_id for client_id, client_norm in norms.items() if not client_norm <= limit
+        )
+        line = describe_skipped_round(
+            state.round, problem, {client_id: norms[client_id] for client_id in implausible}
+        )
         LOGGER.warning(line, extra={"round": state.round})
-        named = {f"{_LEFT_OUT}{client_id}": float(state.round) for client_id in absurd}
-        return replace(state, round=state.round + 1, scalars={**state.scalars, **named})
+        new_marks = {f"{_IMPLAUSIBLE_PREFIX}{client_id}": float(state.round) for client_id in implausible}
+        return replace(state, round=state.round + 1, scalars={**state.scalars, **new_marks})
 
     return replace(algorithm, aggregate=aggregate)
 
 
-def skipped(round: int, problem: str, absurd: Mapping[str, float]) -> str:
+def describe_skipped_round(round: int, problem: str, implausible: Mapping[str, float]) -> str:
     """Return the line about a skipped round."""
-    if not absurd:
+    if not implausible:
         return (
             f"round {round}: skipped, the models stay as they were: {problem}; lower the learning rate, or "
             "use a robust mean"
         )
-    named = ", ".join(f"{client_id} (norm {own:.3g})" for client_id, own in absurd.items())
+    named = ", ".join(
+        f"{client_id} (norm {client_norm:.3g})" for client_id, client_norm in implausible.items()
+    )
     return (
         f"round {round}: skipped, the models stay as they were: {problem}. Left out from now on: {named}; "
         "look at their logs and data"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from edgefl.data.dataset import Dataset
-from edgefl.data.partitions.client_partition import Allotment, take
+from edgefl.data.partitions.client_partition import ClientPartition, copy_shard
 from edgefl.types import Shard
 
 
@@ -18,16 +18,16 @@ class ResidentShards(Mapping[str, Shard]):
     """
 
     dataset: Dataset
-    allotments: Mapping[str, Allotment]
+    client_partitions: Mapping[str, ClientPartition]
 
     def __getitem__(self, client_id: str) -> Shard:
         """Copy one client's samples."""
-        return take(self.dataset, self.allotments[client_id])
+        return copy_shard(self.dataset, self.client_partitions[client_id])
 
     def __iter__(self) -> Iterator[str]:
         """Client ids."""
-        return iter(self.allotments)
+        return iter(self.client_partitions)
 
     def __len__(self) -> int:
         """Return the number of clients."""
-        return len(self.allotments)
+        return len(self.client_partitions)

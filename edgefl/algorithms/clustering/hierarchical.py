@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from edgefl.types import Array, Labels
 
 Matrix = NDArray[np.float64]
-DECIMALS = 12
-SLACK = 1e-9
-THIN = 0.1
+ROUNDING_DECIMALS = 12
+HEIGHT_TOLERANCE = 1e-9
+THIN_MARGIN_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Cut:
     """
 
     labels: Labels
-    at: float
-    below: float
-    above: float | None
+    height: float
+    last_height: float
+    next_height: float | None
     merges: Matrix
     similarity: Matrix | None = None
     centers: Matrix | None = None
@@ -50,7 +50,7 @@ class Cut:
     @property
     def margin(self) -> float | None:
         """What lies between the last merge taken and the next; None when no merge is left."""
-        return None if self.above is None else self.above - self.below
+        return None if self.next_height is None else self.next_height - self.last_height
 
 
 def cosine_similarity(vectors: Sequence[Array]) -> Matrix:
@@ -81,7 +81,7 @@ def euclidean_distance(vectors: Sequence[Array]) -> Matrix:
     return np.asarray(squareform(pdist(matrix))) if len(matrix) > 1 else np.zeros((len(matrix), len(matrix)))
 
 
-def mean_units(vectors: Sequence[Array], labels: Labels) -> Matrix:
+def average_unit_vectors(vectors: Sequence[Array], labels: Labels) -> Matrix:
     """Return the mean of each cluster's vectors, each scaled to length 1: float64[clusters, d].
 
     A vector's dot product with it is the vector's length times its mean cosine similarity to the cluster's
@@ -89,32 +89,35 @@ def mean_units(vectors: Sequence[Array], labels: Labels) -> Matrix:
     """
     matrix = np.asarray(vectors, np.float64).reshape(len(vectors), -1)
     norms = np.linalg.norm(matrix, axis=1, keepdims=True)
-    return means(np.divide(matrix, norms, out=np.zeros_like(matrix), where=norms > 0), labels)
+    return average_vectors(np.divide(matrix, norms, out=np.zeros_like(matrix), where=norms > 0), labels)
 
 
-def means(vectors: Sequence[Array] | Matrix, labels: Labels) -> Matrix:
+def average_vectors(vectors: Sequence[Array] | Matrix, labels: Labels) -> Matrix:
     """Return the mean of each cluster's vectors: float64[clusters, d]."""
     matrix = np.asarray(vectors, np.float64).reshape(len(vectors), -1)
     return np.stack([matrix[labels == label].mean(axis=0) for label in range(int(labels.max()) + 1)])
 
 
-def most_similar(vector: Array, centers: Matrix) -> int:
+def find_most_similar_cluster(vector: Array, centers: Matrix) -> int:
     """Return the cluster of highest mean cosine similarity, by `mean_units`; the lowest of several."""
     return int(
         np.argmax(
             np.round(
-                centers @ vector.astype(np.float64) / max(float(np.linalg.norm(vector)), 1e-30), DECIMALS
+                centers @ vector.astype(np.float64) / max(float(np.linalg.norm(vector)), 1e-30),
+                ROUNDING_DECIMALS,
             )
         )
     )
 
 
-def nearest(vector: Array, centers: Matrix) -> int:
+def find_nearest_cluster(vector: Array, centers: Matrix) -> int:
     """Return the cluster of the nearest mean, by Euclidean distance; the lowest of several."""
-    return int(np.argmin(np.round(np.linalg.norm(centers - vector.astype(np.float64), axis=1), DECIMALS)))
+    return int(
+        np.argmin(np.round(np.linalg.norm(centers - vector.astype(np.float64), axis=1), ROUNDING_DECIMALS))
+    )
 
 
-def linkage(distances: Matrix, method: Literal["average", "ward"]) -> Matrix:
+def build_linkage(distances: Matrix, method: Literal["average", "ward"]) -> Matrix:
     """Return the merges of n clients from the lowest to the highest, float64[n - 1, 4], in scipy's form.
 
     A row holds the two that merge (a client's index, or n + i for the outcome of row i), the height, and the
@@ -125,12 +128,14 @@ def linkage(distances: Matrix, method: Literal["average", "ward"]) -> Matrix:
     if len(distances) < 2:
         return np.zeros((0, 4))
     # rounded, since the last bits of a sum depend on the machine and would decide between equal distances
-    return np.asarray(merge(np.round(distances[np.triu_indices(len(distances), 1)], DECIMALS), method))
+    return np.asarray(
+        merge(np.round(distances[np.triu_indices(len(distances), 1)], ROUNDING_DECIMALS), method)
+    )
 
 
 def cut_at(merges: Matrix, distance: float) -> Cut:
     """Take each merge of a height up to `distance`."""
-    return _cut(merges, int(np.searchsorted(merges[:, 2], distance + SLACK, "right")), distance)
+    return _cut(merges, int(np.searchsorted(merges[:, 2], distance + HEIGHT_TOLERANCE, "right")), distance)
 
 
 def cut_into(merges: Matrix, count: int) -> Cut:
@@ -153,15 +158,17 @@ def cut_widest(merges: Matrix, limit: float | None = None) -> Cut:
         limit: no merge above this height is taken, also of the lower half. None: no limit.
     """
     heights = merges[:, 2]
-    most = len(merges) if limit is None else int(np.searchsorted(heights, limit + SLACK, "right"))
+    most = len(merges) if limit is None else int(np.searchsorted(heights, limit + HEIGHT_TOLERANCE, "right"))
     least = (len(merges) + 1) // 2
     gaps = np.diff(heights)[max(least, 1) - 1 : most]  # the first is the gap above merge `least`
-    if most <= least or not len(gaps) or gaps.max() <= SLACK:
+    if most <= least or not len(gaps) or gaps.max() <= HEIGHT_TOLERANCE:
         return _cut(merges, most)
     return _cut(merges, least + len(gaps) - 1 - int(np.argmax(gaps[::-1])))
 
 
-def explain(clients: int, clusters: int, at: float, below: float, above: float | None) -> tuple[str, str]:
+def explain_cut(
+    clients: int, clusters: int, height: float, last_height: float, next_height: float | None
+) -> tuple[str, str]:
     """Return what a cut did, in words, and a warning, empty when there is no reason for one.
 
     There is when the cut parts nobody or everybody, and when a cut a tenth higher or lower would give other
@@ -169,39 +176,44 @@ def explain(clients: int, clusters: int, at: float, below: float, above: float |
     """
     following = (
         "no merge is left"
-        if above is None
-        else f"the next is at {above:.4g}, a margin of {above - below:.4g}"
+        if next_height is None
+        else f"the next is at {next_height:.4g}, a margin of {next_height - last_height:.4g}"
     )
-    told = (
-        f"{clusters} clusters of {clients} clients, cut at {at:.4g}: the last merge is at {below:.4g}, "
+    summary = (
+        f"{clusters} clusters of {clients} clients, cut at {height:.4g}: the last merge is at "
+        f"{last_height:.4g}, "
         f"{following}"
     )
     remedy = "train more epochs or at a higher learning rate before clustering, or cut elsewhere"
     if clients > 1 and clusters == 1:
-        return told, f"all {clients} clients are in one cluster; to part them, {remedy}"
+        return summary, f"all {clients} clients are in one cluster; to part them, {remedy}"
     if clients > 1 and clusters == clients:
-        return told, f"each of {clients} clients is a cluster of its own; to join them, {remedy}"
-    if above is not None and min(at - below, above - at) < THIN * at:
+        return summary, f"each of {clients} clients is a cluster of its own; to join them, {remedy}"
+    if (
+        next_height is not None
+        and min(height - last_height, next_height - height) < THIN_MARGIN_SHARE * height
+    ):
         return (
-            told,
-            f"the margin is thin: the last merge is at {below:.4g}, the cut at {at:.4g}, the next merge at "
-            f"{above:.4g}; {remedy}",
+            summary,
+            f"the margin is thin: the last merge is at {last_height:.4g}, the cut at {height:.4g}, the "
+            f"next merge at "
+            f"{next_height:.4g}; {remedy}",
         )
-    return told, ""
+    return summary, ""
 
 
-def _cut(merges: Matrix, taken: int, at: float | None = None) -> Cut:
-    below = float(merges[taken - 1, 2]) if taken else 0.0
-    above = float(merges[taken, 2]) if taken < len(merges) else None
-    if at is None:
-        at = below if above is None else (below + above) / 2
-    return Cut(_labels(merges, taken), at, below, above, merges)
+def _cut(merges: Matrix, num_merges: int, height: float | None = None) -> Cut:
+    last_height = float(merges[num_merges - 1, 2]) if num_merges else 0.0
+    next_height = float(merges[num_merges, 2]) if num_merges < len(merges) else None
+    if height is None:
+        height = last_height if next_height is None else (last_height + next_height) / 2
+    return Cut(_label_clients(merges, num_merges), height, last_height, next_height, merges)
 
 
-def _labels(merges: Matrix, taken: int) -> Labels:
+def _label_clients(merges: Matrix, num_merges: int) -> Labels:
     n = len(merges) + 1
     members = {client: [client] for client in range(n)}
-    for row in range(taken):
+    for row in range(num_merges):
         left, right = merges[row, :2].astype(int)
         members[n + row] = members.pop(left) + members.pop(right)
     labels = np.empty(n, np.int64)

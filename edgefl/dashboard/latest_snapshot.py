@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from edgefl.dashboard.patch import Json, Kept, keyed, merge_patch
+from edgefl.dashboard.patch import DeviceCache, Json, index_records, merge_patch
 
 
 @dataclass(frozen=True)
-class News:
+class SnapshotUpdate:
     """What a browser is sent: `kind` is whole or patch, `data` JSON, `version` what it has then."""
 
     kind: str
@@ -19,22 +19,22 @@ class News:
     version: int
 
 
-class Latest:
+class LatestSnapshot:
     """One writer, many readers. Nothing is kept for a reader that is slow: it gets the whole again."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._latest: Json = {}
-        self._kept: Kept = {}
-        self._news = News("patch", b"", 0)
-        self._whole: News | None = None
-        self._watching = 0
+        self._device_cache: DeviceCache = {}
+        self._update = SnapshotUpdate("patch", b"", 0)
+        self._whole: SnapshotUpdate | None = None
+        self._num_readers = 0
         self._closed = False
 
     @property
     def is_watched(self) -> bool:
         """Whether a browser is connected: without one no snapshot is needed."""
-        return self._watching > 0
+        return self._num_readers > 0
 
     @property
     def is_closed(self) -> bool:
@@ -43,43 +43,43 @@ class Latest:
 
     def put(self, snapshot: Mapping[str, Any]) -> bool:
         """Take a snapshot and wake the readers; False, and nothing done, when only its `ts` is another."""
-        latest = keyed(snapshot, self._kept)
+        latest = index_records(snapshot, self._device_cache)
         patch = merge_patch(self._latest, latest)
         if patch.keys() <= {"ts"}:
             return False
         with self._changed:
             self._latest = latest
             self._whole = None
-            self._news = News("patch", _encoded(patch), self._news.version + 1)
+            self._update = SnapshotUpdate("patch", _encode(patch), self._update.version + 1)
             self._changed.notify_all()
         return True
 
-    def next(self, seen: int, timeout_s: float) -> News | None:
+    def wait_for_update(self, seen: int, timeout_s: float) -> SnapshotUpdate | None:
         """Return what follows on version `seen` (0: none yet): a patch when that was the last, else the
         whole. None after `timeout_s`.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._news.version > seen, timeout_s)
-            version = self._news.version
+            self._changed.wait_for(lambda: self._closed or self._update.version > seen, timeout_s)
+            version = self._update.version
             if self._closed or version <= seen:
                 return None
             if seen and seen == version - 1:
-                return self._news
+                return self._update
             if self._whole is None:
-                self._whole = News("whole", _encoded(self._latest), version)
+                self._whole = SnapshotUpdate("whole", _encode(self._latest), version)
             return self._whole
 
     @contextmanager
-    def watched(self) -> Iterator[int]:
+    def count_reader(self) -> Iterator[int]:
         """Count a reader while it reads; gives how many there are."""
         with self._changed:
-            self._watching += 1
-            count = self._watching
+            self._num_readers += 1
+            count = self._num_readers
         try:
             yield count
         finally:
             with self._changed:
-                self._watching -= 1
+                self._num_readers -= 1
 
     def close(self) -> None:
         """Wake all readers for the last time."""
@@ -88,5 +88,5 @@ class Latest:
             self._changed.notify_all()
 
 
-def _encoded(value: Json) -> bytes:
+def _encode(value: Json) -> bytes:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()

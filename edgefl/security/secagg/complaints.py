@@ -21,7 +21,7 @@ class Fault:
     remedy: str = "update or revoke it"
 
 
-def left_out(complaints: Mapping[str, Collection[str]], tolerated: int) -> dict[str, Fault]:
+def find_excluded(complaints: Mapping[str, Collection[str]], tolerated: int) -> dict[str, Fault]:
     """Return who is left out of the next attempt, and why.
 
     1. A client that more than `tolerated` others accuse is out alone, and so is a client that accuses more

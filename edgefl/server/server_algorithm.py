@@ -5,22 +5,22 @@ from collections.abc import Callable, Sequence
 from edgefl.algorithms.base import Algorithm
 from edgefl.config import FederationConfig
 from edgefl.plan.spec import PlanSpec
-from edgefl.privacy.mechanism import private
-from edgefl.security.secagg.summing import summed
+from edgefl.privacy.mechanism import with_privacy
+from edgefl.security.secagg.masked_aggregation import with_secure_aggregation
 from edgefl.server.baseline import with_baseline
 from edgefl.server.comparison import with_comparison
-from edgefl.server.plausible import guarded
-from edgefl.server.staleness import late_scaled
+from edgefl.server.plausibility import with_plausibility_check
+from edgefl.server.staleness import with_late_scaling
 from edgefl.types import ServerState
 
 
-def server_stack(
+def build_server_algorithm(
     algorithm: Algorithm,
     config: FederationConfig,
     spec: PlanSpec,
     *,
     key: bytes,
-    cohort_of: Callable[[ServerState], Sequence[str]] | None = None,
+    draw_cohort: Callable[[ServerState], Sequence[str]] | None = None,
 ) -> Algorithm:
     """Return the algorithm as a federation of this configuration aggregates with it.
 
@@ -52,8 +52,8 @@ def server_stack(
     Raises:
         ConfigError: the algorithm cannot be masked or made private.
     """
-    algorithm = private(algorithm, config, spec, key)
-    if cohort_of is not None:
-        algorithm = summed(algorithm, config, cohort_of)
-    stacked = with_baseline(late_scaled(guarded(algorithm, config)), config, spec)
+    algorithm = with_privacy(algorithm, config, spec, key)
+    if draw_cohort is not None:
+        algorithm = with_secure_aggregation(algorithm, config, draw_cohort)
+    stacked = with_baseline(with_late_scaling(with_plausibility_check(algorithm, config)), config, spec)
     return with_comparison(stacked, config, spec)

@@ -10,36 +10,53 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.algorithms import full_options
-from edgefl.algorithms.clustering.clustering import cosine_similarity
-from edgefl.algorithms.clustering.clusters import MOST_COMPARED as MOST_CLIENTS
-from edgefl.algorithms.clustering.similarity import compared, layer_similarities, pretrain, vector
+from edgefl.algorithms import complete_algorithm_options
+from edgefl.algorithms.clustering.cluster_models import MAX_COMPARED_CLIENTS as MAX_COMPARED_CLIENTS
+from edgefl.algorithms.clustering.hierarchical import cosine_similarity
+from edgefl.algorithms.clustering.similarity import (
+    compare_layers,
+    flatten_weights,
+    pretrain,
+    select_compared_weights,
+)
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
 from edgefl.types import Shard, Weights
 
-TRAINED_AS = {"fedavg", "clustered", "fedap", "ifca", "aem", "local", "pfl-ft", "pfl-fb", "pfl-mf", "pfl-mfe"}
+WHOLE_MODEL_ALGORITHMS = {
+    "fedavg",
+    "clustered",
+    "fedap",
+    "ifca",
+    "aem",
+    "local",
+    "pfl-ft",
+    "pfl-fb",
+    "pfl-mf",
+    "pfl-mfe",
+}
 """Algorithms whose clients train the whole model on their samples, by the plan's signature `train`."""
-DIGITS = 5
+SIMILARITY_DIGITS = 5
 """Weights that were the same not long ago differ in the fourth."""
-_HYPER = ("learning_rate", "momentum", "weight_decay")
+_HYPERPARAMETERS = ("learning_rate", "momentum", "weight_decay")
 
 
 def check_layers(algorithm: str, clients: int) -> None:
     """Raise ConfigError where `layers_over` cannot be asked for."""
-    if algorithm not in TRAINED_AS:
+    if algorithm not in WHOLE_MODEL_ALGORITHMS:
         raise ConfigError(
             f"--layers-over trains whole models, {algorithm} does not; take one of "
-            f"{', '.join(sorted(TRAINED_AS))}"
+            f"{', '.join(sorted(WHOLE_MODEL_ALGORITHMS))}"
         )
-    if clients > MOST_CLIENTS:
+    if clients > MAX_COMPARED_CLIENTS:
         raise ConfigError(
-            f"--layers-over of {clients} clients, expected {MOST_CLIENTS} at most: it compares each two of "
+            f"--layers-over of {clients} clients, expected {MAX_COMPARED_CLIENTS} at most: it compares "
+            f"each two of "
             "them"
         )
 
 
-def layers_over(
+def measure_layer_similarity(
     learner: Learner,
     initial: Weights,
     shards: Mapping[str, Shard],
@@ -53,17 +70,19 @@ def layers_over(
     `layers`: by layer; `compared`: of the dense layers together, or of those that the algorithm's option
     `layers` names.
     """
-    options = full_options(learner.spec.algorithm, learner.spec.options)
-    hyper = {name: options[name] for name in _HYPER if name in options}
+    options = complete_algorithm_options(learner.spec.algorithm, learner.spec.options)
+    hyper = {name: options[name] for name in _HYPERPARAMETERS if name in options}
     clients = sorted(shards)
     checkpoints = pretrain(learner, initial, shards, epochs, hyper, seed)
-    names = compared(initial, options.get("layers", ""))
+    names = select_compared_weights(initial, options.get("layers", ""))
     by_layer: dict[str, list[Any]] = {}
     for models in checkpoints:
-        for layer, matrix in layer_similarities(models).items():
-            by_layer.setdefault(layer, []).append(np.round(matrix, DIGITS).tolist())
+        for layer, matrix in compare_layers(models).items():
+            by_layer.setdefault(layer, []).append(np.round(matrix, SIMILARITY_DIGITS).tolist())
     together = [
-        np.round(cosine_similarity([vector(model, names) for model in models]), DIGITS).tolist()
+        np.round(
+            cosine_similarity([flatten_weights(model, names) for model in models]), SIMILARITY_DIGITS
+        ).tolist()
         for models in checkpoints
     ]
     return {

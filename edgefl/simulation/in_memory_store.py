@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from edgefl.algorithms import PERSONALIZE
+from edgefl.algorithms import PHASE_PERSONALIZE
 from edgefl.config import FederationConfig
 from edgefl.server.events import (
     Action,
@@ -17,8 +17,8 @@ from edgefl.server.events import (
     SaveState,
     StoreUpdate,
 )
-from edgefl.server.round_server import Resume, next_phase
-from edgefl.server.rounds import Answer
+from edgefl.server.round_server import Resume, choose_phase
+from edgefl.server.rounds import UpdateKey
 from edgefl.types import ServerState, Update
 from edgefl.wire.messages import Begin
 
@@ -26,7 +26,7 @@ RoundKey = tuple[int, str]
 """The number and the phase of a round."""
 
 
-class ServerMemory:
+class InMemoryStore:
     """Stores what the actions of a round server say.
 
     As on a disk, a state is saved while the next round begins. It is saved before an update of that round is
@@ -73,7 +73,7 @@ class ServerMemory:
             case CloseRound(opened, loss=loss):
                 self._save()
                 self.opened[opened.number, opened.phase] = replace(opened, is_closed=True)
-                if opened.phase != PERSONALIZE:
+                if opened.phase != PHASE_PERSONALIZE:
                     self.losses.append(loss)
             case SaveState(state):
                 self._unsaved = state
@@ -87,7 +87,7 @@ class ServerMemory:
             self._unsaved = None
             self._committed.clear()
 
-    def updates(self) -> Iterator[Update]:
+    def iterate_updates(self) -> Iterator[Update]:
         """Yield the committed updates of the open round, sorted by client and answered round."""
         for key in sorted(self._committed):
             stored = self._committed[key]
@@ -102,19 +102,23 @@ class ServerMemory:
     def resume(self, config: FederationConfig) -> Resume:
         """Return what a round server needs to continue."""
         state = self.state
-        phase = next_phase(config, state)
+        phase = choose_phase(config, state)
         opened = self.opened.get((state.round, phase))
         begins = tuple(self.accepted.get((state.round, phase), {}).values()) if opened else ()
-        earlier = {number: each for (number, of), each in self.opened.items() if of == phase}
-        settled: dict[Answer, str] = {
+        earlier = {number: opened_round for (number, of), opened_round in self.opened.items() if of == phase}
+        settled: dict[UpdateKey, str] = {
             (answers, client_id): begin.sha256
             for (number, of), accepted in self.accepted.items()
             if of == phase and number < state.round
             for (client_id, answers), begin in accepted.items()
         }
-        nonces = {number: each.nonce for number, each in earlier.items() if number < state.round}
+        nonces = {
+            number: opened_round.nonce for number, opened_round in earlier.items() if number < state.round
+        }
         losses = tuple(self.losses)
-        next_ones = (each for (number, _), each in self.opened.items() if number == state.round + 1)
+        next_ones = (
+            opened_round for (number, _), opened_round in self.opened.items() if number == state.round + 1
+        )
         return Resume(
             state,
             opened,

@@ -10,16 +10,16 @@ from edgefl.config import FederationConfig
 from edgefl.data.npz import save_shard
 from edgefl.plan.spec import Plan
 from edgefl.runs.directory import RunDirectory
-from edgefl.runs.pipeline import Shared
-from edgefl.simulation.clients import ClientResult, without_mixture
+from edgefl.runs.pipeline import PartitionedDataset
+from edgefl.simulation.clients import ClientResult, drop_mixture
 from edgefl.simulation.simulate import KeepResult
 from edgefl.storage.device_directory import DeviceFiles, encode_note, save_mixture
-from edgefl.storage.run_directory import REMEDY, RunFiles
-from edgefl.system.files import SECRET, write_errors, write_state
+from edgefl.storage.run_directory import RUN_SPACE_REMEDY, RunFiles
+from edgefl.system.files import SECRET_MODE, write_errors, write_state
 from edgefl.types import Mixture, Shard
 
 
-def keep_state(
+def save_client_state(
     run: RunFiles, plan: Plan, config: FederationConfig, client_id: str, mixture: Mixture, shard: Shard
 ) -> Path:
     """Write one client's state and return its directory.
@@ -37,27 +37,31 @@ def keep_state(
     """
     state = DeviceFiles(run.mixture(client=client_id))
     note = {"data": state.shard.name, "id": client_id, "federation": config.name, "seed": config.seed}
-    with write_errors(state.root, REMEDY):
+    with write_errors(state.root, RUN_SPACE_REMEDY):
         state.root.mkdir(parents=True, exist_ok=True)
         if not state.plan.is_symlink():
             state.plan.symlink_to(Path("..", "..", run.plan.name), target_is_directory=True)
         save_shard(state.shard, shard)
-    write_state(state.note, encode_note(note), SECRET, REMEDY)
-    save_mixture(state, plan, mixture, REMEDY)
+    write_state(state.note, encode_note(note), SECRET_MODE, RUN_SPACE_REMEDY)
+    save_mixture(state, plan, mixture, RUN_SPACE_REMEDY)
     return state.root
 
 
-def keep_states(run: RunDirectory, config: FederationConfig, shared: Shared) -> KeepResult:
+def make_state_writer(
+    run: RunDirectory, config: FederationConfig, partitioned: PartitionedDataset
+) -> KeepResult:
     """Return a function that writes the state of each client, and returns its result without the mixture."""
 
     @cache
-    def plan() -> Plan:  # it is built once the rounds begin
-        found = run.plan()
-        assert found is not None
-        return found[0]
+    def read_plan() -> Plan:  # it is built once the rounds begin
+        plan_and_weights = run.read_plan()
+        assert plan_and_weights is not None
+        return plan_and_weights[0]
 
     def keep(client_id: str, result: ClientResult) -> ClientResult:
-        keep_state(run.files, plan(), config, client_id, result.mixture, shared.shards[client_id])
-        return without_mixture(client_id, result)
+        save_client_state(
+            run.files, read_plan(), config, client_id, result.mixture, partitioned.shards[client_id]
+        )
+        return drop_mixture(client_id, result)
 
     return keep

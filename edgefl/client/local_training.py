@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 
-from edgefl.rng import rng_for
+from edgefl.rng import derive_rng
 from edgefl.types import Broadcast, Scalars
 
 
-def epochs_within(budget_s: float, most: int, before: Scalars) -> int:
+def fit_epochs(budget_s: float, max_epochs: int, before: Scalars) -> int:
     """Return how many epochs fit into the budget at the pace of the round before: at least one, `most` at
     most; 0 s is no budget.
 
@@ -16,12 +16,16 @@ def epochs_within(budget_s: float, most: int, before: Scalars) -> int:
     measures the pace.
     """
     if not budget_s:
-        return most
+        return max_epochs
     trained = before.get("epochs", 0.0)
     seconds = before.get("seconds", 0.0)
-    return max(1, math.floor(min(most, budget_s * trained / seconds))) if trained > 0 and seconds > 0 else 1
+    return (
+        max(1, math.floor(min(max_epochs, budget_s * trained / seconds)))
+        if trained > 0 and seconds > 0
+        else 1
+    )
 
 
-def client_rng(seed: int, broadcast: Broadcast, client_id: str) -> np.random.Generator:
+def derive_client_rng(seed: int, broadcast: Broadcast, client_id: str) -> np.random.Generator:
     """Return the generator of all that this client draws in answer to this broadcast."""
-    return rng_for(seed, broadcast.round, client_id)
+    return derive_rng(seed, broadcast.round, client_id)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from edgefl.data.dataset import Dataset
-from edgefl.data.partitions.client_partition import Allotment, take
-from edgefl.data.resident import ResidentShards
+from edgefl.data.partitions.client_partition import ClientPartition, copy_shard
+from edgefl.data.resident_shards import ResidentShards
 from edgefl.errors import DataError
 from edgefl.types import Shard
 
@@ -22,9 +22,11 @@ _SAMPLES = ("x_train", "x_test")
 class MappedShards(Mapping[str, Shard]):
     """Client id -> shard, over a directory that `map_dataset` filled. Cheap to send to another process."""
 
-    def __init__(self, directory: Path, dataset: Dataset, allotments: Mapping[str, Allotment]) -> None:
+    def __init__(
+        self, directory: Path, dataset: Dataset, client_partitions: Mapping[str, ClientPartition]
+    ) -> None:
         self._directory = directory
-        self._allotments = allotments
+        self._client_partitions = client_partitions
         empty = np.zeros(0, np.float32)
         self._labels = replace(dataset, x_train=empty, x_test=empty)
         self._dataset: Dataset | None = None
@@ -41,17 +43,21 @@ class MappedShards(Mapping[str, Shard]):
             self._dataset = replace(self._labels, **maps)
         return self._dataset
 
-    def resident(self) -> ResidentShards:
+    def to_resident(self) -> ResidentShards:
         """Return the same shards with the samples as arrays in place of maps, for who cannot open the
         directory.
         """
         samples = (np.asarray(self.dataset.x_train), np.asarray(self.dataset.x_test))
-        return ResidentShards(replace(self.dataset, x_train=samples[0], x_test=samples[1]), self._allotments)
+        return ResidentShards(
+            replace(self.dataset, x_train=samples[0], x_test=samples[1]), self._client_partitions
+        )
 
-    def among(self, client_ids: Iterable[str]) -> "MappedShards":
+    def select_clients(self, client_ids: Iterable[str]) -> "MappedShards":
         """Return the shards of these clients only, over the same directory."""
         return MappedShards(
-            self._directory, self._labels, {each: self._allotments[each] for each in client_ids}
+            self._directory,
+            self._labels,
+            {client_id: self._client_partitions[client_id] for client_id in client_ids},
         )
 
     def __getitem__(self, client_id: str) -> Shard:
@@ -60,7 +66,7 @@ class MappedShards(Mapping[str, Shard]):
         Their pages are given back, else a process would come to hold the whole data set.
         """
         dataset = self.dataset
-        shard = take(dataset, self._allotments[client_id])
+        shard = copy_shard(dataset, self._client_partitions[client_id])
         for samples in (dataset.x_train, dataset.x_test):
             mapped = getattr(samples, "_mmap", None)
             if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
@@ -69,14 +75,16 @@ class MappedShards(Mapping[str, Shard]):
 
     def __iter__(self) -> Iterator[str]:
         """Client ids."""
-        return iter(self._allotments)
+        return iter(self._client_partitions)
 
     def __len__(self) -> int:
         """Return the number of clients."""
-        return len(self._allotments)
+        return len(self._client_partitions)
 
 
-def map_dataset(dataset: Dataset, allotments: Mapping[str, Allotment], directory: Path) -> MappedShards:
+def map_dataset(
+    dataset: Dataset, client_partitions: Mapping[str, ClientPartition], directory: Path
+) -> MappedShards:
     """Write the samples to the directory as `.npy` files and return the shards over them.
 
     DataError when the disk is full.
@@ -91,4 +99,4 @@ def map_dataset(dataset: Dataset, allotments: Mapping[str, Allotment], directory
             raise DataError(
                 f"cannot write {samples.nbytes} bytes to {path}: {error}; free some space, or set TMPDIR"
             ) from error
-    return MappedShards(directory, dataset, allotments)
+    return MappedShards(directory, dataset, client_partitions)

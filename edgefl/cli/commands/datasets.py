@@ -6,14 +6,20 @@ from typing import Any
 
 import click
 
-from edgefl.cli.completion import dataset_names, known, partition_names
+from edgefl.cli.completion import complete_names, list_dataset_names, list_partition_names
 from edgefl.config import DataConfig, PartitionConfig
-from edgefl.data import PARTITIONS, list_datasets, load_data, make_allotments
-from edgefl.data.datasets.catalog import dataset_options, source_entry
+from edgefl.data import PARTITIONS, list_datasets, load_data, make_client_partitions
+from edgefl.data.datasets.catalog import find_dataset, list_dataset_options
 from edgefl.data.options import parse_options
-from edgefl.data.partitions.heatmap import class_counts, heat_text, summary, turn_counts, write_png
-from edgefl.data.partitions.registry import partition_entry
-from edgefl.system.progress import Telling
+from edgefl.data.partitions.heatmap import (
+    count_classes,
+    count_turns,
+    plot_heatmap,
+    render_heatmap,
+    summarize_partition,
+)
+from edgefl.data.partitions.registry import find_partition
+from edgefl.system.progress import Progress
 
 
 @click.command()
@@ -32,7 +38,7 @@ def datasets(as_json: bool) -> None:
     for row in rows:
         click.echo(f"{row['name']:14} {'here  ' if row['here'] else 'absent'}  {row['about']}")
         click.echo(f"{'':22}licence: {row['licence']}; {row['home']}")
-        click.echo(f"{'':22}options: {_spelled(row['options'])}")
+        click.echo(f"{'':22}options: {_format_options(row['options'])}")
 
 
 @click.group(invoke_without_command=True)
@@ -57,20 +63,20 @@ def partitions(context: click.Context, as_json: bool) -> None:
         return
     for row in rows:
         click.echo(f"{row['name']:12} {row['source']}")
-        click.echo(f"{'':12} options: {_spelled(row['options'])}")
+        click.echo(f"{'':12} options: {_format_options(row['options'])}")
 
 
 @partitions.command()
 @click.option(
     "--data",
-    shell_complete=known(dataset_names, or_file=True),
+    shell_complete=complete_names(list_dataset_names, or_file=True),
     default="digits",
     show_default=True,
     help="A name of `edgefl datasets`, or npz:PATH.",
 )
 @click.option(
     "--partition",
-    shell_complete=known(partition_names),
+    shell_complete=complete_names(list_partition_names),
     default="dirichlet",
     show_default=True,
     help="A name of `edgefl partitions`.",
@@ -119,22 +125,24 @@ def show(
     Example:
       edgefl partitions show --partition p-majority -o p=0.8 --out heat.png
     """
-    options = parse_options(f"[partition] {partition}", partition_entry(partition).defaults, pairs)
-    data_options = parse_options(f"[data] {data}", dataset_options(source_entry(data)), data_pairs)
-    with Telling() as tell:
-        tell.at(f"reading {data}, sharing it out")
+    options = parse_options(f"[partition] {partition}", find_partition(partition).defaults, pairs)
+    data_options = parse_options(f"[data] {data}", list_dataset_options(find_dataset(data)), data_pairs)
+    with Progress() as progress:
+        progress.update_live(f"reading {data}, sharing it out")
         dataset = load_data(DataConfig(data, num_train, num_test, data_options), seed, scale=False)
-        allotments = make_allotments(dataset, PartitionConfig(partition, clients, options), seed)
-    train, test = (class_counts(dataset, allotments, part) for part in ("train", "test"))
-    turns = turn_counts(allotments)
-    clusters = [own.truth for own in allotments.values()]
-    title = f"{data}, {partition}({_spelled(options)}), {clients} clients, seed {seed}"
+        client_partitions = make_client_partitions(
+            dataset, PartitionConfig(partition, clients, options), seed
+        )
+    train, test = (count_classes(dataset, client_partitions, part) for part in ("train", "test"))
+    turns = count_turns(client_partitions)
+    clusters = [client_partition.truth for client_partition in client_partitions.values()]
+    title = f"{data}, {partition}({_format_options(options)}), {clients} clients, seed {seed}"
     if out:
-        write_png(out, train, title)
-    figures = summary(train, test, dataset)
+        plot_heatmap(out, train, title)
+    figures = summarize_partition(train, test, dataset)
     if as_json:
         counts: dict[str, Any] = {
-            "clients": list(allotments),
+            "clients": list(client_partitions),
             "train": train.tolist(),
             "test": test.tolist(),
             "clusters": clusters,
@@ -144,16 +152,19 @@ def show(
     click.echo(title)
     for line in (f"note: {dataset.note}",) if dataset.note else ():
         click.echo(line)
-    for line in heat_text(train, list(allotments), clusters, "class"):
+    for line in render_heatmap(train, list(client_partitions), clusters, "class"):
         click.echo(line)
-    for line in [] if turns is None else heat_text(turns, list(allotments), clusters, "steps turned"):
+    for line in (
+        [] if turns is None else render_heatmap(turns, list(client_partitions), clusters, "steps turned")
+    ):
         click.echo(line)
     sizes = " and ".join(
-        f"{_span(figures[f'{part}_samples'])} {word}"
-        for part, word in (("train", "training"), ("test", "test"))
+        f"{_format_range(figures[f'{part}_samples'])} {kind}"
+        for part, kind in (("train", "training"), ("test", "test"))
     )
     click.echo(
-        f"{clients} clients, each with (least/median/most) {sizes} samples of {_span(figures['classes'])} "
+        f"{clients} clients, each with (least/median/most) {sizes} samples of "
+        f"{_format_range(figures['classes'])} "
         "classes"
     )
     click.echo(
@@ -163,12 +174,12 @@ def show(
     )
 
 
-def _span(values: list[float]) -> str:
+def _format_range(values: list[float]) -> str:
     return "/".join(f"{value:g}" for value in values)
 
 
-def _spelled(options: dict[str, Any]) -> str:
-    def value(item: Any) -> str:
+def _format_options(options: dict[str, Any]) -> str:
+    def format_value(item: Any) -> str:
         return (
             ",".join(map(str, item)) or "all"
             if isinstance(item, tuple)
@@ -177,4 +188,4 @@ def _spelled(options: dict[str, Any]) -> str:
             else str(item)
         )
 
-    return ", ".join(f"{key}={value(item)}" for key, item in options.items()) or "none"
+    return ", ".join(f"{key}={format_value(item)}" for key, item in options.items()) or "none"

@@ -23,19 +23,19 @@ import numpy as np
 
 from edgefl.errors import ExportError
 
-MARK = b"EFLU"
-VERSION = 2
-SIGNATURE = 64
-HEAD = struct.Struct("<4sIII32s32sII32s")
+UPDATE_MAGIC = b"EFLU"
+UPDATE_FORMAT_VERSION = 2
+UPDATE_SIGNATURE_BYTES = 64
+UPDATE_HEADER = struct.Struct("<4sIII32s32sII32s")
 ALL_DEVICES = bytes(32)
-ENTRY = struct.Struct("<II32s")
-MAX_PARTS = 64
-RUNS = 8
-LAST = 2**32 - 1
+PART_ENTRY = struct.Struct("<II32s")
+MAX_FIRMWARE_PARTS = 64
+SELF_TEST_RUNS = 8
+UINT32_MAX = 2**32 - 1
 
 
 @dataclass(frozen=True)
-class Part:
+class FirmwarePart:
     """One replaceable piece of a firmware: "trunk", "gate", "expert0" ... and its bytes as they lie in
     flash.
     """
@@ -45,17 +45,17 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Parts:
+class FirmwareParts:
     """All parts of a firmware in their order, and the layout (64 hexadecimal digits) of the code that runs
     them.
     """
 
     layout: str
-    parts: tuple[Part, ...]
+    parts: tuple[FirmwarePart, ...]
 
 
 @dataclass(frozen=True)
-class Manifest:
+class UpdateManifest:
     """What an update says of itself.
 
     `device`: digest of the device's id, or ALL_DEVICES. `entries`: for each part its bytes, whether they are
@@ -73,9 +73,9 @@ class Manifest:
     def pack(self) -> bytes:
         """Return what is signed."""
         layout = bytes.fromhex(self.layout)
-        head = HEAD.pack(
-            MARK,
-            VERSION,
+        head = UPDATE_HEADER.pack(
+            UPDATE_MAGIC,
+            UPDATE_FORMAT_VERSION,
             self.counter,
             len(self.entries),
             layout,
@@ -84,10 +84,10 @@ class Manifest:
             self.runs,
             self.answers,
         )
-        return head + b"".join(ENTRY.pack(*entry) for entry in self.entries)
+        return head + b"".join(PART_ENTRY.pack(*entry) for entry in self.entries)
 
 
-def device_digest(device: str) -> bytes:
+def hash_device_id(device: str) -> bytes:
     """Return the 32 bytes that stand for a device's id in an update and in its firmware.
 
     ALL_DEVICES for "".
@@ -95,24 +95,24 @@ def device_digest(device: str) -> bytes:
     return hashlib.sha256(device.encode()).digest() if device else ALL_DEVICES
 
 
-def self_test_inputs(seed: int, runs: int, count: int) -> Any:
+def draw_self_test_inputs(seed: int, runs: int, count: int) -> Any:
     """Return the self-test's inputs int8[runs, count]: xorshift32 (Marsaglia, 2003), halved once more each
     run, eight amplitudes.
     """
     drawn = np.empty(runs * count, np.int32)
     state = seed
     for i in range(runs * count):
-        state ^= state << 13 & LAST
+        state ^= state << 13 & UINT32_MAX
         state ^= state >> 17
-        state ^= state << 5 & LAST
+        state ^= state << 5 & UINT32_MAX
         drawn[i] = (state & 255) - 128
     amplitudes = np.arange(runs)[:, None] % 8
     return (drawn.reshape(runs, count) >> amplitudes).astype(np.int8)
 
 
 def make_update(
-    old: Parts | None,
-    new: Parts,
+    old: FirmwareParts | None,
+    new: FirmwareParts,
     *,
     counter: int,
     sign: Callable[[bytes], bytes],
@@ -128,9 +128,9 @@ def make_update(
     answer: the new model's outputs int8[runs, m] for int8[runs, inputs], by an interpreter whose bits are the
     firmware's. Raises ExportError when the layouts differ, nothing changed, or the counter does not fit.
     """
-    if not 1 <= counter <= LAST:
+    if not 1 <= counter <= UINT32_MAX:
         raise ExportError(
-            f"the counter is {counter}, expected 1 to {LAST}; count the updates of a device from 1"
+            f"the counter is {counter}, expected 1 to {UINT32_MAX}; count the updates of a device from 1"
         )
     if old and old.layout != new.layout:
         raise ExportError(
@@ -141,57 +141,63 @@ def make_update(
     carried = [part for part in new.parts if before.get(part.name) != part.content]
     if not carried:
         raise ExportError("old and new firmware have the same parts; there is nothing to update")
-    answers = np.ascontiguousarray(answer(self_test_inputs(seed, RUNS, inputs)), np.int8)
+    answers = np.ascontiguousarray(answer(draw_self_test_inputs(seed, SELF_TEST_RUNS, inputs)), np.int8)
     entries = tuple((len(p.content), p in carried, hashlib.sha256(p.content).digest()) for p in new.parts)
-    manifest = Manifest(
+    manifest = UpdateManifest(
         counter,
         new.layout,
-        device_digest(device),
+        hash_device_id(device),
         seed,
-        RUNS,
+        SELF_TEST_RUNS,
         hashlib.sha256(answers.tobytes()).digest(),
         entries,
     ).pack()
     return manifest + sign(manifest) + b"".join(part.content for part in carried)
 
 
-def read_update(update: bytes) -> Manifest:
+def read_update(update: bytes) -> UpdateManifest:
     """Return an update's manifest; its signature is not checked.
 
     Raises ExportError for what is no update, or not a whole one.
     """
-    if len(update) < HEAD.size or update[:4] != MARK:
+    if len(update) < UPDATE_HEADER.size or update[:4] != UPDATE_MAGIC:
         raise ExportError(
             f"{len(update)} bytes that are no update: expected the mark EFLU; make one with `edgefl export "
             "update`"
         )
-    _, version, counter, count, layout, device, seed, runs, answers = HEAD.unpack_from(update)
-    if version < VERSION:
+    _, version, counter, count, layout, device, seed, runs, answers = UPDATE_HEADER.unpack_from(update)
+    if version < UPDATE_FORMAT_VERSION:
         raise ExportError(
-            f"the update has format version {version}, expected {VERSION}: it is not bound to a device, and "
+            f"the update has format version {version}, expected {UPDATE_FORMAT_VERSION}: it is not bound "
+            f"to a device, and "
             "newer firmware refuses it; make it again with `edgefl export update`"
         )
-    if version != VERSION:
-        raise ExportError(f"the update has format version {version}, expected {VERSION}; update edgefl here")
-    signed = HEAD.size + count * ENTRY.size
-    if not 1 <= count <= MAX_PARTS or len(update) < signed + SIGNATURE:
+    if version != UPDATE_FORMAT_VERSION:
+        raise ExportError(
+            f"the update has format version {version}, expected {UPDATE_FORMAT_VERSION}; update edgefl here"
+        )
+    signed = UPDATE_HEADER.size + count * PART_ENTRY.size
+    if not 1 <= count <= MAX_FIRMWARE_PARTS or len(update) < signed + UPDATE_SIGNATURE_BYTES:
         raise ExportError(
             f"the update is truncated or damaged: {len(update)} bytes for {count} parts; copy it again"
         )
-    entries = tuple((n, bool(c), d) for n, c, d in ENTRY.iter_unpack(update[HEAD.size : signed]))
+    entries = tuple(
+        (n, bool(c), d) for n, c, d in PART_ENTRY.iter_unpack(update[UPDATE_HEADER.size : signed])
+    )
     payload = sum(n for n, c, _ in entries if c)
-    if len(update) != signed + SIGNATURE + payload:
+    if len(update) != signed + UPDATE_SIGNATURE_BYTES + payload:
         raise ExportError(
-            f"the update has {len(update)} bytes, expected {signed + SIGNATURE + payload}; copy it again"
+            f"the update has {len(update)} bytes, expected {signed + UPDATE_SIGNATURE_BYTES + payload}; "
+            f"copy it again"
         )
-    return Manifest(counter, layout.hex(), device, seed, runs, answers, entries)
+    return UpdateManifest(counter, layout.hex(), device, seed, runs, answers, entries)
 
 
-def describe(manifest: Manifest, names: Sequence[str], size: int, device: str) -> str:
+def describe_update(manifest: UpdateManifest, names: Sequence[str], size: int, device: str) -> str:
     """Return one line for people: which parts an update of `size` bytes carries, and for which device ("":
     all).
     """
-    carried = [name for name, (_, taken, _) in zip(names, manifest.entries, strict=True) if taken]
+    carried = [name for name, (_, is_carried, _) in zip(names, manifest.entries, strict=True) if is_carried]
     whole = sum(n for n, _, _ in manifest.entries)
     parts = f"{', '.join(carried)} of {', '.join(names)}"
     return (
