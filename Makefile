@@ -32,6 +32,7 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell
 
 docs: install $(VENV)/.docs  ## the documentation site, in build/docs; what mkdocs warns of is an error
 	$(BIN)/mkdocs build --config-file docs/site/mkdocs.yml
