@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 TOP = {
     ".ci",
     ".gitignore",
+    ".pre-commit-config.yaml",
     "CHANGELOG.md",
     "LICENSE",
     "Makefile",
