@@ -14,6 +14,7 @@ from tests.support.rooms import PACKAGES, PICTURE, ROOMS, draw, imported, import
 ROOT = Path(__file__).parents[1]
 TOP = {
     ".ci",
+    ".github",
     ".gitignore",
     ".pre-commit-config.yaml",
     "CHANGELOG.md",
