@@ -39,8 +39,8 @@ docs: install $(VENV)/.docs  ## the documentation site, in build/docs; what mkdo
 
 install: $(STAMP)
 
-# The stamp follows pyproject.toml only: the install is editable, so sources need no second one.
-$(STAMP): pyproject.toml
+# The install is editable, so only the metadata makes it stale: pyproject.toml and the version.
+$(STAMP): pyproject.toml edgefl/__init__.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python {sys.version.split()[0]} is too old, expected 3.11 or later; say make PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
