@@ -25,9 +25,10 @@ from edgefl.data import load_dataset, make_shards
 from edgefl.data.dataset import subsample
 from edgefl.data.npz import save_shard
 from edgefl.demo.processes import Children
+from tests.support.project_copy import copy_project
+from tests.support.rooms import PACKAGES
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("edgefl", "devices", "mqtt_broker", "firmware_export")
 OFFLINE = (
     "NewConnectionError",
     "Temporary failure in name resolution",
@@ -123,13 +124,8 @@ def device_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     key = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + sys.version.encode()).hexdigest()[:12]
     base = Path(tempfile.gettempdir()) / f"edgefl-device-environment-{os.getuid()}-{key}"
     base.mkdir(mode=0o700, exist_ok=True)
-    # Built from a copy: a build in the checkout would leave its build/ there, and take what an older one
-    # left.
     source = tmp_path_factory.mktemp("source")
-    for folder in (*PACKAGES, "tests"):
-        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / file, source)
+    copy_project(source)
     with (base / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         python = base / "venv" / "bin" / "python"

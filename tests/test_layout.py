@@ -19,6 +19,7 @@ TOP = {
     ".pre-commit-config.yaml",
     "CHANGELOG.md",
     "LICENSE",
+    "MANIFEST.in",
     "Makefile",
     "README.md",
     "docs",
