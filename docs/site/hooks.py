@@ -24,6 +24,7 @@ SECTIONS = (
     ("Results", "results"),
     ("Background", ("comparison.md", "decisions")),
     ("Reference", "reference"),
+    ("Contributing", "contributing"),
 )
 BEFORE = {"algorithms": ("algorithms.md",)}
 OUTSIDE = re.compile(

@@ -24,9 +24,17 @@ DOCKER = (
     "check what it reads"
 )
 SUBSCRIBER = "a program of mosquitto's; `edgefl watch`, which reads the same topics, is typed"
+CHECKS = "lints, builds the site or runs tests; .ci/run and the tests themselves do so"
 OPENS = "opens this machine to its network; the README's is typed on loopback"
 
 NOT_HERE: dict[str, dict[str, str]] = {
+    "docs/contributing/release.md": {
+        "make ...": CHECKS,
+        "python3 -m venv ...": INSTALLS,
+        "/tmp/edgefl-0.3.0/bin/pip install ...": INSTALLS,
+        "/tmp/edgefl-0.3.0/bin/edgefl ...": "tests/test_distribution.py runs them in such an environment",
+        "git push ...": FAR,
+    },
     "docs/how-to/emulate-an-arm-board.md": {
         "apt-get install -y debootstrap ...": ROOT,
         "test -e /proc/sys/fs/binfmt_misc/...": ROOT,
