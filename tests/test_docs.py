@@ -14,7 +14,7 @@ from edgefl.config import parse_config
 from tests.benchmarks.__main__ import COMMAND, benchmarks
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 INDENTED = re.compile(r"^(?: {4}.*\n?)+", re.MULTILINE)

@@ -18,6 +18,7 @@ TOP = {
     ".gitignore",
     ".pre-commit-config.yaml",
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "LICENSE",
     "MANIFEST.in",
     "Makefile",

@@ -22,7 +22,7 @@ SECTIONS = (
     ("Algorithms", "algorithms"),
     ("Specification", ("protocol.md", "protocol-vectors.md", "threat-model.md", "glossary.md")),
     ("Results", "results"),
-    ("Background", ("comparison.md", "decisions")),
+    ("Explanation", ("explanation", "comparison.md", "decisions")),
     ("Reference", "reference"),
     ("Contributing", "contributing"),
 )

@@ -79,9 +79,6 @@ NOT_HERE: dict[str, dict[str, str]] = {
     "docs/how-to/run-on-a-board.md": {"docker ...": DOCKER, "journalctl ...": SYSTEMD},
     "docs/how-to/watch-a-federation.md": {"pip install ...": INSTALLS},
     "docs/how-to/what-a-fleet-survives.md": {"make test-faults": FAULTS},
-    "docs/reference/rooms.md": {
-        "python tests/support/rooms.py": "writes into the checkout; tests/test_layout.py compares it"
-    },
     "docs/results/accuracy.md": {
         "python3 -m venv ...": INSTALLS,
         "~/flwr/bin/pip install ...": INSTALLS,
@@ -122,7 +119,7 @@ NOT_HERE: dict[str, dict[str, str]] = {
         "edgefl broker start": FIVE,
         "edgefl aggregator start": FIVE,
         "edgefl device start --id pi-1 --data pi-1.npz": FIVE,
+        "make test": "runs all tests, this one too",
         "edgefl device start --id pi-2 --data pi-2.npz": FIVE,
-        "edgefl reproduce ...": LONG,
     },
 }
