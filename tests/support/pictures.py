@@ -9,6 +9,7 @@ import io
 import json
 import queue
 import re
+import socket
 import tempfile
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,10 +25,10 @@ from rich.text import Text
 
 from edgefl.cli.commands.demo import demo
 from edgefl.demo.processes import Child, Children
-from mqtt_broker.broker.dev_broker import HOST, free_port
 
 ASSETS = Path(__file__).parents[2] / "docs" / "assets"
 CHROMIUM = "/usr/bin/chromium"
+HOST = "127.0.0.1"
 COLUMNS = 102
 TIMEOUT_S = 60
 PAGE_WIDTH = 1280
@@ -62,6 +63,13 @@ FORMAT = """\
 </g>
 </svg>
 """
+
+
+def find_port() -> int:
+    """Return a free port of this machine."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
 
 
 @dataclass
@@ -155,7 +163,7 @@ def main(out: Path) -> None:
     Example: python -m tests.support.pictures
     """
     out = out.resolve()
-    port = free_port()
+    port = find_port()
     children = partial(WatchedChildren, port=port, picture=out / "dashboard.png")
     with (
         tempfile.TemporaryDirectory() as directory,
