@@ -21,7 +21,7 @@ SECTIONS = (
     ("How to", "how-to"),
     ("Algorithms", "algorithms"),
     ("Specification", ("protocol.md", "protocol-vectors.md", "threat-model.md", "glossary.md")),
-    ("Results", "results"),
+    ("Results", ("results", "results/lab-notes")),
     ("Explanation", ("explanation", "comparison.md", "decisions")),
     ("Reference", "reference"),
     ("Contributing", "contributing"),

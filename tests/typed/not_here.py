@@ -84,24 +84,39 @@ NOT_HERE: dict[str, dict[str, str]] = {
         "~/flwr/bin/pip install ...": INSTALLS,
         "python -m tests.benchmarks accuracy ...": PEERS,
     },
-    "docs/results/dashboard.md": {"python -m tests.benchmarks dashboard ...": PEERS},
-    "docs/results/device.md": {"edgefl bench device ...": BENCH},
+    "docs/results/device.md": {"edgefl bench device ...": BENCH, "edgefl bench wire ...": BENCH},
     "docs/results/fleet.md": {
         "python -m tests.benchmarks fleet ...": PEERS,
         "python -m tests.benchmarks fleet-training ...": PEERS,
     },
     "docs/results/int8.md": {"python -m tests.benchmarks int8 ...": PEERS},
     "docs/results/label-audit.md": {"edgefl audit labels ...": AUDIT},
-    "docs/results/monitor.md": {"python -m tests.benchmarks monitor ...": PEERS},
+    "docs/results/lab-notes/fleet.md": {
+        "python -m tests.benchmarks fleet ...": PEERS,
+        "python -m tests.benchmarks fleet-training ...": PEERS,
+    },
+    "docs/results/lab-notes/outcomes.md": {"edgefl reproduce outcomes ...": LONG},
+    "docs/results/lab-notes/papers.md": {
+        "edgefl reproduce NAME ...": LONG,
+        "edgefl reproduce pfl-moe ...": LONG,
+    },
+    "docs/results/lab-notes/simulate.md": {
+        "python -m tests.benchmarks simulate ...": PEERS,
+        "edgefl simulate federation.toml --out runs/week": WEEK,
+    },
     "docs/results/outcomes.md": {"edgefl reproduce outcomes ...": LONG},
-    "docs/results/pfl-moe-full.md": {"edgefl reproduce ...": LONG},
-    "docs/results/reproduce.md": {"edgefl reproduce NAME ...": LONG},
+    "docs/results/reproduce.md": {
+        "edgefl reproduce NAME ...": LONG,
+        "edgefl reproduce pfl-moe ...": LONG,
+    },
     "docs/results/simulate.md": {
         "python -m tests.benchmarks simulate ...": PEERS,
         "python -m tests.benchmarks evaluation ...": PEERS,
-        "edgefl simulate federation.toml --out runs/week": WEEK,
     },
-    "docs/results/wire.md": {"edgefl bench wire ...": BENCH},
+    "docs/results/watching.md": {
+        "python -m tests.benchmarks monitor ...": PEERS,
+        "python -m tests.benchmarks dashboard ...": PEERS,
+    },
     "docs/tutorial/two-boards.md": {
         "python3 -m venv ...": INSTALLS,
         ". .venv/bin/activate": INSTALLS,
