@@ -57,7 +57,7 @@ def options() -> dict[str, dict[str, str]]:
     for page in ALGORITHMS:
         for names, body in TABLE.findall(page.read_text()):
             rows = dict(ROW.findall(body))
-            if "Those of [`fedavg`]" in body:
+            if "all options of [`fedavg`]" in body:
                 rows = {key: json.dumps(value) for key, value in REGISTRY["fedavg"].defaults.items()} | rows
             for name in re.findall(r"`([\w-]+)`", names):
                 found[name] = rows
