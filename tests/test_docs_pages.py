@@ -2,6 +2,7 @@
 them.
 """
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -9,6 +10,15 @@ from pathlib import Path
 import pytest
 
 from edgefl.algorithms import REGISTRY, make_algorithm
+from edgefl.config import (
+    DataConfig,
+    FederationConfig,
+    FleetConfig,
+    ModelConfig,
+    PartitionConfig,
+    PersonalizationConfig,
+    PrivacyConfig,
+)
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -93,3 +103,28 @@ def test_every_algorithm_is_in_the_overview_with_a_link() -> None:
         assert f"algorithms/{page.name}" in text, page.name
     for name in REGISTRY:
         assert f"`{name}`" in text
+
+
+CONFIG_TABLES = {
+    "federation": FederationConfig,
+    "model": ModelConfig,
+    "personalization": PersonalizationConfig,
+    "privacy": PrivacyConfig,
+    "data": DataConfig,
+    "partition": PartitionConfig,
+    "fleet": FleetConfig,
+}
+
+
+@pytest.mark.parametrize("table", CONFIG_TABLES)
+def test_configuration_page_lists_every_key_with_its_default(table: str) -> None:
+    text = (DOCS / "reference" / "configuration.md").read_text()
+    section = re.search(rf"^##+ `\[{table}\]`\n(.*?)(?=^#|\Z)", text, re.DOTALL | re.MULTILINE)
+    assert section is not None
+    listed = {key: json.loads(value) for key, value in ROW.findall(section[1])}
+    scalars = {
+        field.name: field.default
+        for field in dataclasses.fields(CONFIG_TABLES[table])
+        if isinstance(field.default, str | int | float | tuple) and field.name not in ("broker", "algorithm")
+    }
+    assert listed == json.loads(json.dumps(scalars))
