@@ -140,7 +140,7 @@ FIGURES_AT_THE_END = {"n_train", "n_validation", "n_test", "accuracy_shipped", "
 def test_masked_updates_come_with_a_verdict_without_single_devices(
     mosquitto_url, federate, toys, retained, listen
 ):
-    """A device's own figures at the end are in the clear, as docs/how-to/keep-updates-private.md says."""
+    """A device's own figures at the end are in the clear, as docs/explanation/privacy.md says."""
     tables = "[privacy]\nsecure_aggregation = true\n"
     federation = federate(mosquitto_url, rounds=1, min_clients=3, tables=tables)
     heard = listen(federation)

@@ -24,18 +24,10 @@ DOCKER = (
     "check what it reads"
 )
 SUBSCRIBER = "a program of mosquitto's; `edgefl watch`, which reads the same topics, is typed"
-CHECKS = "lints, builds the site or runs tests; .ci/run and the tests themselves do so"
 OPENS = "opens this machine to its network; the README's is typed on loopback"
 
 NOT_HERE: dict[str, dict[str, str]] = {
-    "docs/contributing/release.md": {
-        "make ...": CHECKS,
-        "python3 -m venv ...": INSTALLS,
-        "/tmp/edgefl-0.3.0/bin/pip install ...": INSTALLS,
-        "/tmp/edgefl-0.3.0/bin/edgefl ...": "tests/test_distribution.py runs them in such an environment",
-        "git push ...": FAR,
-    },
-    "docs/how-to/emulate-an-arm-board.md": {
+    "docs/contributing/emulate-an-arm-board.md": {
         "apt-get install -y debootstrap ...": ROOT,
         "test -e /proc/sys/fs/binfmt_misc/...": ROOT,
         "debootstrap --arch=arm64 ...": ROOT,
@@ -49,7 +41,7 @@ NOT_HERE: dict[str, dict[str, str]] = {
         "export QEMU_CPU=...": ROOT,
         "unshare -m sh -c ...": ROOT,
     },
-    "docs/how-to/measure.md": {
+    "docs/contributing/benchmarks.md": {
         "edgefl reproduce ...": LONG,
         "edgefl bench device ...": BENCH,
         "edgefl bench wire ...": BENCH,
@@ -69,7 +61,6 @@ NOT_HERE: dict[str, dict[str, str]] = {
     "docs/how-to/simulate.md": {"edgefl reproduce ...": LONG},
     "docs/how-to/report.md": {"pip install ...": INSTALLS},
     "docs/how-to/go-to-a-microcontroller.md": {"apt-get install ...": INSTALLS, "pip install ...": INSTALLS},
-    "docs/how-to/dashboard.md": {"ssh -L ...": FAR},
     "docs/how-to/enrol-a-fleet.md": {
         "scp pi-7.enrol pi-7.local:": FAR,
         "systemctl restart edgefl-broker": SYSTEMD,
@@ -77,46 +68,34 @@ NOT_HERE: dict[str, dict[str, str]] = {
     "docs/how-to/connect-other-tools.md": {"pip install ...": INSTALLS, "docker compose ...": DOCKER},
     "docs/how-to/run-a-cluster.md": {"nats-server -c nats.conf": CLUSTER},
     "docs/how-to/run-on-a-board.md": {"docker ...": DOCKER, "journalctl ...": SYSTEMD},
-    "docs/how-to/watch-a-federation.md": {"pip install ...": INSTALLS},
-    "docs/how-to/what-a-fleet-survives.md": {"make test-faults": FAULTS},
+    "docs/how-to/watch-a-federation.md": {"pip install ...": INSTALLS, "ssh -L ...": FAR},
+    "docs/explanation/what-a-fleet-survives.md": {"make test-faults": FAULTS},
+    "docs/reference/rooms.md": {
+        "python tests/support/rooms.py": "writes into the checkout; tests/test_layout.py compares it"
+    },
     "docs/results/accuracy.md": {
         "python3 -m venv ...": INSTALLS,
         "~/flwr/bin/pip install ...": INSTALLS,
         "python -m tests.benchmarks accuracy ...": PEERS,
     },
-    "docs/results/device.md": {"edgefl bench device ...": BENCH, "edgefl bench wire ...": BENCH},
+    "docs/results/dashboard.md": {"python -m tests.benchmarks dashboard ...": PEERS},
+    "docs/results/device.md": {"edgefl bench device ...": BENCH},
     "docs/results/fleet.md": {
         "python -m tests.benchmarks fleet ...": PEERS,
         "python -m tests.benchmarks fleet-training ...": PEERS,
     },
     "docs/results/int8.md": {"python -m tests.benchmarks int8 ...": PEERS},
     "docs/results/label-audit.md": {"edgefl audit labels ...": AUDIT},
-    "docs/results/lab-notes/fleet.md": {
-        "python -m tests.benchmarks fleet ...": PEERS,
-        "python -m tests.benchmarks fleet-training ...": PEERS,
-    },
-    "docs/results/lab-notes/outcomes.md": {"edgefl reproduce outcomes ...": LONG},
-    "docs/results/lab-notes/papers.md": {
-        "edgefl reproduce NAME ...": LONG,
-        "edgefl reproduce pfl-moe ...": LONG,
-    },
-    "docs/results/lab-notes/simulate.md": {
-        "python -m tests.benchmarks simulate ...": PEERS,
-        "edgefl simulate federation.toml --out runs/week": WEEK,
-    },
+    "docs/results/monitor.md": {"python -m tests.benchmarks monitor ...": PEERS},
     "docs/results/outcomes.md": {"edgefl reproduce outcomes ...": LONG},
-    "docs/results/reproduce.md": {
-        "edgefl reproduce NAME ...": LONG,
-        "edgefl reproduce pfl-moe ...": LONG,
-    },
+    "docs/results/pfl-moe-full.md": {"edgefl reproduce ...": LONG},
+    "docs/results/reproduce.md": {"edgefl reproduce NAME ...": LONG},
     "docs/results/simulate.md": {
         "python -m tests.benchmarks simulate ...": PEERS,
         "python -m tests.benchmarks evaluation ...": PEERS,
+        "edgefl simulate federation.toml --out runs/week": WEEK,
     },
-    "docs/results/watching.md": {
-        "python -m tests.benchmarks monitor ...": PEERS,
-        "python -m tests.benchmarks dashboard ...": PEERS,
-    },
+    "docs/results/wire.md": {"edgefl bench wire ...": BENCH},
     "docs/tutorial/two-boards.md": {
         "python3 -m venv ...": INSTALLS,
         ". .venv/bin/activate": INSTALLS,
@@ -134,7 +113,7 @@ NOT_HERE: dict[str, dict[str, str]] = {
         "edgefl broker start": FIVE,
         "edgefl aggregator start": FIVE,
         "edgefl device start --id pi-1 --data pi-1.npz": FIVE,
-        "make test": "runs all tests, this one too",
         "edgefl device start --id pi-2 --data pi-2.npz": FIVE,
+        "edgefl reproduce ...": LONG,
     },
 }

@@ -68,9 +68,9 @@ def smaller(text: str) -> str:
 
 
 def test_commands(desk: Any, page: Callable[[str], Any]) -> None:
-    commands = page("docs/how-to/commands.md")
+    commands = page("docs/reference/commands.md")
     desk.deal("pi-1.npz")
-    desk.run(commands.take("edgefl init"))
+    desk.run(page("docs/reference/configuration.md").take("edgefl init"))
     desk.run(commands.take("edgefl simulate"))
     assert json.loads((desk / "summary.json").read_text())["clients"]
     desk.run(commands.take("mkdir -p"))
@@ -86,7 +86,7 @@ def test_commands(desk: Any, page: Callable[[str], Any]) -> None:
 
 
 def test_measure(desk: Any, page: Callable[[str], Any]) -> None:
-    measure = page("docs/how-to/measure.md")
+    measure = page("docs/contributing/benchmarks.md")
     (desk / "few.toml").write_text(measure.blocks("toml")[0])
     desk.run(measure.take("edgefl simulate few.toml"))
     desk.run(measure.take("edgefl simulate few.toml"))

@@ -200,7 +200,7 @@ def test_one_server_gives_the_simulators_bits(alone, federate, toys):
 
 def test_what_nats_does_not_take(alone):
     """MQTT 5 is refused in words, and a dot in a topic ends the connection each time, as
-    docs/how-to/run-a-cluster.md says.
+    docs/reference/brokers.md says.
     """
     with pytest.raises(
         LinkError, match=r"refused: Unsupported protocol version; leave \?protocol=5 out of the url"
