@@ -24,9 +24,17 @@ DOCKER = (
     "check what it reads"
 )
 SUBSCRIBER = "a program of mosquitto's; `edgefl watch`, which reads the same topics, is typed"
+CHECKS = "lints, builds the site or runs tests; .ci/run and the tests themselves do so"
 OPENS = "opens this machine to its network; the README's is typed on loopback"
 
 NOT_HERE: dict[str, dict[str, str]] = {
+    "docs/contributing/release.md": {
+        "make ...": CHECKS,
+        "python3 -m venv ...": INSTALLS,
+        "/tmp/edgefl-0.3.0/bin/pip install ...": INSTALLS,
+        "/tmp/edgefl-0.3.0/bin/edgefl ...": "tests/test_distribution.py runs them in such an environment",
+        "git push ...": FAR,
+    },
     "docs/contributing/emulate-an-arm-board.md": {
         "apt-get install -y debootstrap ...": ROOT,
         "test -e /proc/sys/fs/binfmt_misc/...": ROOT,
@@ -70,32 +78,44 @@ NOT_HERE: dict[str, dict[str, str]] = {
     "docs/how-to/run-on-a-board.md": {"docker ...": DOCKER, "journalctl ...": SYSTEMD},
     "docs/how-to/watch-a-federation.md": {"pip install ...": INSTALLS, "ssh -L ...": FAR},
     "docs/explanation/what-a-fleet-survives.md": {"make test-faults": FAULTS},
-    "docs/reference/rooms.md": {
-        "python tests/support/rooms.py": "writes into the checkout; tests/test_layout.py compares it"
-    },
     "docs/results/accuracy.md": {
         "python3 -m venv ...": INSTALLS,
         "~/flwr/bin/pip install ...": INSTALLS,
         "python -m tests.benchmarks accuracy ...": PEERS,
     },
-    "docs/results/dashboard.md": {"python -m tests.benchmarks dashboard ...": PEERS},
-    "docs/results/device.md": {"edgefl bench device ...": BENCH},
+    "docs/results/device.md": {"edgefl bench device ...": BENCH, "edgefl bench wire ...": BENCH},
     "docs/results/fleet.md": {
         "python -m tests.benchmarks fleet ...": PEERS,
         "python -m tests.benchmarks fleet-training ...": PEERS,
     },
     "docs/results/int8.md": {"python -m tests.benchmarks int8 ...": PEERS},
     "docs/results/label-audit.md": {"edgefl audit labels ...": AUDIT},
-    "docs/results/monitor.md": {"python -m tests.benchmarks monitor ...": PEERS},
+    "docs/results/lab-notes/fleet.md": {
+        "python -m tests.benchmarks fleet ...": PEERS,
+        "python -m tests.benchmarks fleet-training ...": PEERS,
+    },
+    "docs/results/lab-notes/outcomes.md": {"edgefl reproduce outcomes ...": LONG},
+    "docs/results/lab-notes/papers.md": {
+        "edgefl reproduce NAME ...": LONG,
+        "edgefl reproduce pfl-moe ...": LONG,
+    },
+    "docs/results/lab-notes/simulate.md": {
+        "python -m tests.benchmarks simulate ...": PEERS,
+        "edgefl simulate federation.toml --out runs/week": WEEK,
+    },
     "docs/results/outcomes.md": {"edgefl reproduce outcomes ...": LONG},
-    "docs/results/pfl-moe-full.md": {"edgefl reproduce ...": LONG},
-    "docs/results/reproduce.md": {"edgefl reproduce NAME ...": LONG},
+    "docs/results/reproduce.md": {
+        "edgefl reproduce NAME ...": LONG,
+        "edgefl reproduce pfl-moe ...": LONG,
+    },
     "docs/results/simulate.md": {
         "python -m tests.benchmarks simulate ...": PEERS,
         "python -m tests.benchmarks evaluation ...": PEERS,
-        "edgefl simulate federation.toml --out runs/week": WEEK,
     },
-    "docs/results/wire.md": {"edgefl bench wire ...": BENCH},
+    "docs/results/watching.md": {
+        "python -m tests.benchmarks monitor ...": PEERS,
+        "python -m tests.benchmarks dashboard ...": PEERS,
+    },
     "docs/tutorial/two-boards.md": {
         "python3 -m venv ...": INSTALLS,
         ". .venv/bin/activate": INSTALLS,
@@ -113,7 +133,7 @@ NOT_HERE: dict[str, dict[str, str]] = {
         "edgefl broker start": FIVE,
         "edgefl aggregator start": FIVE,
         "edgefl device start --id pi-1 --data pi-1.npz": FIVE,
+        "make test": "runs all tests, this one too",
         "edgefl device start --id pi-2 --data pi-2.npz": FIVE,
-        "edgefl reproduce ...": LONG,
     },
 }
