@@ -42,7 +42,7 @@ def test_alone_it_prints_the_five_commands_that_matter(capsys: pytest.CaptureFix
 
 def test_alone_it_imports_no_command() -> None:
     code = (
-        "import sys\nfrom edgefl.cli.main import run\nrun([])\nprint(sorted({'devices', 'numpy', 'paho', "
+        "import sys\nfrom edgefl.cli.main import run_command\nrun([])\nprint(sorted({'devices', 'numpy', 'paho', "
         "'tensorflow'} & set(sys.modules)))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

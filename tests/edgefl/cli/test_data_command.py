@@ -22,8 +22,8 @@ class Block:
         if name.partition(".")[0] in {"tensorflow", "sklearn", "scipy", "jinja2", "matplotlib", "PIL"}:
             raise ModuleNotFoundError(name, name=name)
 sys.meta_path.insert(0, Block())
-from edgefl.cli.main import run
-sys.exit(run(sys.argv[1:]))
+from edgefl.cli.main import run_command
+sys.exit(run_command(sys.argv[1:]))
 """
 
 

@@ -44,8 +44,8 @@ def test_what_was_written_is_what_was_built(built):
 
 def test_inspect_needs_no_tensorflow(built):
     code = (
-        "import sys; sys.modules['tensorflow'] = None; from edgefl.cli.main import run; "
-        "sys.exit(run(sys.argv[1:]))"
+        "import sys; sys.modules['tensorflow'] = None; from edgefl.cli.main import run_command; "
+        "sys.exit(run_command(sys.argv[1:]))"
     )
     found = subprocess.run(
         [sys.executable, "-c", code, "plan", "inspect", str(built), "--json"],

@@ -78,8 +78,8 @@ def hook(event, arguments):
         written.append(arguments[0])
 sys.addaudithook(hook)
 from pathlib import Path
-from edgefl.security.enrolment import load_enrolment, tls_context
-tls_context(load_enrolment(Path(sys.argv[1])))
+from edgefl.security.enrolment import load_enrolment, make_tls_context
+make_tls_context(load_enrolment(Path(sys.argv[1])))
 print(len(written))
 """
 

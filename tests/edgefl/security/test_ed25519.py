@@ -48,32 +48,32 @@ def test_they_are_two_libraries():
 @pytest.mark.parametrize("seed, public, message, signature", VECTORS)
 def test_rfc_8032(module, seed, public, message, signature):
     seed, public, message, signature = map(bytes.fromhex, (seed, public, message, signature))
-    assert module.public_key(seed) == public
-    assert module.signer(seed)(message) == signature
-    assert module.checker(public)(signature, message) is True
-    assert module.checker(public)(signature, message + b"x") is False
+    assert module.derive_public_bytes(seed) == public
+    assert module.make_signer(seed)(message) == signature
+    assert module.make_verifier(public)(signature, message) is True
+    assert module.make_verifier(public)(signature, message + b"x") is False
 
 
 @BOTH
 @pytest.mark.parametrize("signature", [b"", bytes(63), bytes(64), bytes(65), b"\xff" * 64])
 def test_what_is_no_signature_does_not_fit(module, signature):
-    assert module.checker(module.public_key(bytes(32)))(signature, b"word") is False
+    assert module.make_verifier(module.derive_public_bytes(bytes(32)))(signature, b"word") is False
 
 
 @BOTH
 @pytest.mark.parametrize("public", [b"\xff" * 32, bytes(32)])
 def test_to_a_key_that_is_no_point_nothing_fits(module, public):
-    assert module.checker(public)(b"\x01" * 64, b"word") is False
+    assert module.make_verifier(public)(b"\x01" * 64, b"word") is False
 
 
 @given(SEEDS, st.binary(max_size=300), st.integers(0, 511))
 def test_they_sign_alike_and_check_each_others(seed, message, bit):
     signature = ed25519.make_signer(seed)(message)
-    assert OPENSSL.signer(seed)(message) == signature
+    assert OPENSSL.make_signer(seed)(message) == signature
     public = ed25519.derive_public_bytes(seed)
-    assert OPENSSL.public_key(seed) == public
+    assert OPENSSL.derive_public_bytes(seed) == public
     flipped = bytearray(signature)
     flipped[bit // 8] ^= 1 << bit % 8
     for module in (ed25519, OPENSSL):
-        fits = module.checker(public)
+        fits = module.make_verifier(public)
         assert fits(signature, message) and not fits(bytes(flipped), message)

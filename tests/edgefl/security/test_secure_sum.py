@@ -168,7 +168,7 @@ def test_shares_of_other_secrets_than_advertised_name_who_dealt_them():
     cohort = Cohort(4)
     other, _ = generate_keys()
     for client_id, secrets in (
-        ("pi-1", replace(cohort.own["pi-1"], own_seed=other.self_seed)),
+        ("pi-1", replace(cohort.own["pi-1"], self_seed=other.self_seed)),
         ("pi-3", replace(cohort.own["pi-3"], mask=other.mask)),
     ):
         cohort.sealed[client_id] = seal_shares(secrets, client_id, cohort.public, cohort.threshold, CONTEXT)

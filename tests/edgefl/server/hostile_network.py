@@ -207,7 +207,7 @@ class HostileNetwork:
 
     def train(self, client):
         """Let a client complete its training."""
-        task = client.wants_training
+        task = client.training_task
         if task is None:
             return
         if task.phase == PHASE_PERSONALIZE:

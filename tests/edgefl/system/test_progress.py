@@ -14,13 +14,13 @@ from edgefl.system.progress import Progress, draw_progress_bar
 
 TELL = """
 import sys, threading
-from edgefl.system.format import clock
-from edgefl.system.progress import Telling
-with Telling() as tell:
+from edgefl.system.format import format_duration
+from edgefl.system.progress import Progress
+with Progress() as tell:
     tell("begun")
-    tell.doing("round 1/4: loss 2", 1, 4)
+    tell.update("round 1/4: loss 2", 1, 4)
     threading.Event().wait(float(sys.argv[1]))
-    tell.doing("round 4/4: loss 1", 4, 4)
+    tell.update("round 4/4: loss 1", 4, 4)
     tell("over")
 print("result")
 """
@@ -87,11 +87,11 @@ def test_a_dumb_terminal_gets_lines() -> None:
 def test_what_libraries_write_is_dropped_and_the_bar_is_not(tmp_path: Path) -> None:
     code = """
 import os, threading
-from edgefl.system.stderr import quiet_stderr
-from edgefl.system.format import clock
-from edgefl.system.progress import Telling
-with Telling() as tell, quiet_stderr():
-    tell.at("compiling")
+from edgefl.system.stderr import suppress_stderr
+from edgefl.system.format import format_duration
+from edgefl.system.progress import Progress
+with Progress() as tell, suppress_stderr():
+    tell.update_live("compiling")
     os.write(2, b"noise")
     threading.Event().wait(2)
 """

@@ -129,7 +129,7 @@ def test_an_oversize_message_is_not_sent(link):
 def test_a_reply_is_given_on_the_network_thread_while_the_service_is_busy(link, until):
     asks = link("asks")
     answers = link("answers")
-    answers.on_network("q/ask", lambda message: answers.publish("q/answer", message.payload + b"!"))
+    answers.answer_on_network("q/ask", lambda message: answers.publish("q/answer", message.payload + b"!"))
     answers.subscribe("q/ask")
     asks.subscribe("q/answer")
     asks.publish("q/ask", b"there")
@@ -144,7 +144,7 @@ def test_an_exception_on_the_network_thread_reaches_the_service(link, until):
         called.set()
         raise ZeroDivisionError
 
-    one.on_network("x", fails)
+    one.answer_on_network("x", fails)
     one.subscribe("x")
     one.publish("x", b"")
     assert called.wait(10)

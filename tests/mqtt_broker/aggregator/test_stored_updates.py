@@ -93,7 +93,7 @@ def close(storage, opened):
 
 
 def values(storage):
-    return [(each.client_id, float(each.deltas["global"]["w"][0])) for each in storage.updates()]
+    return [(each.client_id, float(each.deltas["global"]["w"][0])) for each in storage.read_updates()]
 
 
 def intact(directory, number=1):
