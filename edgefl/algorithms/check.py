@@ -42,7 +42,7 @@ def check_algorithm(
     - No argument is changed in place.
     - The order of arrival, duplicates and stale updates change nothing.
     - An update has only deltas of models in the broadcast, with the same names and shapes, as finite float32.
-    It reports a loss.
+      It reports a loss.
     - The states of server and clients can be saved and loaded after any round.
     - A round without updates ends normally.
     - A client that lost its state, or joins after the rounds, gets a mixture.

@@ -1,12 +1,16 @@
-"""PFL-MoE: a personal classifier, mixed with the global one by a gate.
+"""PFL-MoE: a personal classifier, mixed with the global classifier by a gate.
 
-Guo et al., PFL-MoE: Personalized Federated Learning Based on Mixture of Experts, 2020, algorithms 1 and 2.
-After FedAvg, on each client: copy the classifier (FC1-3), freeze the convolutions, train the copy on D_per;
-then train g = sigmoid(gate(z)) on D_gate, where z is the image (MF) or the features (MFE), so that
-logits = g * global(x) + (1 - g) * local(x). FB keeps the copy alone and trains it on all of D.
-(Algorithm 2, line 7 of the paper updates theta; what is meant is theta_Ci, the client's own copy.)
+After FedAvg, each client copies the classifier (FC1-3), freezes the convolutions and trains the copy on
+D_per. Then it trains g = sigmoid(gate(z)) on D_gate. The gate's input z is the image (MF) or the features
+(MFE). The mixture is logits = g * global(x) + (1 - g) * local(x). FB uses only the copy and trains it on all
+of D.
 
-Traffic: that of FedAvg; nothing that is personal leaves the device.
+Algorithm 2, line 7 of the paper updates theta, but means theta_Ci, the client's copy.
+
+Communication cost: as in FedAvg. Personal weights do not leave the device.
+
+Source: Guo et al., PFL-MoE: Personalized Federated Learning Based on Mixture of Experts, 2020, algorithms 1
+and 2.
 """
 
 import math
@@ -37,19 +41,17 @@ Tensors = Mapping[str, Tensor]
 
 PflMoeKind = Literal["fb", "mf", "mfe"]
 ADAPTED = "adapted"
-"""The peer of a mixture that is its own local expert without the gate: what the paper's tables call
-PFL-FB.
-"""
+"""The peer of a mixture that is its local expert without the gate, called PFL-FB in the paper's tables."""
 
 
 @dataclass(frozen=True)
 class PflMoeOptions(PflFtOptions):
-    """Those of PFL-FT, whose personal training is here that of the classifier, and those of the gate.
+    """Options of PFL-FT, whose personal training trains only the classifier here, and of the gate.
 
     Attributes:
-        gate_epochs: epochs of the gate's training
-        gate_learning_rate: step size of the gate's Adam
-        gate_share: share of the client's samples that is held back from the classifier for the gate
+        gate_epochs: epochs of the gate's training.
+        gate_learning_rate: step size of the gate's Adam.
+        gate_share: share of the client's samples that train the gate instead of the classifier.
     """
 
     gate_epochs: int = 10
@@ -58,7 +60,18 @@ class PflMoeOptions(PflFtOptions):
 
 
 def pfl_moe(kind: PflMoeKind, learner: Learner | None, options: PflMoeOptions) -> Algorithm:
-    """Return FedAvg whose clients end with a personal classifier, and a gate for MF and MFE."""
+    """Return FedAvg whose clients end with a personal classifier, and with a gate for MF and MFE.
+
+    Args:
+        kind: `fb`, `mf` or `mfe`.
+        learner: runs the plan. The aggregator passes None.
+        options: the options of the algorithm.
+
+    Raises:
+        ConfigError: as in `fedavg`.
+
+    Source: Guo et al., 2020, algorithms 1 and 2.
+    """
 
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
@@ -109,7 +122,7 @@ def pfl_moe(kind: PflMoeKind, learner: Learner | None, options: PflMoeOptions) -
         )[0]
         peers[ADAPTED] = Peer("predict", {**model, **local})
         everything = features if kind == "mfe" else shard.x_train.reshape(len(features), -1)
-        # 1 - sigmoid
+        # The local share is 1 - sigmoid(gate).
         local_share = float(
             np.mean(0.5 - 0.5 * np.tanh(0.5 * (everything @ gate["gate/kernel"] + gate["gate/bias"])))
         )
@@ -124,7 +137,7 @@ def pfl_moe(kind: PflMoeKind, learner: Learner | None, options: PflMoeOptions) -
 def build_pfl_moe_objectives(
     kind: PflMoeKind, network: "Network", options: PflMoeOptions
 ) -> tuple["Objective", ...]:
-    """Return FedAvg's, the split at the classifier, the gate's training (MF, MFE) and the mixture."""
+    """Return the objectives of FedAvg, the split classifier, the gate (MF, MFE) and the mixture."""
     from edgefl.compiler import objective as of
     from edgefl.compiler.optimizer import adam
 
@@ -171,7 +184,7 @@ def _mix_logits(g: Tensor, first: Tensor, second: Tensor) -> Tensor:
 def _build_mixture_prediction(
     network: "Network", kind: PflMoeKind | None, gate: tuple[TensorSpec, ...] = ()
 ) -> "Objective":
-    """Return predict_mixture: one trunk, the local head (FB), or both heads under the gate."""
+    """Return `predict_mixture`: one trunk with the local head (FB), or with both heads and the gate."""
     from edgefl.compiler import objective as of
 
     trunk = network.select(network.trunk_names)
