@@ -81,7 +81,7 @@ def test_comparisons_by_hand(gained, lost, comparison):
 
 @pytest.mark.parametrize("lost", [400, 450, 470, 480, 500, 520, 600])
 def test_the_approximation_joins_the_exact_values(lost):
-    """1,000 samples that differ are counted exactly, 1,001 are not; the values lie close together."""
+    """1,000 discordant samples use the exact value, 1,001 the approximation. Both values are close."""
     exact = sum(math.comb(1001, k) for k in range(1001 - lost, 1002)) / 2**1001
     assert sign_test(1001 - lost, lost) == pytest.approx(exact, rel=0.02, abs=1e-6)
 
@@ -189,7 +189,7 @@ ALIKE = [row(f"d-{i}", 0.9, 0.6, 0.9, 0.9, 0.0, 0.0, 0.0) for i in range(3)]
             "Set select = true in [personalization], so that a device can keep its local model.",
         ),
         (
-            # the devices do choose, and all chose the mixture
+            # The devices do choose, and all of them chose the mixture.
             [row("a", 0.9, 0.7, 0.6, 0.6, 3.0, 0.0, 12.0), row("b", 0.9, 0.7, 0.9, 0.9, 3.0, 0.0, 0.0)],
             {},
             "The federation was worth it for none of 2 devices: ",
@@ -322,13 +322,13 @@ def test_the_laws_of_the_test(gained, lost):
     assert compare_with_local(lost, gained) == exchanged[compare_with_local(gained, lost)]
     assert sign_test(gained + 1, lost) <= sign_test(gained, lost)
     if gained + lost < 1000:
-        # both tails count the middle, P(X = gained), twice
+        # Both tails include the middle, P(X = gained).
         both = sign_test(gained, lost) + sign_test(lost, gained)
         assert both == pytest.approx(1 + math.comb(gained + lost, gained) / 2 ** (gained + lost))
 
 
 def test_at_most_five_of_a_hundred_equal_models_are_called_better():
-    """Over all ways in which 12 samples that differ can fall, equally likely under the null hypothesis."""
+    """Over all outcomes of 12 discordant samples, which are equally likely under the null hypothesis."""
     called = sum(
         compare_with_local(sum(ways), 12 - sum(ways)) == "better" for ways in product((0, 1), repeat=12)
     )

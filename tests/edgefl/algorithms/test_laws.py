@@ -1,4 +1,4 @@
-"""Every algorithm of the registry passes the laws, on numpy and compiled, and a broken one does not."""
+"""Every algorithm of the registry satisfies the laws, on numpy and compiled. A broken algorithm does not."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from edgefl.learner.litert import LiteRTLearner
 from edgefl.types import ClientState, Shard
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
-FEWER = {"aem": {"local_epochs": 20}}  # a tenth of its default
+FEWER = {"aem": {"local_epochs": 20}}  # fewer than the default
 COMPILED = {"epochs": 1, "learning_rate": 0.1, "batch_size": 8}
 ITS_OWN = {"aem": {"num_experts": 2, "local_epochs": 2, "gate_epochs": 2}}
 
@@ -51,7 +51,7 @@ def test_laws_hold_on_litert(name, tiny_config, digits):
 
 
 def forgetful(learner):
-    """Keep a count outside of the state: the same call gives other bits."""
+    """Count calls outside of the state, so that the same call gives other bits."""
     base = fedavg(learner, FedAvgOptions())
     calls = []
 
@@ -66,7 +66,7 @@ def forgetful(learner):
 
 
 def leaky(learner):
-    """Send the client's own samples along."""
+    """Send the client's own samples along with the update."""
     base = fedavg(learner, FedAvgOptions())
 
     def local_update(broadcast, state, shard, client_id, rng):
@@ -77,7 +77,7 @@ def leaky(learner):
 
 
 def careless(learner):
-    """Train in place on what was broadcast."""
+    """Train in place on the broadcast weights."""
     base = fedavg(learner, FedAvgOptions())
 
     def local_update(broadcast, *rest):
@@ -90,7 +90,7 @@ def careless(learner):
 
 
 def silent(learner):
-    """Tell no loss."""
+    """Report no loss."""
     base = fedavg(learner, FedAvgOptions())
 
     def local_update(*args):
@@ -101,7 +101,7 @@ def silent(learner):
 
 
 def diverging(learner):
-    """Send what is no number."""
+    """Send NaN."""
     base = fedavg(learner, FedAvgOptions())
 
     def local_update(*args):
@@ -114,7 +114,7 @@ def diverging(learner):
 
 
 def restless(learner):
-    """Count in place in what the client keeps."""
+    """Change an array of the client's state in place."""
     base = fedavg(learner, FedAvgOptions())
 
     def local_update(broadcast, state, *rest):
@@ -127,7 +127,7 @@ def restless(learner):
 
 
 def memorizing(learner):
-    """Carry something from round to round that a save and a load lose: an array's memory order."""
+    """Depend on the memory order of an array, which a save and a load lose."""
     base = fedavg(learner, FedAvgOptions())
     kept = ClientState({"counts": np.zeros((2, 2), np.float32, order="F")})
 
@@ -143,7 +143,7 @@ def memorizing(learner):
 
 
 def dividing(learner):
-    """Take the mean of nothing."""
+    """Compute a mean of no updates."""
     base = fedavg(learner, FedAvgOptions())
 
     def aggregate(state, updates):
@@ -167,7 +167,7 @@ def dividing(learner):
         (forgetful, "same seed"),
         (leaky, "what was broadcast"),
         (careless, "in place"),
-        (silent, "tells its loss"),
+        (silent, "reports its loss"),
         (diverging, "finite float32"),
         (restless, "in place"),
         (memorizing, "survive a save and a load"),

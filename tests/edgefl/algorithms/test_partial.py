@@ -1,6 +1,4 @@
-"""Partial sharing (LG-FedAvg, biased FedAvg): a two-client round by hand, what crosses the wire, and who
-comes late.
-"""
+"""Partial sharing (LG-FedAvg, biased FedAvg): a two-client round by hand, the messages, and late clients."""
 
 import numpy as np
 import pytest
@@ -21,8 +19,9 @@ def started(one, name, **options):
 
 
 def test_a_round_by_hand(one):
-    """The client's bias goes to (.5, -.5) and stays; the kernel's delta (.5, -.5) leaves, and counts as 1 of
-    4 samples.
+    """The client's bias goes to (.5, -.5) and stays on the device.
+
+    The kernel's delta (.5, -.5) is sent, and counts as 1 of 4 samples.
     """
     algorithm, state = started(one, "biased-fedavg")
     sent = algorithm.broadcast(state, "a")
@@ -51,7 +50,7 @@ def test_the_own_part_goes_on_from_where_it_was(one):
 
 
 def test_the_start_crosses_the_wire_once(one):
-    """The shared part, moved in each round, is all that comes down from the second round on."""
+    """From the second round on, only the shared part is sent down, because it moves in each round."""
     algorithm, state = started(one, "lg-fedavg", local_layers="head")
     ledger = CommunicationCost()
     costs = []
@@ -65,7 +64,7 @@ def test_the_start_crosses_the_wire_once(one):
                 "a",
             )
         )
-    # A task tells the time, which has not always as many digits
+    # A task contains the time, whose number of digits varies.
     assert costs[1] == pytest.approx(costs[2], abs=10)
     assert costs[0] > costs[1] + 50
 

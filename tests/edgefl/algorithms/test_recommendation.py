@@ -1,4 +1,4 @@
-"""Which algorithm `edgefl init` recommends: cases by hand, and the federations of the benchmark."""
+"""The algorithm that `edgefl init` recommends: cases by hand, and the federations of the benchmark."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from edgefl.reproduce.outcomes import FEDERATIONS
 
 
 def devices(*classes: str, samples: int = 100) -> list[dict[int, int]]:
-    """Return devices with as many samples of each of their classes, which are digits."""
+    """Return devices with equally many samples of each of their classes, which are digits."""
     return [{int(digit): samples for digit in own} for own in classes]
 
 

@@ -1,4 +1,4 @@
-"""What the registry tells of each algorithm."""
+"""The registry describes each algorithm."""
 
 import ast
 import json
@@ -34,7 +34,7 @@ def test_every_algorithm_is_listed_with_source_and_options():
     told = CliRunner().invoke(algorithms, [], catch_exceptions=False).output
     for name, entry in REGISTRY.items():
         assert f"{name}\n  {entry.source}\n" in told
-    assert told.count("clip_norm=0.0") == 1  # fedavg's, which the others refer to
+    assert told.count("clip_norm=0.0") == 1  # only fedavg lists it, the others refer to fedavg
     listed = json.loads(CliRunner().invoke(algorithms, ["--json"], catch_exceptions=False).output)
     assert {name: each["options"] for name, each in listed.items()} == {
         name: dict(entry.defaults) for name, entry in REGISTRY.items()

@@ -1,4 +1,4 @@
-"""Options that follow from a configuration: worked by hand, and taken from the plan by whoever has one."""
+"""Options that are derived from a configuration: worked by hand, and read from the plan."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ def config_of(algorithm: str, rounds: int = 20, clients: int = 10, **options: ob
 @pytest.mark.parametrize(
     ("rounds", "options", "pretrain", "decay"),
     [
-        (20, {}, 5, 14),  # 5 of FedAvg, the 6th clusters, 14 are left
+        (20, {}, 5, 14),  # 5 rounds of FedAvg, 1 of clustering, 14 in clusters
         (3, {}, 1, 1),
         (10, {"pretrain_rounds": 4}, 4, 5),
         (20, {"decay_rounds": 9}, 5, 9),
@@ -41,7 +41,7 @@ def test_fedap_trains_in_clusters_in_a_federation_of_three_rounds_or_more(rounds
     ("rounds", "options", "rate", "phi_rate"),
     [
         (20, {}, 0.015, 0.2),  # .3 / 20 and 4 / 20
-        (3, {}, 0.1, 1.0),  # 4 / 3 is more than a round may move a weight
+        (3, {}, 0.1, 1.0),  # 4 / 3 exceeds the maximum rate
         (2000, {}, 0.001, 0.002),
         (100_000, {}, 0.001, 0.001),
         (20, {"server_learning_rate": 0.5}, 0.5, 0.5),

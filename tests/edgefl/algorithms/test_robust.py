@@ -1,4 +1,4 @@
-"""Robust means: each by hand, then that they do not care for one hostile client, and FedAvg with them."""
+"""Robust means: each by hand, then with one hostile client, and FedAvg with each mean."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,10 @@ def test_norm_and_clip_by_hand():
 
 
 def test_trimmed_mean_by_hand():
-    """Of 1, 2, 6, 9, 1000 a fifth is cut off at either end: (2 + 6 + 9) / 3; in the other column 0, 1, 2."""
+    """A fifth of 1, 2, 6, 9, 1000 is cut off at either end, which leaves (2 + 6 + 9) / 3.
+
+    The other column leaves 0, 1, 2.
+    """
     five = deltas([1, 0], [2, 1], [6, 2], [9, -500], [1000, 3])
     np.testing.assert_allclose(trimmed_mean(five, 0.2)["w"], [17 / 3, 1.0], rtol=1e-6)
     np.testing.assert_allclose(trimmed_mean(five, 0.0)["w"], [1018 / 5, -494 / 5], rtol=1e-6)
@@ -50,8 +53,9 @@ def test_median_by_hand():
 
 
 def test_krum_by_hand():
-    """On a line at 0, 1, 3, 7, 100 with one fault, two neighbours count: scores 10, 5, 13, 52, 18058 -> 1;
-    the two least: .5.
+    """On a line at 0, 1, 3, 7, 100 with one fault, two neighbours count.
+
+    The scores are 10, 5, 13, 52, 18058, so Krum returns 1. The mean of the two lowest is .5.
     """
     line = deltas([0], [1], [3], [7], [100])
     assert krum(line, 1)["w"][0] == 1.0

@@ -1,4 +1,4 @@
-"""What leaves a device: clipping, noise and withheld weights, each by hand, then over a round of FedAvg."""
+"""Clipping, noise and withheld weights, each by hand, then over a round of FedAvg."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ DELTA = {
 
 
 def test_withheld_first_then_clipped():
-    """With the bias and the statistics withheld, |d| is 3: clipped to 1.5 that is half."""
+    """With the bias and the statistics withheld, |d| is 3. Clipping to 1.5 halves it."""
     sent = UpdateSanitizer(clip_update=1.5, withhold=("bias", "moving_variance")).apply(
         DELTA, set(DELTA), derive_rng(1, 1)
     )

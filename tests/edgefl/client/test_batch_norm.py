@@ -1,4 +1,4 @@
-"""Re-estimated moving statistics: worked by hand, on compiled plans, and what they are worth."""
+"""Re-estimated moving statistics: by hand, on compiled plans, and their benefit."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -31,8 +31,9 @@ NORM = ("norm/moving_mean", "norm/moving_variance")
 
 
 class OneNorm(StepLearner):
-    """A batch norm over two channels: a step assigns the moving statistics, and moves `norm/gamma` by its
-    learning rate.
+    """A batch norm over two channels.
+
+    A step assigns the moving statistics, and moves `norm/gamma` by its learning rate.
     """
 
     name = "one-norm"
@@ -68,7 +69,7 @@ def test_statistics_of_four_samples_by_hand(momentum: float) -> None:
     y = np.zeros(4, np.int64)
     weights = norm_weights()
     new = reestimate_statistics(OneNorm(momentum), "train", weights, x, y, np.random.default_rng(1))
-    # Mean of 1, 3, 5, 7 and of 10, 10, 30, 30; squared distances 9, 1, 1, 9 and 100 each
+    # Means of 1, 3, 5, 7 and of 10, 10, 30, 30. The squared distances are 9, 1, 1, 9, and four times 100.
     np.testing.assert_allclose(new[NORM[0]], [4, 20], rtol=1e-3)
     np.testing.assert_allclose(new[NORM[1]], [5, 100], rtol=1e-3)
     assert new["norm/gamma"] is weights["norm/gamma"]
@@ -127,7 +128,7 @@ def test_statistics_that_cannot_be_estimated_stay(case: str) -> None:
 def test_a_model_without_statistics_costs_nothing() -> None:
     learner = SoftmaxLearner(softmax_spec("fedavg", inputs=4, features=3, classes=3))
     weights = {w.name: np.ones(w.shape, np.float32) for w in learner.spec.weights}
-    x = np.full((9, 4), np.nan, np.float32)  # would be refused by a step
+    x = np.full((9, 4), np.nan, np.float32)  # a step would reject it
     y = np.zeros(9, np.int64)
     assert reestimate_statistics(learner, "train", weights, x, y, np.random.default_rng(1)) is weights
 
@@ -319,7 +320,7 @@ def test_few_epochs_are_worth_what_they_taught(trained) -> None:
 
 @pytest.mark.parametrize("name", ["fedap", "aem", "pfl-mfe"])
 def test_a_client_ships_statistics_of_its_own_samples(name, normed, digits) -> None:
-    """FedAP keeps the statistics of earlier rounds in the client's state: they are of other weights."""
+    """FedAP keeps the statistics of earlier rounds in the client's state. They belong to other weights."""
     from edgefl.algorithms.plans import build_plan
 
     options = {"aem": {"num_experts": 2, "local_epochs": 2, "gate_epochs": 2}}.get(name, {})

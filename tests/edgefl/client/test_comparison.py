@@ -1,4 +1,4 @@
-"""The client's part of the comparison of models: its scores, the order of all clients, and what it ships."""
+"""The client's part of the comparison of models: its scores, the order of all clients, and its choice."""
 
 import numpy as np
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The accuracy of a round by hand: of the model that a client would use now, on its validation samples."""
+"""The accuracy of a round by hand: the current model on the client's validation samples."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
 def biased(first, second):
-    """Return a model whose logits are its bias, whatever the sample."""
+    """Return a model whose logits are its bias for every sample."""
     return {
         "trunk/kernel": np.ones((1, 1), np.float32),
         "head/kernel": np.zeros((1, 2), np.float32),
@@ -31,7 +31,7 @@ def shard_of(*labels):
 
 
 def split_of(labels, train=(0,)):
-    """Return samples with these labels to validate on, and with others to train on."""
+    """Return validation samples with these labels, and training samples with others."""
     held = shard_of(*labels)
     return ValidationSplit(shard_of(*train), held.x_train, held.y_train)
 
@@ -73,7 +73,7 @@ def test_a_sample_that_is_not_finite_is_an_error():
 
 
 def test_a_client_of_a_cluster_uses_its_own_model_mixed_with_the_clusters():
-    """Half of (0, 4) and half of (1, 0) answer 1; the cluster's model alone answers 0."""
+    """Half of (0, 4) and half of (1, 0) answer 1. The cluster's model alone answers 0."""
     received = {"global": biased(1, 0)}
     own = ClientState({"head/bias": np.array([0, 4], np.float32)})
     assert measure("clustered", received, [1, 1, 0, 0, 0]) == {"accuracy": pytest.approx(0.6)}
@@ -102,7 +102,7 @@ def test_personal_weights_are_used_where_a_client_has_them():
 
 @pytest.mark.parametrize("name", ["ifca", "aem"])
 def test_the_model_of_lowest_loss_on_training_samples_is_used(name):
-    """A client of class 1 takes the model that answers 1, whatever its validation samples are."""
+    """A client of class 1 takes the model that answers 1, independently of its validation samples."""
     models = {"expert0": biased(2, 0), "expert1": biased(0, 2)}
     assert measure(name, models, [0, 0, 0, 1], train=[1, 1], num_experts=2) == {"accuracy": 0.25}
     assert measure(name, models, [0, 0, 0, 1], train=[0, 0], num_experts=2) == {"accuracy": 0.75}
@@ -120,7 +120,7 @@ def test_the_experts_of_fedmix_for_permuted_labels_are_weighed_by_pi():
 
 
 def test_the_experts_of_fedmix_are_weighed_by_the_clients_labels():
-    """phi gives class 0 to expert 0 and class 1 to expert 1; the gate adds the same to both."""
+    """phi assigns class 0 to expert 0 and class 1 to expert 1. The gate adds the same to both."""
     models = {"expert0": biased(2, 0), "expert1": biased(0, 2)}
     phi = {"phi": np.array([[9, -9], [-9, 9]], np.float32)}
     pruned = {"num_experts": 2, "prune": 1.0}
@@ -152,7 +152,7 @@ def test_the_accuracy_is_the_share_of_the_class_that_the_model_answers(labels, b
 
 @pytest.mark.parametrize("name", [name for name in REGISTRY if name != "local"])
 def test_every_algorithm_reports_an_accuracy_in_its_first_round(name, shards):
-    """The figure is a share, and neither the state nor the received weights change."""
+    """The figure is a share. Neither the state nor the received weights change."""
     options = {"num_experts": 2} if "num_experts" in REGISTRY[name].defaults else {}
     spec = softmax_spec(name, inputs=4, features=4, classes=3, options=options)
     learner = SoftmaxLearner(spec)

@@ -73,7 +73,7 @@ def test_one_of_many_clients_gets_the_bits_of_a_device_that_is_alone(codec, plan
 
 
 def test_epochs_of_a_budget_train_as_the_option_does(plan, sent, shards):
-    """At 8 s an epoch 16 s give two epochs, and the update's metrics say so."""
+    """At 8 s an epoch, 16 s are enough for two epochs. The update's metrics report them."""
     task = task_of(sent[PHASE_FEDERATE], budget_s=16.0)
     assert choose_epochs(task_of(sent[PHASE_FEDERATE]), plan, {}) is None
     assert choose_epochs(task, plan, {}) == 1

@@ -15,7 +15,7 @@ def wrong_at(*rows: int) -> np.ndarray:
 
 
 def test_the_preferred_model_wins_within_one_standard_error():
-    """One sample, whatever their number: the best is ahead by 1, and the standard error is sqrt(1)."""
+    """One sample: the best is ahead by 1, and the standard error is sqrt(1)."""
     first, second = PREFERRED_ORDER[:2]
     assert choose_model({first: wrong_at(3), second: ONES}) == first
 
@@ -36,8 +36,9 @@ def test_mistakes_on_different_samples_are_noise():
 
 @pytest.mark.parametrize(("ahead", "chosen"), [(0, 0), (600, 1)])
 def test_differences_count_by_their_size(ahead, chosen):
-    """Ahead by 500 and 300, behind by 400: 400 in all, with a standard error of 707. With 600 more on a
-    fourth sample it is 1,000, with one of 927.
+    """Ahead by 500 and 300, behind by 400: 400 in total, with a standard error of 707.
+
+    With 600 more on a fourth sample it is 1,000, with a standard error of 927.
     """
     first, second = PREFERRED_ORDER[:2]
     simple = np.array([100, 200, 900, 0])
@@ -75,7 +76,7 @@ def test_without_validation_samples_the_preferred_model_wins():
 
 
 def test_a_recording_counts_once():
-    """Differences of 100 in four windows: 400^2 is above 4 * 100^2, but one recording says nothing."""
+    """Differences of 100 in four windows: 400^2 is above 4 * 100^2, but a single recording shows nothing."""
     first, second = PREFERRED_ORDER[:2]
     scores = {first: np.full(4, 800), second: np.full(4, 900)}
     assert choose_model(scores) == second

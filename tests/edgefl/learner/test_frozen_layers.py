@@ -1,5 +1,6 @@
-"""A model whose first convolution and first dense layer are frozen (transfer learning) federates and
-personalizes as any other.
+"""A model with frozen layers (transfer learning) federates and personalizes like any other.
+
+The first convolution and the first dense layer are frozen.
 """
 
 import keras

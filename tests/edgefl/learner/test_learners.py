@@ -1,5 +1,6 @@
-"""One interface, one suite: LiteRT, Keras and numpy do what `Learner` says; LiteRT and Keras give the same
-numbers.
+"""One test suite for the interface `Learner` on LiteRT, Keras and numpy.
+
+LiteRT and Keras give equal numbers.
 """
 
 from dataclasses import replace
@@ -71,7 +72,7 @@ def test_the_same_draws_give_the_same_bits(case):
 
 
 def test_threads_change_no_bit(tiny, digits):
-    """A board takes more threads than the simulator; both must learn the same."""
+    """A device uses more threads than the simulator. Both must learn the same."""
     (plan, weights), (x, y) = tiny[:2], digits
     made = [
         LiteRTLearner(plan, threads).fit("train", weights, {"x": x}, y, epochs=2, rng=derive_rng(1, 1))
@@ -96,9 +97,7 @@ def test_a_partial_batch_predicts_as_the_whole_does(case):
 
 
 def test_filled_up_samples_do_not_count(case):
-    """One sample in a batch of 8: the mean loss is that sample's own, and its gradient is not divided
-    by 8.
-    """
+    """One sample in a batch of 8: the mean loss is its loss, and its gradient is not divided by 8."""
     learner, weights, x, y = case
     _, loss = learner.fit(
         "train_head",
@@ -109,7 +108,7 @@ def test_filled_up_samples_do_not_count(case):
         rng=derive_rng(1, 1),
     )
     alone = evaluate(learner, "predict", weights, x[:1], y[:1]).loss
-    # Dropout moves the compiled ones
+    # With dropout, the compiled losses vary.
     assert loss == pytest.approx(alone, rel=0.5 if learner.name != "numpy" else 1e-5)
 
 

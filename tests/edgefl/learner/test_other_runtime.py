@@ -1,5 +1,6 @@
-"""The program computes the same on tflite-runtime 2.14, the only runtime of 32-bit boards, as on
-ai-edge-litert.
+"""The program gives the same results on tflite-runtime 2.14 as on ai-edge-litert.
+
+tflite-runtime is the only runtime of 32-bit devices.
 """
 
 import os
@@ -26,8 +27,8 @@ def strided(path: Path) -> ModelConfig:
     model = keras.Sequential(
         [
             keras.Input((16, 16, 3)),
-            # The gradient of a bias before batch normalization is rounding noise, and Adam makes whole steps
-            # of it
+            # The gradient of a bias before batch normalization is rounding noise, and Adam turns it into
+            # whole steps.
             layers.Conv2D(8, 3, strides=2, padding="same", use_bias=False, name="conv"),
             layers.BatchNormalization(name="norm"),
             layers.ReLU(name="relu"),

@@ -1,4 +1,4 @@
-"""A signature runs alike by the runtime's private names and by its public ones."""
+"""A signature gives the same results with the runtime's private names and with its public names."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from edgefl.rng import derive_rng
 
 
 class WithoutPrivateNames:
-    """An interpreter whose runners have public names alone."""
+    """An interpreter whose runners have only public names."""
 
     def __init__(self, interpreter):
         self._interpreter = interpreter

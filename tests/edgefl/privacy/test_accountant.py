@@ -1,4 +1,4 @@
-"""Epsilon against what others have published, and against the closed form of the Gaussian mechanism."""
+"""Epsilon compared with published values, and with the closed form of the Gaussian mechanism."""
 
 import json
 import math
@@ -20,8 +20,9 @@ pytest.importorskip("dp_accounting", reason="the extra dp is not installed")
 def test_epsilon_is_that_of_the_mnist_tutorial_of_tensorflow_privacy_or_a_little_better(
     noise_multiplier, epochs, published
 ):
-    """Its README tells epsilon at delta 1e-5 for batches of 256 of 60,000 samples, by Renyi divergences,
-    whose bound is looser.
+    """Its README has epsilon at delta 1e-5 for batches of 256 of 60,000 samples.
+
+    It uses Renyi divergences, whose bound is looser.
     """
     found = accountant.compute_epsilon(256 / 60_000, noise_multiplier, epochs * 60_000 // 256, 1e-5)
     assert 0.65 * published < found <= published
@@ -39,8 +40,9 @@ def test_epsilon_is_within_the_rdp_accountants():
 
 @pytest.mark.parametrize(("noise_multiplier", "rounds"), [(5.0, 1), (5.0, 10), (1.0, 1), (20.0, 100)])
 def test_without_sampling_epsilon_is_the_closed_form(noise_multiplier, rounds):
-    """Balle and Wang, arXiv:1805.06530, theorem 8: delta = Phi(1 / 2s - eps s) - e^eps Phi(-1 / 2s - eps s),
-    s = sigma / sqrt(rounds).
+    """Balle and Wang, arXiv:1805.06530, theorem 8, with s = sigma / sqrt(rounds).
+
+    delta = Phi(1 / 2s - eps s) - e^eps Phi(-1 / 2s - eps s).
     """
     found = accountant.compute_epsilon(1.0, noise_multiplier, rounds, 1e-5)
     s = noise_multiplier / math.sqrt(rounds)

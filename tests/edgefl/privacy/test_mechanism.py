@@ -1,4 +1,4 @@
-"""DP-FedAvg by hand, how far one client can move a round, and which algorithms may have it."""
+"""DP-FedAvg by hand, the influence of one client on a round, and the algorithms that support it."""
 
 import hashlib
 from dataclasses import replace
@@ -67,7 +67,7 @@ def initial(spec):
 
 
 def two_weights(first, second, dtype=np.float32):
-    """A delta whose head bias and kernel hold these values, and are zero otherwise."""
+    """Return a delta whose head bias and kernel have these values, and which is zero elsewhere."""
     delta = {
         "trunk/kernel": np.zeros((4, 4), dtype),
         "head/kernel": np.zeros((4, 3), dtype),
@@ -95,8 +95,9 @@ def moved_by(before, after):
 
 
 def test_a_round_of_two_clients_by_hand():
-    """(3, 4) has norm 5 and is cut to (.6, .8); (.3, .4) has .5 and stays; q N = 2, so the mean is (.45, .6),
-    whatever the counts are.
+    """(3, 4) has norm 5 and is cut to (.6, .8). (.3, .4) has norm .5 and does not change.
+
+    q N is 2, so the mean is (.45, .6) for all sample counts.
     """
     updates = [
         Update("a", 1, 999, {"global": two_weights(3.0, 4.0)}),
@@ -124,7 +125,7 @@ def test_a_round_of_two_clients_by_hand():
         mean = {"head/kernel": 0.45, "head/bias": 0.6, "trunk/kernel": 0.0}[name]
         expected = noise + np.where(np.arange(noise.size).reshape(noise.shape) == 0, mean, 0.0)
         np.testing.assert_allclose(change[f"global/{name}"], expected, atol=1e-6)
-    # the denominator is what was expected, not who came; nobody is a round too
+    # The denominator is the expected cohort, not the actual one. An empty cohort is a round too.
     both, alone = (moved_by(*aggregated(each, QUIET)) for each in (updates, updates[:1]))
     np.testing.assert_allclose(both["global/head/bias"][0] - alone["global/head/bias"][0], 0.4 / 2, atol=1e-6)
     nobody = moved_by(*aggregated([]))
@@ -132,8 +133,9 @@ def test_a_round_of_two_clients_by_hand():
 
 
 def test_two_releases_of_one_round_have_unrelated_noise():
-    """A backup is restored, and the round is played again without a client: the difference of the models is
-    not that client's update.
+    """A backup is restored, and the round runs again with one client less.
+
+    The difference of the models is not that client's update.
     """
     updates = [
         Update("a", 1, 1, {"global": two_weights(0.3, 0.4)}),
@@ -186,7 +188,7 @@ def test_what_is_not_finite_counts_as_nothing():
 
 
 def test_noise_goes_on_every_model_and_only_on_what_is_trained(shards):
-    """Of what no client ever moves (a frozen trunk, say) nothing is released."""
+    """Weights that no client trains, such as a frozen trunk, are not released."""
     spec = plan("ifca", num_experts=3).spec
     signatures = tuple(
         replace(each, trained=tuple(t for t in each.trained if t.name != "trunk/kernel"))
@@ -206,9 +208,7 @@ def test_noise_goes_on_every_model_and_only_on_what_is_trained(shards):
 
 @pytest.mark.parametrize("name", sorted(SUMS))
 def test_what_goes_by_sums_makes_the_same_of_updates_and_of_their_means(name, shards):
-    """The law behind `by_sums`, on a round of real updates; and a private federation of it runs to its
-    end.
-    """
+    """The law behind `by_sums`, on a round of real updates. A private federation with it runs to its end."""
     the_plan = plan(name, **SUMS[name])
     learner = SoftmaxLearner(the_plan.spec)
     weights = initial(the_plan.spec)
@@ -263,7 +263,7 @@ def test_each_client_is_drawn_on_its_own_with_the_rate():
     cohorts = [draw(ServerState(number, "federate", {}), ids) for number in range(1, 301)]
     sizes = [len(cohort) for cohort in cohorts]
     assert abs(np.mean(sizes) - 10) < 0.7
-    assert abs(np.var(sizes) - 9) < 3  # N q (1 - q); a sample of fixed size has none
+    assert abs(np.var(sizes) - 9) < 3  # N q (1 - q), whereas a sample of fixed size has no variance
     often = [sum(client in cohort for cohort in cohorts) for client in ids]
     assert min(often) > 10
     assert max(often) < 60
@@ -318,9 +318,7 @@ def test_the_simulator_wants_the_population_to_be_its_clients(shards):
 
 
 def test_the_order_in_which_a_state_holds_its_weights_changes_no_noise():
-    """A state that was read from a file may hold its weights in another order than the one that was
-    written.
-    """
+    """A state that was read from a file may have its weights in another order."""
     spec = plan("fedavg").spec
     algorithm = with_privacy(make_algorithm("fedavg", None, spec.options), CONFIG, spec, KEY)
     state = algorithm.init(initial(spec), derive_rng(1, 0, "init"))

@@ -1,4 +1,4 @@
-"""How alike clients were is told of the round that has clustered them, as the algorithm compared them."""
+"""The report of a clustering round shows similarities as the algorithm compared the clients."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ STATE = ServerState(1, "cluster", {"global": START, "initial": START})
 
 
 def update(client: str, x: float, y: float, trunk: float) -> Update:
-    """What changed the dense layer to the vector (y, x): bias before kernel."""
+    """Return an update that changes the dense layer to the vector (y, x), which is bias before kernel."""
     delta = {
         "conv/kernel": np.full((1, 1, 1, 1), trunk),
         "fc/bias": np.full(1, y),
@@ -30,9 +30,7 @@ def update(client: str, x: float, y: float, trunk: float) -> Update:
 
 
 def test_dense_layers_by_cosine():
-    """The vectors of clustered learning's oracle: a and b are alike by .98, a and c by .6, a and d not at
-    all.
-    """
+    """The vectors of the clustering oracle. Similarities: a and b .98, a and c .6, a and d 0."""
     vectors = {"a": (1, 0), "b": (0.98, 0.199), "c": (0.6, 0.8), "d": (0, 1)}
     updates = [update(client, *vector, trunk=9) for client, vector in vectors.items()]
     after = start_clusters(STATE, updates, cut_by_similarity(updates, START, 0.9, "threshold", "weights", ""))

@@ -1,4 +1,4 @@
-"""Clustering: the numbers worked by hand, then what holds for any vectors."""
+"""Clustering: numbers worked by hand, then properties of any vectors."""
 
 import numpy as np
 import pytest
@@ -39,9 +39,7 @@ def test_cosine_by_hand():
 
 
 def test_average_linkage_by_hand():
-    """Unit vectors at 0, 18, 40, 58 degrees: 1 - cos 18 twice, then the mean over 40, 58, 22 and 40
-    degrees.
-    """
+    """Unit vectors at 0, 18, 40, 58 degrees: 1 - cos 18 twice, then the mean over 40, 58, 22, 40 degrees."""
     angles = np.radians([0, 18, 40, 58])
     heights = average(np.stack([np.cos(angles), np.sin(angles)], axis=1))[:, 2]
     expected = [1 - np.cos(np.radians(18))] * 2 + [1 - np.cos(np.radians([40, 58, 22, 40])).mean()]
@@ -97,10 +95,10 @@ def test_the_widest_gap_finds_the_groups():
 
 
 def test_the_widest_gap_is_not_sought_between_the_lowest_merges():
-    """Four groups of four: two pairs of clients agree by chance (.10 and .12), all others of a group are .60
-    apart, groups .90.
+    """Four groups of four clients, of which two pairs agree by chance.
 
-    The widest gap, .12 to .60, would leave 14 clusters; the gap from .60 to .90 leaves the four groups.
+    The pairs merge at .10 and .12, all others of a group at .60, groups at .90. The widest gap, .12 to .60,
+    would leave 14 clusters. The gap from .60 to .90 leaves the four groups.
     """
     groups = np.repeat(np.arange(4), 4)
     distances = np.where(groups[:, None] == groups, 0.60, 0.90)

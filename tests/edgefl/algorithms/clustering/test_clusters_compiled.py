@@ -1,6 +1,4 @@
-"""Clusters on a compiled plan: the laws on LiteRT, the same numbers as Keras, and batch norms that keep their
-statistics at home.
-"""
+"""Clusters on a compiled plan: the laws on LiteRT, equality with Keras, and private statistics."""
 
 import keras
 import numpy as np
@@ -47,7 +45,7 @@ def learner(compiled):
 
 @pytest.fixture
 def own_digits(digits):
-    """Three clients: two with digits 0 to 4, one with the others."""
+    """Return three clients: two with digits 0 to 4, one with the other digits."""
     x, y = digits
     low = np.flatnonzero(y < 5)
     high = np.flatnonzero(y >= 5)

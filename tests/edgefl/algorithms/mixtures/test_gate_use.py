@@ -1,4 +1,4 @@
-"""How a gate is used: by hand, and the same that the algorithms' own diagnostics say of training samples."""
+"""The use of a gate: by hand, and equal to the algorithms' diagnostics on training samples."""
 
 from dataclasses import replace
 
@@ -33,8 +33,9 @@ def personalized(name, options, shard):
 
 
 def test_pfl_moe_by_hand():
-    """Two samples whose gates are sigmoid(0) = 1/2 and sigmoid(ln 3) = 3/4 of the federated classifier: 5/8
-    and 3/8 on average.
+    """Two samples with the gates sigmoid(0) = 1/2 and sigmoid(ln 3) = 3/4 for the federated classifier.
+
+    The means are 5/8 and 3/8.
     """
     learner, _ = made("pfl-mf", {})
     weights = {
@@ -80,7 +81,7 @@ def test_on_training_samples_it_is_what_the_diagnostics_say(name, options, shard
 
 
 def test_by_class_by_hand():
-    """Gates of 1/2 for the sample of class 2, of 3/4 and 9/10 for those of class 0."""
+    """The gates are 1/2 for the sample of class 2, and 3/4 and 9/10 for the samples of class 0."""
     learner, _ = made("pfl-mf", {})
     weights = {
         "gate/kernel": np.array([[np.log(3)], [0], [0], [0]], np.float32),

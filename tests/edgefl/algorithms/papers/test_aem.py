@@ -1,4 +1,4 @@
-"""Adaptive Expert Models: a gate's step and a mixture by hand, exploration, and what a client ends with."""
+"""Adaptive Expert Models: a gate's step and a mixture by hand, exploration, and the client result."""
 
 from dataclasses import replace
 
@@ -58,8 +58,9 @@ def test_mixture_by_hand():
 
 
 def test_gate_step_by_hand():
-    """The same, y = 0: loss -ln .51 = .673345; by the gate's logits g (.51 - p) / .51 = -.186275, .182353,
-    .003922.
+    """As in the mixture above, with y = 0: the loss is -ln .51 = .673345.
+
+    Its gradient by the gate's logits is g (.51 - p) / .51 = -.186275, .182353, .003922.
     """
     learner = learner_of({"num_experts": 2}, inputs=1, features=1, classes=2, batch_size=1)
     start = {"gate/kernel": np.zeros((1, 3), np.float32), "gate/bias": logs(0.5, 0.3, 0.2)}
@@ -89,10 +90,10 @@ def test_exploration_includes_the_best():
 
 
 def test_the_local_model_that_is_measured_trains_on_all_samples():
-    """Labels 0, 0, 0, 1, x = 1, one epoch in one batch at rate 1 from zero: the bias moves by (3 - 1) / 4 of
-    .5 = .25.
+    """Labels 0, 0, 0, 1, x = 1, one epoch in one batch at rate 1 from zero.
 
-    Without one sample, which is the gate's, it would move by .5 or .1667.
+    The bias moves by (3 - 1) / 4 of .5 = .25. If one sample were left for the gate, it would move by .5 or
+    .1667.
     """
     options = {
         "num_experts": 2,
@@ -118,8 +119,9 @@ def test_the_local_model_that_is_measured_trains_on_all_samples():
 
 
 def test_a_gate_may_train_on_samples_that_no_expert_has_seen():
-    """Four samples, one of which validates. Only the labels of the others move the local model, only its
-    label moves the gate.
+    """One of four samples is a validation sample. Only its label moves the gate.
+
+    Only the labels of the others move the local model.
     """
     options = {"num_experts": 2, "validation_share": 0.25, "gate_unseen": True, **QUICK}
     learner = learner_of(options, inputs=1, features=1, classes=2)
@@ -168,7 +170,7 @@ def test_without_exploration_it_federates_as_ifca(shards):
 
 
 def test_exploration_trains_models_that_nobody_would_choose(shards):
-    """From a start where IFCA trains one of two models alone, both learn."""
+    """IFCA trains only one of two models from this start. With exploration, both learn."""
     learner = learner_of({"num_experts": 2}, features=4)
     options = {"num_experts": 2, "epochs": 3, "learning_rate": 0.1}
     weights = drawn(learner, 5)
@@ -235,7 +237,7 @@ def test_what_a_client_ends_with(extra, shards):
     own = all(
         np.array_equal(local[name], array) for name, array in mixture.peers["local_expert"].weights.items()
     )
-    assert own == ("gate_share" in extra)  # else the peer trains on the gate's samples too
+    assert own == ("gate_share" in extra)  # otherwise the peer trains on the gate's samples too
     best = select_experts(state.models)[int(mixture.diagnostics["best"])]
     assert all(
         np.array_equal(best[name], array) for name, array in mixture.peers["federated"].weights.items()

@@ -1,6 +1,4 @@
-"""Adaptive Expert Models compiled: the laws on LiteRT, gradients as TensorFlow's own, and what is
-exported.
-"""
+"""Adaptive Expert Models compiled: the laws on LiteRT, TensorFlow's gradients, and the export."""
 
 from dataclasses import replace
 
@@ -52,7 +50,7 @@ def test_gradients_and_predictions_are_tensorflows(built, digits):
     y = digits[1][:40]
     pair = LiteRTLearner(plan), make_keras_learner(plan.spec)
     for name in ("train_gate", "train_local"):
-        signature = plan.spec.signature(name)
+        signature = plan.spec.find_signature(name)
         weights = {
             s.name: initial.get(s.name, derive_rng(1, 1, s.name).normal(0, 0.1, s.shape).astype(np.float32))
             for s in signature.trained
@@ -79,7 +77,7 @@ def test_what_is_exported_is_the_probability_that_is_measured_as_its_log(built, 
     from edgefl.plan.runtime import load_interpreter
 
     plan, _, _ = built
-    frozen = plan.spec.signature("predict_mixture").frozen
+    frozen = plan.spec.find_signature("predict_mixture").frozen
     weights = {s.name: derive_rng(2, 1, s.name).normal(0, 0.2, s.shape).astype(np.float32) for s in frozen}
     expected = np.exp(LiteRTLearner(plan).predict("predict_mixture", weights, {"x": digits[0][:1]}))
     assert expected.sum() == pytest.approx(1, abs=1e-5)

@@ -1,4 +1,4 @@
-"""Early stopping of cluster models: by hand, and that what validates is never trained on."""
+"""Early stopping of cluster models: by hand, and no training on validation samples."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
 def start(options):
-    """Return the learner, a device, and the first broadcast to it."""
+    """Return the learner, a device, and its first broadcast."""
     learner = SoftmaxLearner(softmax_spec("aem", inputs=4, features=3, classes=3, options=options))
     weights = {
         s.name: np.random.default_rng(7).normal(0, 0.5, s.shape).astype(np.float32)
@@ -33,14 +33,15 @@ def validated(client_id, expert, loss, n=1):
 
 
 def test_early_stopping_by_hand():
-    """Patience 2: model 0 falls to .8 (mean of .6 and 1.0 by samples 1, 1), waits twice, stops; model 1 goes
-    on, then stops too.
+    """With patience 2, model 0 falls to .8, waits twice and stops. Model 1 stops later.
+
+    .8 is the mean of .6 and 1.0, each from one sample.
     """
     server = make_algorithm("aem", None, {"num_experts": 2, "patience": 2})
     state = server.init({"w": np.zeros(1, np.float32)}, derive_rng(1, 0, "init"))
     rounds = [
         [validated("a", 0, 0.9), validated("b", 1, 0.5)],
-        [validated("a", 0, 0.6), validated("b", 0, 1.0)],  # nobody chose 1: the round does not count for it
+        [validated("a", 0, 0.6), validated("b", 0, 1.0)],  # no client chose 1, so it does not wait
         [validated("a", 0, 0.8), validated("b", 1, 0.4)],
         [validated("a", 0, 0.9, 3), validated("b", 0, 0.6, 1)],
     ]
@@ -100,9 +101,7 @@ def test_validation_samples_are_whole_recordings():
 
 
 def test_only_clients_that_chose_a_model_validate_it():
-    """Epsilon 1: every client explores, so no validation loss counts. Epsilon 0: every client chose its
-    model.
-    """
+    """With epsilon 1, all clients explore and no validation loss counts. With epsilon 0, all choose."""
     x = np.ones((4, 4), np.float32)
     y = np.array([0, 1, 2, 0])
     for epsilon, counts in ((1.0, False), (0.0, True)):
@@ -122,7 +121,7 @@ def test_one_sample_trains_and_validates_nothing():
 
 
 def test_validation_samples_train_nothing(shards):
-    """Other labels on what validates: the same update, another validation loss."""
+    """Other labels on the validation samples give the same update with another validation loss."""
     device, broadcast = start({"num_experts": 2, "patience": 3, "validation_share": 0.2, "epsilon": 0.0})
     shard = shards["pi-3"]
     order = derive_rng(0, 0, "validation").permutation(len(shard.y_train))

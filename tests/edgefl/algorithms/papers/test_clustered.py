@@ -1,6 +1,4 @@
-"""Clustered federated learning: rounds of two clients by hand, then who is clustered with whom, then the
-laws.
-"""
+"""Clustered federated learning: rounds of two clients by hand, then the clusters, then the laws."""
 
 from dataclasses import replace
 
@@ -28,7 +26,7 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 FOUR = {"a": [1, 0], "b": [0.98, 0.199], "c": [0.6, 0.8], "d": [0, 1]}
 """Cosines: a with b .98, c with d .8, b with c .747."""
 PAPER = {"compare": "weights", "threshold": 0.9}
-"""The paper's own rule."""
+"""The paper's rule."""
 
 
 def f32(*values):
@@ -45,8 +43,9 @@ def update(client_id, round, n, **deltas):
 
 
 def clustered_at(options, deltas=FOUR, counts=None):
-    """Return (algorithm, state) after clients moved a dense kernel from zero to the vectors given, by the
-    paper's rule.
+    """Return (algorithm, state) after clustering by the paper's rule.
+
+    The clients moved a dense kernel from zero to these vectors.
     """
     algorithm = make_algorithm("clustered", None, {**PAPER, **options})
     state = algorithm.init({"fc/kernel": np.zeros((1, 2), np.float32)}, derive_rng(1, 0))
@@ -55,8 +54,9 @@ def clustered_at(options, deltas=FOUR, counts=None):
 
 
 def two_clients():
-    """One sample (1, 0) of class 0; three samples (0, 1) of class 1. From kernel and bias at zero, one step
-    at rate 1 is half an error.
+    """Return one sample (1, 0) of class 0, and three samples (0, 1) of class 1.
+
+    From kernel and bias at zero, one step at rate 1 is half an error.
     """
     x = np.eye(2, dtype=np.float32)
     y = np.array([0, 1])
@@ -98,8 +98,10 @@ def learner_of(shards):
 
 
 def test_two_clients_one_round_by_hand():
-    """Kernels [.5, -.5; 0, 0] (n 1) and [0, 0; -.5, .5] (n 3): the mean is [.125, -.125; -.375, .375], and a
-    goes on half way to it.
+    """Client a continues from half way to the mean.
+
+    The kernels are [.5, -.5], [0, 0] (n 1) and [0, 0], [-.5, .5] (n 3). Their mean is [.125, -.125], [-.375,
+    .375].
     """
     shards = two_clients()
     own = {}
@@ -179,7 +181,7 @@ def test_clients_are_clustered_by_the_cosine_of_their_weights(options, clusters)
 
 
 def test_deltas_tell_apart_what_the_first_weights_hide():
-    """From (50, 50) the four differ by less than a degree: 1 - .9 is far above the last merge."""
+    """From (50, 50) the four vectors differ by less than a degree. 1 - .9 is far above the last merge."""
     for compare, clusters in (("weights", [0, 0, 0, 0]), ("deltas", [0, 0, 1, 2])):
         algorithm = make_algorithm("clustered", None, {"compare": compare, "threshold": 0.9})
         state = algorithm.init({"fc/kernel": np.full((1, 2), 50, np.float32)}, derive_rng(1, 0))
@@ -188,15 +190,16 @@ def test_deltas_tell_apart_what_the_first_weights_hide():
 
 
 def after_clustering(options, start, deltas):
-    """Return the state after clients moved a dense kernel from `start` by the vectors given."""
+    """Return the state after clients moved a dense kernel from `start` by these vectors."""
     algorithm = make_algorithm("clustered", None, options)
     state = algorithm.init({"fc/kernel": np.asarray([start], np.float32)}, derive_rng(1, 0))
     return algorithm.aggregate(state, [update(c, 1, 1, fc_kernel=[d]) for c, d in sorted(deltas.items())])
 
 
 def test_two_tasks_are_two_clusters_by_default():
-    """The deltas of a and b have the cosine .49, as those of c and d; between the pairs it is below 0 on
-    average. Equal weights hide it.
+    """The deltas of a and b have the cosine .49, as do the deltas of c and d.
+
+    Between the pairs, the mean is below 0. Equal initial weights hide it.
     """
     deltas = {"a": [1.0, 0.8], "b": [1.0, -0.4], "c": [-1.0, 0.4], "d": [-1.0, -0.8]}
     for start in ([0, 0], [50, 50]):
@@ -205,7 +208,10 @@ def test_two_tasks_are_two_clusters_by_default():
 
 @pytest.mark.parametrize("compare", ["weights", "deltas"])
 def test_the_automatic_cut_never_joins_clients_that_disagree(compare):
-    """Cosines: 1 for a, b; 1 for c, d; -1 between. Of e and f alone, at -1, nobody joins anybody."""
+    """The cosines are 1 for a and b, 1 for c and d, and -1 between the pairs.
+
+    Clients e and f, with a cosine of -1, stay separate.
+    """
     pairs = {"a": [1, 0], "b": [2, 0], "c": [-1, 0], "d": [-3, 0]}
     assert list(
         read_assignments(after_clustering({"cut": "auto", "compare": compare}, [0, 0], pairs)).values()
@@ -261,8 +267,9 @@ def test_each_client_receives_its_cluster_only():
 
 @pytest.mark.parametrize("start", [[0, 0], [50, 50]])
 def test_a_client_that_arrives_later_is_placed_by_its_first_update(start):
-    """Deltas (1, 0) and (1, .2) are one cluster, the largest; (-1, 0) is another. The late client's (-9, 1)
-    is like the second.
+    """Deltas (1, 0) and (1, .2) are the largest cluster, and (-1, 0) is the other one.
+
+    The late client's delta (-9, 1) is similar to the second.
     """
     algorithm = make_algorithm("clustered", None, {})
     deltas = {"a": [1, 0], "b": [1, 0.2], "c": [-1, 0]}
@@ -336,12 +343,12 @@ def test_a_wrong_option_says_what_is_expected(options, words):
 
 def test_a_layer_that_the_model_lacks_is_told_before_the_first_round():
     algorithm = make_algorithm("clustered", None, {"layers": "fc9"})
-    with pytest.raises(ConfigError, match="'fc9', which the model has not; it has fc"):
+    with pytest.raises(ConfigError, match="'fc9', which is no layer of the model; it has fc"):
         algorithm.init({"fc/kernel": np.ones((1, 2), np.float32)}, derive_rng(1, 0))
 
 
 def test_the_cluster_model_is_the_mean_of_what_its_clients_hold(shards):
-    """Three rounds with mixing: what was sent as deltas comes out as sum |D_k| / |D_c| h_k."""
+    """Three rounds with mixing: the sent deltas add up to sum |D_k| / |D_c| h_k."""
     learner = learner_of(shards)
     own = {}
     algorithm = make_algorithm("clustered", learner, {"cut": "auto", "mixing": 0.3})
@@ -365,7 +372,7 @@ def test_the_cluster_model_is_the_mean_of_what_its_clients_hold(shards):
 
 
 def test_a_client_that_lost_its_state_starts_from_the_cluster(shards):
-    """At rate 0 a client sends where it began: nothing when it begins at what it received."""
+    """At rate 0, the delta is the client's start minus the received model, which is 0 if both are equal."""
     algorithm = make_algorithm("clustered", learner_of(shards), {"learning_rate": 0.0, "mixing": 0.5})
     learner = learner_of(shards)
     received = {w.name: np.ones(w.shape, np.float32) for w in learner.spec.weights}

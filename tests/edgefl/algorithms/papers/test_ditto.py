@@ -1,4 +1,4 @@
-"""Ditto: a round by hand, and that the personal model is one of its own that nobody sees."""
+"""Ditto: a round by hand, and a personal model that is never sent."""
 
 import numpy as np
 import pytest
@@ -13,8 +13,9 @@ OPTIONS = {"penalty": 0.5, "personal_epochs": 2, "personal_learning_rate": 1.0}
 
 
 def test_a_round_by_hand(one):
-    """The global model takes one plain step; the personal one takes FedProx's two with lambda .5 (see
-    there).
+    """The global model takes one plain step.
+
+    The personal model takes the two steps of FedProx with lambda .5 (see `test_fedprox`).
     """
     update, state = one.update(one.algorithm("ditto", **OPTIONS), ClientState(), one.start)
     np.testing.assert_allclose(update.deltas["global"]["head/bias"], [0.5, -0.5], atol=1e-6)

@@ -1,4 +1,4 @@
-"""FedAP: the step of a round and the clusters by hand, the order of its phases, then the laws."""
+"""FedAP: the step of a round and the clusters by hand, the order of the phases, then the laws."""
 
 from dataclasses import replace
 
@@ -40,8 +40,9 @@ def learner():
 
 
 def test_two_clients_one_round_by_hand():
-    """One sample (1, 0) of class 0, three (0, 1) of class 1: the mean delta is [.125, -.125; -.375, .375],
-    and beta .5 goes half of it.
+    """One sample (1, 0) of class 0, and three samples (0, 1) of class 1.
+
+    The mean delta is [.125, -.125], [-.375, .375], and beta .5 moves half of it.
     """
     x = np.eye(2, dtype=np.float32)
     y = np.array([0, 1])
@@ -124,8 +125,9 @@ def test_clients_are_clustered_by_how_far_apart_they_went(options, clusters):
 
 
 def test_a_client_that_arrives_later_goes_to_the_nearest_cluster():
-    """Clusters at (.5, 0) and (4, 1.5). From (7, 7), where the clustering round began, the late client moves
-    by (4, 2).
+    """The clusters are at (.5, 0) and (4, 1.5), and the clustering round began at (7, 7).
+
+    From there, the late client moves by (4, 2).
     """
     algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 0})
     state = algorithm.init({"fc/kernel": np.full((1, 2), 7, np.float32)}, derive_rng(1, 0))

@@ -45,7 +45,7 @@ def started(options, **sizes):
 
 
 def by_hand(personal_epochs=0):
-    """Two experts on one input, x = 1: h = 1 and 2, p(y=0) = 1/2 and 3/4."""
+    """Return two experts on one input x = 1, with h = 1 and 2 and p(y=0) = 1/2 and 3/4."""
     options = {
         "num_experts": 2,
         "epochs": 1,
@@ -79,8 +79,9 @@ def client(algorithm, state, name, label, count, kept=None):
 
 
 def test_two_clients_one_round_by_hand():
-    """Client a: one sample of class 0, gate (1/4, 3/4): loss (ln 2 + ln 4/3) / 2 + (ln 4 + ln 4/3) / 2 =
-    1.327403.
+    """Client a has one sample of class 0 and the gate (1/4, 3/4).
+
+    Its loss is (ln 2 + ln 4/3) / 2 + (ln 4 + ln 4/3) / 2 = 1.327403.
     """
     algorithm, state = by_hand()
     gate = {"gate/kernel": np.zeros((1, 2), np.float32), "gate/bias": np.log([1, 3]).astype(np.float32)}
@@ -91,7 +92,7 @@ def test_two_clients_one_round_by_hand():
     np.testing.assert_allclose(a.deltas["expert1"]["head/bias"], [0.125, -0.125], atol=1e-6)
     np.testing.assert_allclose(a.deltas["expert1"]["head/kernel"], [[0.25, -0.25]], atol=1e-6)
     np.testing.assert_allclose(b.deltas["expert0"]["head/bias"], [-0.25, 0.25], atol=1e-6)
-    # d phi = q (term - expected term), the term of an expert being its loss less its log gate
+    # d phi = q (term - expected term), where the term of an expert is its loss minus its log gate.
     np.testing.assert_allclose(a.deltas["phi"]["phi"], [[-0.376019, 0.376019], [0, 0]], atol=1e-6)
     np.testing.assert_allclose(b.deltas["phi"]["phi"], [[0, 0], [0.173287, -0.173287]], atol=1e-6)
     # q(z|a) = softmax(-.376, .376), q(z|b) = softmax(.173, -.173)
@@ -116,7 +117,7 @@ def test_two_clients_one_round_by_hand():
 
 @pytest.mark.parametrize("epochs", [0, 1])
 def test_the_personal_epochs_continue_the_training_of_a_round(epochs):
-    """One epoch moves client a's experts and gate as its round above does, and nothing else."""
+    """One epoch moves only client a's experts and gate, as in its round above."""
     algorithm, state = by_hand(epochs)
     gate = {"gate/kernel": np.zeros((1, 2), np.float32), "gate/bias": np.log([1, 3]).astype(np.float32)}
     one, label = np.ones((1, 1), np.float32), np.zeros(1, np.int64)
@@ -208,7 +209,7 @@ def test_what_a_client_does_not_use_is_neither_trained_nor_returned(shards):
 
 
 def test_a_client_whose_experts_all_fell_below_keeps_its_likeliest(shards):
-    """It holds expert 2 alone, and phi has moved on to expert 0."""
+    """The client has only expert 2, and phi has moved to expert 0."""
     algorithm, learner, state = started({**PRUNING, "personal_epochs": 0})
     phi = np.log(np.array([[0.9, 0.05, 0.05]] * 3, np.float32))
     state = replace(

@@ -1,4 +1,4 @@
-"""FedMix without q(z|y): the likelihood of equation 3, by hand, and what it does not go with."""
+"""FedMix without q(z|y): the likelihood of equation 3 by hand, and the options that it excludes."""
 
 from dataclasses import replace
 
@@ -33,7 +33,10 @@ def started(inputs, features, classes):
 
 
 def test_one_sample_by_hand():
-    """x = 1, h = 1 and 2, p(y=0) = 1/4 1/2 + 3/4 3/4 = 11/16, of which 2/11 and 9/11 are the experts'."""
+    """With x = 1, h = 1 and 2, p(y=0) = 1/4 1/2 + 3/4 3/4 = 11/16.
+
+    The experts' parts of it are 2/11 and 9/11.
+    """
     _, _, algorithm, state = started(1, 1, 2)
     models = {
         f"expert{k}": {
@@ -57,11 +60,10 @@ def test_one_sample_by_hand():
     assert update.metrics["loss"] == pytest.approx(np.log(16 / 11), abs=1e-6)
     np.testing.assert_allclose(update.deltas["expert0"]["head/bias"], [1 / 11, -1 / 11], atol=1e-6)
     np.testing.assert_allclose(update.deltas["expert1"]["head/bias"], [9 / 44, -9 / 44], atol=1e-6)
-    # the gate: A <- A - h_s (g - its part), h_s = (1 + 2) / 2
+    # Gate: A <- A - h_s (g - its part), h_s = (1 + 2) / 2.
     np.testing.assert_allclose(kept.arrays["gate/bias"] - gate["gate/bias"], [-3 / 44, 3 / 44], atol=1e-6)
     np.testing.assert_allclose(kept.arrays["gate/kernel"], [[-4.5 / 44, 4.5 / 44]], atol=1e-6)
-    # softmax(-1.5 4.5/44 - 3/44, ln 3 + 1.5 4.5/44 + 3/44), the gate as it is now, is the weight of the
-    # deltas
+    # The updated gate, softmax(-1.5 4.5/44 - 3/44, ln 3 + 1.5 4.5/44 + 3/44), weights the deltas.
     np.testing.assert_allclose(
         [update.metrics["q/0"], update.metrics["q/1"]], [0.176275, 0.823725], atol=1e-6
     )

@@ -1,6 +1,4 @@
-"""FedMix for permuted labels: pi and one two-client round by hand, then clients of two kinds that find each
-other.
-"""
+"""FedMix for permuted labels: pi and a round by hand, then clients of two kinds that find their experts."""
 
 from dataclasses import replace
 from functools import cache
@@ -29,8 +27,9 @@ def learner_of(options, inputs=4, features=3, classes=3, batch_size=8):
 
 
 def test_pi_after_a_batch_by_hand():
-    """Prior (.8, .2), mean likelihoods .25 and .5: joints .2 and .1, so (2/3, 1/3); damped by .75: (.766667,
-    .233333).
+    """With the prior (.8, .2) and mean likelihoods .25 and .5, the joints are .2 and .1, so (2/3, 1/3).
+
+    Damped by .75, pi is (.766667, .233333).
     """
     log_p = {0: np.log(0.25), 1: np.log(0.5)}
     np.testing.assert_allclose(
@@ -45,8 +44,9 @@ def test_what_is_not_looked_at_fades():
 
 
 def test_two_clients_one_round_by_hand():
-    """x = 1, experts with p(y=0) = 1/2 and 3/4 and no weight but their bias; one step of the learning rate
-    times pi = 1/2 each.
+    """x = 1, and the experts have only a bias, with p(y=0) = 1/2 and 3/4.
+
+    Each takes one step of the learning rate times pi = 1/2.
     """
     options = {"num_experts": 2, "learning_rate": 1.0, "epochs": 1, "server_learning_rate": 0.003}
     learner = learner_of(options, inputs=1, features=1, classes=2, batch_size=3)
@@ -84,7 +84,7 @@ def test_two_clients_one_round_by_hand():
 
 
 def kinds(seed=3):
-    """Six clients of blobs; the labels of every other one are turned by one."""
+    """Return six clients of blobs. The labels of every other client are shifted by one."""
     rng = np.random.default_rng(seed)
     centres = np.array([[2.0, 0.0, 0.0, 1.0], [0.0, 2.0, 0.0, -1.0], [0.0, 0.0, 2.0, 0.0]])
 

@@ -1,6 +1,4 @@
-"""FedMix's objectives: numpy, Keras and LiteRT take the same steps; the laws hold on a plan; the mixture has
-an int8 form.
-"""
+"""FedMix's objectives: equal steps on numpy, Keras and LiteRT, the laws on a plan, and an int8 mixture."""
 
 from dataclasses import replace
 
@@ -27,7 +25,7 @@ FORMS = [
 
 @pytest.fixture(scope="module")
 def linear():
-    """The numpy learner's network in Keras."""
+    """Return the numpy learner's network in Keras."""
     keras = pytest.importorskip("keras", reason="the aggregator extra is not installed")
     from edgefl.compiler.network import Network
 
@@ -87,8 +85,9 @@ def compare(learners, signature, tolerance):
     "more", FORMS, ids=["plain", "pruned and biased", "by side information", "likelihood"]
 )
 def test_the_numpy_rules_are_the_objectives(more, linear):
-    """All gradients worked in numpy, that of phi and the gate's into the experts among them, against
-    TensorFlow's.
+    """All gradients worked in numpy equal TensorFlow's.
+
+    They include the gradient of phi and the gate's gradient into the experts.
     """
     from edgefl.compiler.objective import PREDICT_BATCH, make_signature
     from edgefl.learner.keras import KerasLearner
@@ -159,7 +158,7 @@ def test_the_exported_mixture_gives_the_probabilities(compiled, digits):
     _, _, plan, _ = compiled
     learner = LiteRTLearner(plan)
     rng = np.random.default_rng(4)
-    mixture = plan.spec.signature("predict_mixture")
+    mixture = plan.spec.find_signature("predict_mixture")
     weights = {spec.name: rng.normal(0, 0.2, spec.shape).astype(np.float32) for spec in mixture.frozen}
     weights |= {f"responsibility/{k}": np.array([0.5], np.float32) for k in range(2)}
     interpreter = load_interpreter(fill_template(plan.template, plan.spec.bindings, weights))
@@ -211,5 +210,5 @@ def test_a_personal_bias_needs_a_bias(linear):
         keras.layers.Dense(3, name="trunk", activation="relu"),
         keras.layers.Dense(2, use_bias=False, name="head"),
     ]
-    with pytest.raises(ConfigError, match="last layer has none"):
+    with pytest.raises(ConfigError, match="last layer has no bias"):
         build_objectives("fedmix", Network(keras.Sequential(layers)), {"bias": True})
