@@ -100,10 +100,10 @@ def krum(deltas: Sequence[Weights], faults: int, keep: int = 1) -> Weights:
             f"Krum with {faults} faults has {count} updates, expected {count_krum_updates(faults)} or more; "
             "raise clients_per_round, or lower krum_faults"
         )
-    nearest_ones = count - faults - 2
-    if not 1 <= keep <= nearest_ones:
+    num_neighbors = count - faults - 2
+    if not 1 <= keep <= num_neighbors:
         raise ConfigError(
-            f"krum_keep is {keep}, expected 1 to {nearest_ones} for {count} updates with {faults} faults"
+            f"krum_keep is {keep}, expected 1 to {num_neighbors} for {count} updates with {faults} faults"
         )
     distances = np.zeros((count, count))
     for name in sorted(deltas[0]):
@@ -113,7 +113,7 @@ def krum(deltas: Sequence[Weights], faults: int, keep: int = 1) -> Weights:
                 distances[i, j] += np.square(rows[i] - rows[j]).sum()
     distances += distances.T
     # The first distance is the one to the delta itself.
-    scores = np.sort(distances, axis=1)[:, 1 : nearest_ones + 1].sum(axis=1)
+    scores = np.sort(distances, axis=1)[:, 1 : num_neighbors + 1].sum(axis=1)
     chosen = np.sort(np.argsort(scores, kind="stable")[:keep])
     return _combine_by_name([deltas[i] for i in chosen], lambda stack: np.asarray(stack.mean(axis=0)))
 

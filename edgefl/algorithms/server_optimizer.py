@@ -58,17 +58,17 @@ def check_optimizer(name: str, hyper: Mapping[str, float]) -> dict[str, float]:
     for key in hyper:
         if key not in defaults:
             raise ConfigError(f"a server optimizer has no {key!r}; {suggest_nearest(key, list(defaults))}")
-    full = {
+    settings = {
         **defaults,
         **{key: float(value) for key, value in hyper.items() if key != "learning_rate" or value},
     }
     for key in ("beta1", "beta2"):
-        if not 0 <= full[key] < 1:
-            raise ConfigError(f"server_{key} is {full[key]}, expected at least 0 and below 1")
+        if not 0 <= settings[key] < 1:
+            raise ConfigError(f"server_{key} is {settings[key]}, expected at least 0 and below 1")
     for key in ("epsilon", "learning_rate"):
-        if not 0 < full[key] < np.inf:
-            raise ConfigError(f"server_{key} is {full[key]}, expected a number above 0")
-    return full
+        if not 0 < settings[key] < np.inf:
+            raise ConfigError(f"server_{key} is {settings[key]}, expected a number above 0")
+    return settings
 
 
 def choose_server_rate(name: str, distance: float, rounds: int) -> float:
@@ -112,8 +112,8 @@ def step_optimizer(
     Raises:
         ConfigError: as in `check_optimizer`.
     """
-    full = check_optimizer(name, hyper)
-    rate = full["learning_rate"]
+    settings = check_optimizer(name, hyper)
+    rate = settings["learning_rate"]
     count = float(slots.get("step", np.zeros((), np.float32))) + 1
     new_weights: dict[str, Array] = {}
     new_slots: dict[str, Array] = {}
@@ -125,18 +125,18 @@ def step_optimizer(
             )
             continue
         delta = mean_delta[key].astype(np.float64)
-        momentum = _read_slot(slots, f"momentum/{key}", delta) * full["beta1"] + delta * (
-            1 if name == "momentum" else 1 - full["beta1"]
+        momentum = _read_slot(slots, f"momentum/{key}", delta) * settings["beta1"] + delta * (
+            1 if name == "momentum" else 1 - settings["beta1"]
         )
         new_slots[f"momentum/{key}"] = np.asarray(momentum, np.float32)
         move = momentum
         if name != "momentum":
             velocity = _update_velocity(
-                name, full["beta2"], _read_slot(slots, f"velocity/{key}", delta), delta * delta
+                name, settings["beta2"], _read_slot(slots, f"velocity/{key}", delta), delta * delta
             )
             new_slots[f"velocity/{key}"] = np.asarray(velocity, np.float32)
-            root = np.sqrt(velocity / (1 - full["beta2"] ** count))
-            move = momentum / (1 - full["beta1"] ** count) / (root + full["epsilon"])
+            root = np.sqrt(velocity / (1 - settings["beta2"] ** count))
+            move = momentum / (1 - settings["beta1"] ** count) / (root + settings["epsilon"])
         new_weights[key] = np.asarray(weight + rate * move, np.float32)
     if name in ("adam", "yogi"):
         new_slots["step"] = np.asarray(count, np.float32)

@@ -53,9 +53,9 @@ def train_epochs(
         PlanError: the weights do not fit the signature.
     """
     count = check_data(signature, data, labels)
-    moving = _name_arrays("t", check_weights(signature.trained, weights))
-    moving |= _name_arrays("s", [np.zeros(spec.shape, np.float32) for spec in signature.slots])
-    arguments = _name_arrays("f", check_weights(signature.frozen, weights)) | moving
+    state = _name_arrays("t", check_weights(signature.trained, weights))
+    state |= _name_arrays("s", [np.zeros(spec.shape, np.float32) for spec in signature.slots])
+    arguments = _name_arrays("f", check_weights(signature.frozen, weights)) | state
     arguments |= {
         f"h_{k}": np.asarray((hyper or {}).get(k, default), np.float32)
         for k, default in signature.hyper.items()
@@ -72,7 +72,7 @@ def train_epochs(
                 "n", [rng.random(spec.shape, dtype=np.float32) for spec in signature.noise]
             )
             out = step(arguments)
-            arguments |= {name: out[name] for name in moving}
+            arguments |= {name: out[name] for name in state}
             total += float(out["loss"]) * float(sample_weight.sum())
         loss = total / count
         if not np.isfinite(loss):

@@ -229,12 +229,15 @@ def cut_widest(merges: Matrix, limit: float | None = None) -> Cut:
         limit: no merge above this height is applied, even in the lower half. None means no limit.
     """
     heights = merges[:, 2]
-    most = len(merges) if limit is None else int(np.searchsorted(heights, limit + HEIGHT_TOLERANCE, "right"))
-    least = (len(merges) + 1) // 2
-    gaps = np.diff(heights)[max(least, 1) - 1 : most]  # begins with the gap above merge `least`
-    if most <= least or not len(gaps) or gaps.max() <= HEIGHT_TOLERANCE:
-        return _cut(merges, most)
-    return _cut(merges, least + len(gaps) - 1 - int(np.argmax(gaps[::-1])))
+    max_merges = (
+        len(merges) if limit is None else int(np.searchsorted(heights, limit + HEIGHT_TOLERANCE, "right"))
+    )
+    min_merges = (len(merges) + 1) // 2
+    # The first gap is above merge `min_merges`.
+    gaps = np.diff(heights)[max(min_merges, 1) - 1 : max_merges]
+    if max_merges <= min_merges or not len(gaps) or gaps.max() <= HEIGHT_TOLERANCE:
+        return _cut(merges, max_merges)
+    return _cut(merges, min_merges + len(gaps) - 1 - int(np.argmax(gaps[::-1])))
 
 
 def explain_cut(

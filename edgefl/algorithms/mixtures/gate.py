@@ -37,9 +37,9 @@ def split_gate_samples(
     if count < 2:
         return np.arange(count), np.arange(count)
     if groups is not None and 0 < share < 1:
-        per, gated = hold_out(labels, groups, share, rng)
-        if len(gated):
-            return per, gated
+        expert_rows, gate_rows = hold_out(labels, groups, share, rng)
+        if len(gate_rows):
+            return expert_rows, gate_rows
     order = rng.permutation(count)
     gate = min(max(1, round(count * share)), count - 1)
     return np.sort(order[gate:]), np.sort(order[:gate])

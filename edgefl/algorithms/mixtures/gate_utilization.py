@@ -114,10 +114,10 @@ def predict_gate_weights(learner: Learner, mixture: Weights, x: Array) -> NDArra
         return apply_gate(mix_hidden_features(learner, used, share, x), mixture)
     if name in ("pfl-mf", "pfl-mfe") and "gate/kernel" in mixture:
         inputs = _predict_features(learner, mixture, x) if name == "pfl-mfe" else x.reshape(len(x), -1)
-        of_global = 0.5 * (
+        global_share = 0.5 * (
             1 + np.tanh(0.5 * (inputs.astype(np.float64) @ mixture["gate/kernel"] + mixture["gate/bias"]))
         )
-        return np.concatenate([of_global, 1 - of_global], axis=1)
+        return np.concatenate([global_share, 1 - global_share], axis=1)
     return None
 
 

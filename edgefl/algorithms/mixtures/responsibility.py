@@ -97,13 +97,13 @@ def prune_experts(responsibility: ArrayLike, experts: tuple[int, ...]) -> Real:
         The responsibilities, shape (experts,), float64.
     """
     values = np.asarray(responsibility, np.float64)
-    left = np.zeros_like(values)
-    left[list(experts)] = values[list(experts)]
-    total = left.sum()
+    pruned = np.zeros_like(values)
+    pruned[list(experts)] = values[list(experts)]
+    total = pruned.sum()
     if total > 0:
-        return np.asarray(left / total)
-    left[list(experts)] = 1 / len(experts)
-    return left
+        return np.asarray(pruned / total)
+    pruned[list(experts)] = 1 / len(experts)
+    return pruned
 
 
 def differentiate_marginal_entropy(phi: ArrayLike, shares: ArrayLike) -> Real:

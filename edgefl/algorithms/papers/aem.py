@@ -318,9 +318,9 @@ def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
         }
         local = fit("train_local", first, local_rows)
         predict_local = "predict_local" if options.local_model else "predict"
-        of_local = predict_label_log_p(learner, predict_local, local, x[gate_rows], y[gate_rows])
+        local_log_p = predict_label_log_p(learner, predict_local, local, x[gate_rows], y[gate_rows])
         likelihood = np.exp(
-            np.stack([*(values[gate_rows] for values in log_p.values()), of_local], axis=1)
+            np.stack([*(values[gate_rows] for values in log_p.values()), local_log_p], axis=1)
         ).astype(np.float32)
         features = options.gate == "features"
         gate_inputs = {"features": _average_features(learner, received, x)} if features else {"x": x}
@@ -329,11 +329,17 @@ def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
             for spec in learner.spec.find_signature("predict_gate").frozen
         }
         data = {**{name: array[gate_rows] for name, array in gate_inputs.items()}, "likelihood": likelihood}
-        begin = {**start, **broadcast.models.get(GATE_PART, {})}
+        initial_gate = {**start, **broadcast.models.get(GATE_PART, {})}
         trained = {
-            **begin,
+            **initial_gate,
             **learner.fit(
-                "train_gate", begin, data, y[gate_rows], epochs=options.gate_epochs, rng=rng, hyper=gate_hyper
+                "train_gate",
+                initial_gate,
+                data,
+                y[gate_rows],
+                epochs=options.gate_epochs,
+                rng=rng,
+                hyper=gate_hyper,
             )[0],
         }
         weights = learner.predict("predict_gate", trained, gate_inputs)
@@ -342,10 +348,10 @@ def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
         frozen = {
             name: array for part, model in parts.items() for name, array in with_prefix(part, model).items()
         }
-        whole = fit("train_local", first, all_rows) if len(local_rows) < len(all_rows) else local
+        full_local = fit("train_local", first, all_rows) if len(local_rows) < len(all_rows) else local
         peers = {
             FEDERATED_MODEL: Peer("predict", received[best]),
-            LOCAL_EXPERT: Peer(predict_local, whole),
+            LOCAL_EXPERT: Peer(predict_local, full_local),
             "ensemble": Peer("predict_mixture", {**frozen, **start}),  # a gate of zeros gives equal weights
         }
         if options.baselines:

@@ -91,8 +91,10 @@ def cut_by_similarity(
     vectors = [base + flatten_weights(update.deltas[GLOBAL], names) for update in updates]
     distances = cosine_distance(vectors)
     merges = build_linkage(distances, "average")
-    made = cut_at(merges, 1.0 - threshold) if cut == "threshold" else cut_widest(merges, limit=1.0)
-    return replace(made, similarity=1.0 - distances, centers=average_unit_vectors(vectors, made.labels))
+    clusters = cut_at(merges, 1.0 - threshold) if cut == "threshold" else cut_widest(merges, limit=1.0)
+    return replace(
+        clusters, similarity=1.0 - distances, centers=average_unit_vectors(vectors, clusters.labels)
+    )
 
 
 @dataclass(frozen=True)
@@ -165,15 +167,15 @@ def clustered(learner: Learner | None, options: ClusteredOptions) -> Algorithm:
     ) -> tuple[Update, ClientState]:
         assert learner is not None
         received = broadcast.models[GLOBAL]
-        begin = (
+        initial = (
             received
             if broadcast.phase == PHASE_CLUSTER
             else mix_with_cluster(state.arrays, received, options.mixing)
         )
         trained, loss = learner.fit(
-            "train", begin, {"x": shard.x_train}, shard.y_train, epochs=options.epochs, rng=rng, hyper=hyper
+            "train", initial, {"x": shard.x_train}, shard.y_train, epochs=options.epochs, rng=rng, hyper=hyper
         )
-        local_model = {**begin, **trained}
+        local_model = {**initial, **trained}
         update = Update(
             client_id,
             broadcast.round,

@@ -87,8 +87,10 @@ def cut_by_distance(updates: Iterable[Update], cut_distance: float, num_clusters
     vectors = [flatten_delta(update) for update in updates]
     merges = build_linkage(euclidean_distance(vectors), "ward")
     by_distance = cut_at(merges, cut_distance) if cut_distance else cut_widest(merges)
-    made = cut_into(merges, num_clusters) if num_clusters else by_distance
-    return replace(made, similarity=cosine_similarity(vectors), centers=average_vectors(vectors, made.labels))
+    clusters = cut_into(merges, num_clusters) if num_clusters else by_distance
+    return replace(
+        clusters, similarity=cosine_similarity(vectors), centers=average_vectors(vectors, clusters.labels)
+    )
 
 
 def flatten_delta(update: Update) -> Array:

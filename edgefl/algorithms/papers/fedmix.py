@@ -213,14 +213,14 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
     hyper = {"learning_rate": options.learning_rate}
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
-        apart = {PHI_MODEL: (PHI_MODEL,)} | (
+        separate_names = {PHI_MODEL: (PHI_MODEL,)} | (
             {GATE_MODEL: (GATE_KERNEL, GATE_BIAS)} if options.gate == FEDERATED_MODEL else {}
         )
-        separate = {model: {name: weights[name] for name in names} for model, names in apart.items()}
+        separate = {model: {name: weights[name] for name in names} for model, names in separate_names.items()}
         network = {
             name: array
             for name, array in weights.items()
-            if not any(name in names for names in apart.values())
+            if not any(name in names for names in separate_names.values())
         }
         drawn = {
             name_expert(k): model for k, model in enumerate(draw_initial_weights(network, num_experts, rng))
@@ -277,13 +277,15 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
         now, loss = train({k: models[k] for k in used}, phi, private, shard, options.epochs, rng)
         after = rs.average_responsibilities(rs.normalize_logits(now[PHI_MODEL]), shares)
         if options.objective == LIKELIHOOD:
-            ended = {k: {name: now[f"expert{k}/{name}"] for name in models[k]} for k in used}
-            after = apply_gate(mix_hidden_features(learner, ended, after, shard.x_train), now).mean(axis=0)
-        least = min(threshold, max(after[k] for k in used))
+            trained_experts = {k: {name: now[f"expert{k}/{name}"] for name in models[k]} for k in used}
+            after = apply_gate(mix_hidden_features(learner, trained_experts, after, shard.x_train), now).mean(
+                axis=0
+            )
+        min_responsibility = min(threshold, max(after[k] for k in used))
         deltas = {
             name_expert(k): subtract({name: now[f"expert{slot}/{name}"] for name in models[k]}, models[k])
             for slot, k in enumerate(used)
-            if after[k] >= least
+            if after[k] >= min_responsibility
         }
         deltas[PHI_MODEL] = subtract({PHI_MODEL: now[PHI_MODEL]}, broadcast.models[PHI_MODEL])
         private_trained = {name: now[name] for name in private}
@@ -301,8 +303,10 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
         means, state = average_experts(state, updates, num_experts, threshold)
         if PHI_MODEL in means:
             phi = state.models[PHI_MODEL][PHI_MODEL]
-            push = options.entropy * rs.differentiate_marginal_entropy(phi, np.full(len(phi), 1 / len(phi)))
-            means[PHI_MODEL] = {PHI_MODEL: np.asarray(means[PHI_MODEL][PHI_MODEL] + push, np.float32)}
+            entropy_step = options.entropy * rs.differentiate_marginal_entropy(
+                phi, np.full(len(phi), 1 / len(phi))
+            )
+            means[PHI_MODEL] = {PHI_MODEL: np.asarray(means[PHI_MODEL][PHI_MODEL] + entropy_step, np.float32)}
         return step_models(
             state,
             means,
@@ -317,27 +321,30 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
         assert learner is not None
         phi = broadcast.models[PHI_MODEL][PHI_MODEL]
         conditions = read_conditions(shard, options.condition, len(phi))
-        of_condition = rs.normalize_logits(phi)
+        condition_responsibility = rs.normalize_logits(phi)
         models = select_experts(broadcast.models)
         shares = rs.measure_shares(conditions, len(phi))
-        q = rs.average_responsibilities(of_condition, shares)
+        q = rs.average_responsibilities(condition_responsibility, shares)
         used = choose_experts(models, q, threshold)
-        left = {k: models[k] for k in used}
+        remaining = {k: models[k] for k in used}
         q = rs.prune_experts(q, used)
-        hidden = mix_hidden_features(learner, left, q, shard.x_train)
+        hidden = mix_hidden_features(learner, remaining, q, shard.x_train)
         private = load_private_weights(learner, broadcast, state)
         if options.gate == "local" and GATE_KERNEL not in state.arrays:
-            data = {"hidden": hidden, "responsibility": of_condition[conditions].astype(np.float32)}
+            data = {
+                "hidden": hidden,
+                "responsibility": condition_responsibility[conditions].astype(np.float32),
+            }
             trained = learner.fit(
                 TRAIN_GATE, private, data, shard.y_train, epochs=options.gate_epochs, rng=rng, hyper=hyper
             )[0]
             private = {**private, **trained}
-        personal_models, personal_private, personal_q = left, private, q
+        personal_models, personal_private, personal_q = remaining, private, q
         if options.personal_epochs:
-            now, _ = train(left, phi, private, shard, options.personal_epochs, rng)
+            now, _ = train(remaining, phi, private, shard, options.personal_epochs, rng)
             personal_models = {
                 k: {name: now[f"expert{slot}/{name}"] for name in model}
-                for slot, (k, model) in enumerate(left.items())
+                for slot, (k, model) in enumerate(remaining.items())
             }
             personal_private = {name: now[name] for name in private}
             personal_q = rs.prune_experts(
@@ -360,7 +367,9 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
             for k, v in enumerate(row)
         }
         return Mixture(
-            weights, peers, diagnostics | {"specialization": rs.measure_specialization(of_condition)}
+            weights,
+            peers,
+            diagnostics | {"specialization": rs.measure_specialization(condition_responsibility)},
         ), state
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
@@ -533,11 +542,11 @@ def _build_training(network: "Network", options: FedMixOptions, count: int) -> "
     def compute_loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
         import tensorflow as tf
 
-        of_condition = tf.nn.softmax(weights[PHI_MODEL])
+        condition_responsibility = tf.nn.softmax(weights[PHI_MODEL])
         condition = tf.one_hot(data["y"], conditions) if by_label else data[CONDITION]
-        for_gate = tf.matmul(condition, of_condition)
+        for_gate = tf.matmul(condition, condition_responsibility)
         used = for_gate
-        marginal = tf.matmul(weights[CONDITION_SHARE], of_condition)
+        marginal = tf.matmul(weights[CONDITION_SHARE], condition_responsibility)
         if count < num_experts:
             used, marginal = (_select_chosen(values, weights[CHOSEN_EXPERTS]) for values in (used, marginal))
         hidden = []
@@ -600,8 +609,8 @@ def _select_chosen(values: Tensor, chosen: Tensor) -> Tensor:
     """Return the columns of the remaining experts, each row scaled to sum to 1."""
     import tensorflow as tf
 
-    left = tf.matmul(values, chosen)
-    return left / tf.reduce_sum(left, axis=1, keepdims=True)
+    remaining = tf.matmul(values, chosen)
+    return remaining / tf.reduce_sum(remaining, axis=1, keepdims=True)
 
 
 def _build_hidden_logits(network: "Network") -> "Objective":

@@ -77,8 +77,8 @@ def make_partial_sharing(
         received: Weights, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[dict[str, Array], Update]:
         """Return the weights after a round's training, and the update before its sanitization."""
-        alone = Broadcast(LOCAL_ROUND, "", {GLOBAL: received})
-        update, _ = base.local_update(alone, ClientState(), shard, client_id, rng)
+        local_broadcast = Broadcast(LOCAL_ROUND, "", {GLOBAL: received})
+        update, _ = base.local_update(local_broadcast, ClientState(), shard, client_id, rng)
         return {
             key: np.asarray(received[key] + delta, np.float32) for key, delta in update.deltas[GLOBAL].items()
         }, update
@@ -87,11 +87,13 @@ def make_partial_sharing(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
         assert learner is not None
-        end, update = train_model(assemble_model(broadcast, state), shard, client_id, rng)
+        trained, update = train_model(assemble_model(broadcast, state), shard, client_id, rng)
         shared = {key: update.deltas[GLOBAL][key] for key in broadcast.models[GLOBAL]}
-        moving = {spec.name for spec in learner.spec.find_signature("train").trained}
-        sent = replace(update, round=broadcast.round, deltas={GLOBAL: sanitizer.apply(shared, moving, rng)})
-        return sent, replace(state, arrays={key: end[key] for key in broadcast.models[START_MODEL]})
+        trained_names = {spec.name for spec in learner.spec.find_signature("train").trained}
+        sent = replace(
+            update, round=broadcast.round, deltas={GLOBAL: sanitizer.apply(shared, trained_names, rng)}
+        )
+        return sent, replace(state, arrays={key: trained[key] for key in broadcast.models[START_MODEL]})
 
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
@@ -102,9 +104,9 @@ def make_partial_sharing(
         }
         if any(key in state.arrays for key in broadcast.models[START_MODEL]):
             return Mixture(model, peers), state
-        end, _ = train_model(model, shard, "", rng)
-        return Mixture(end, peers), replace(
-            state, arrays={key: end[key] for key in broadcast.models[START_MODEL]}
+        trained, _ = train_model(model, shard, "", rng)
+        return Mixture(trained, peers), replace(
+            state, arrays={key: trained[key] for key in broadcast.models[START_MODEL]}
         )
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:

@@ -101,14 +101,16 @@ def pfl_moe(kind: PflMoeKind, learner: Learner | None, options: PflMoeOptions) -
                 {**trunk, **with_prefix("local", train_head(np.arange(len(features))))}, peers
             ), state
 
-        per, gated = split_gate_samples(shard.y_train, options.gate_share, rng, shard.group_train)
-        local = train_head(per)
-        gate_features = {"features": features[gated]}
+        local_rows, gate_rows = split_gate_samples(shard.y_train, options.gate_share, rng, shard.group_train)
+        local = train_head(local_rows)
+        gate_features = {"features": features[gate_rows]}
         logits = np.stack(
             [learner.predict("predict_head", classifier, gate_features) for classifier in (head, local)],
             axis=1,
         )
-        inputs = features[gated] if kind == "mfe" else shard.x_train[gated].reshape(len(gated), -1)
+        inputs = (
+            features[gate_rows] if kind == "mfe" else shard.x_train[gate_rows].reshape(len(gate_rows), -1)
+        )
         zeros = {
             spec.name: np.zeros(spec.shape, np.float32)
             for spec in learner.spec.find_signature("train_gate").trained
@@ -116,15 +118,15 @@ def pfl_moe(kind: PflMoeKind, learner: Learner | None, options: PflMoeOptions) -
         data = {"gate_input": inputs, "logits": logits}
         hyper = {"learning_rate": options.gate_learning_rate}
         batch = learner.spec.find_signature("train_gate").batch_size
-        epochs = extend_epochs(options.gate_epochs, options.least_steps, len(gated), batch)
+        epochs = extend_epochs(options.gate_epochs, options.least_steps, len(gate_rows), batch)
         gate = learner.fit(
-            "train_gate", zeros, data, shard.y_train[gated], epochs=epochs, rng=rng, hyper=hyper
+            "train_gate", zeros, data, shard.y_train[gate_rows], epochs=epochs, rng=rng, hyper=hyper
         )[0]
         peers[ADAPTED] = Peer("predict", {**model, **local})
-        everything = features if kind == "mfe" else shard.x_train.reshape(len(features), -1)
+        all_inputs = features if kind == "mfe" else shard.x_train.reshape(len(features), -1)
         # The local share is 1 - sigmoid(gate).
         local_share = float(
-            np.mean(0.5 - 0.5 * np.tanh(0.5 * (everything @ gate["gate/kernel"] + gate["gate/bias"])))
+            np.mean(0.5 - 0.5 * np.tanh(0.5 * (all_inputs @ gate["gate/kernel"] + gate["gate/bias"])))
         )
         usage = {"gate/global": 1 - local_share, "gate/local": local_share}
         return Mixture(

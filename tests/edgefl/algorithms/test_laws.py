@@ -14,7 +14,7 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 FEWER = {"aem": {"local_epochs": 20}}  # fewer than the default
 COMPILED = {"epochs": 1, "learning_rate": 0.1, "batch_size": 8}
-ITS_OWN = {"aem": {"num_experts": 2, "local_epochs": 2, "gate_epochs": 2}}
+SMALL_OPTIONS = {"aem": {"num_experts": 2, "local_epochs": 2, "gate_epochs": 2}}
 
 
 def start(name):
@@ -28,16 +28,18 @@ def start(name):
 @pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_laws_hold(name, shards):
     learner, initial = start(name)
-    check_algorithm(lambda each: make_algorithm(name, each, FEWER.get(name, {})), learner, initial, shards)
+    check_algorithm(
+        lambda any_learner: make_algorithm(name, any_learner, FEWER.get(name, {})), learner, initial, shards
+    )
 
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_laws_hold_on_litert(name, tiny_config, digits):
     from edgefl.algorithms.plans import build_plan
 
-    known = complete_algorithm_options(name, {})
-    given = COMPILED | ITS_OWN.get(name, {})
-    options = {key: value for key, value in given.items() if key in known}
+    defaults = complete_algorithm_options(name, {})
+    given = COMPILED | SMALL_OPTIONS.get(name, {})
+    options = {key: value for key, value in given.items() if key in defaults}
     plan, initial = build_plan(replace(tiny_config, algorithm=name, options=options))
     x, y = digits
     shards = {
@@ -47,7 +49,9 @@ def test_laws_hold_on_litert(name, tiny_config, digits):
     train, test = threes[:20], threes[20:30]
     shards["one class"] = Shard(x[train], y[train], x[test], y[test], 10)
     resolved = plan.spec.options
-    check_algorithm(lambda each: make_algorithm(name, each, resolved), LiteRTLearner(plan), initial, shards)
+    check_algorithm(
+        lambda any_learner: make_algorithm(name, any_learner, resolved), LiteRTLearner(plan), initial, shards
+    )
 
 
 def forgetful(learner):
@@ -57,10 +61,10 @@ def forgetful(learner):
 
     def local_update(*args):
         calls.append(1)
-        update, own = base.local_update(*args)
+        update, client_state = base.local_update(*args)
         return replace(
             update, deltas={"global": {n: a * len(calls) for n, a in update.deltas["global"].items()}}
-        ), own
+        ), client_state
 
     return replace(base, local_update=local_update)
 
@@ -70,8 +74,8 @@ def leaky(learner):
     base = fedavg(learner, FedAvgOptions())
 
     def local_update(broadcast, state, shard, client_id, rng):
-        update, own = base.local_update(broadcast, state, shard, client_id, rng)
-        return replace(update, deltas={**update.deltas, "samples": {"x": shard.x_train}}), own
+        update, client_state = base.local_update(broadcast, state, shard, client_id, rng)
+        return replace(update, deltas={**update.deltas, "samples": {"x": shard.x_train}}), client_state
 
     return replace(base, local_update=local_update)
 
@@ -81,10 +85,10 @@ def careless(learner):
     base = fedavg(learner, FedAvgOptions())
 
     def local_update(broadcast, *rest):
-        update, own = base.local_update(broadcast, *rest)
+        update, client_state = base.local_update(broadcast, *rest)
         for array in broadcast.models["global"].values():
             array += 1
-        return update, own
+        return update, client_state
 
     return replace(base, local_update=local_update)
 
@@ -94,8 +98,8 @@ def silent(learner):
     base = fedavg(learner, FedAvgOptions())
 
     def local_update(*args):
-        update, own = base.local_update(*args)
-        return replace(update, metrics={}), own
+        update, client_state = base.local_update(*args)
+        return replace(update, metrics={}), client_state
 
     return replace(base, local_update=local_update)
 
@@ -105,10 +109,10 @@ def diverging(learner):
     base = fedavg(learner, FedAvgOptions())
 
     def local_update(*args):
-        update, own = base.local_update(*args)
+        update, client_state = base.local_update(*args)
         return replace(
             update, deltas={"global": {n: a * np.float32("nan") for n, a in update.deltas["global"].items()}}
-        ), own
+        ), client_state
 
     return replace(base, local_update=local_update)
 
@@ -119,9 +123,9 @@ def restless(learner):
 
     def local_update(broadcast, state, *rest):
         update, _ = base.local_update(broadcast, state, *rest)
-        kept = dict(state.arrays) or {"count": np.zeros(1, np.float32)}
-        kept["count"] += 1
-        return update, replace(state, arrays=kept)
+        changed = dict(state.arrays) or {"count": np.zeros(1, np.float32)}
+        changed["count"] += 1
+        return update, replace(state, arrays=changed)
 
     return replace(base, local_update=local_update)
 
@@ -129,7 +133,7 @@ def restless(learner):
 def memorizing(learner):
     """Depend on the memory order of an array, which a save and a load lose."""
     base = fedavg(learner, FedAvgOptions())
-    kept = ClientState({"counts": np.zeros((2, 2), np.float32, order="F")})
+    changed = ClientState({"counts": np.zeros((2, 2), np.float32, order="F")})
 
     def local_update(broadcast, state, *rest):
         update, _ = base.local_update(broadcast, state, *rest)
@@ -137,7 +141,7 @@ def memorizing(learner):
         scale = np.float32(1.0 if was_loaded else 0.5)
         return replace(
             update, deltas={"global": {n: a * scale for n, a in update.deltas["global"].items()}}
-        ), kept
+        ), changed
 
     return replace(base, local_update=local_update)
 

@@ -27,11 +27,11 @@ def test_a_round_by_hand(one):
     sent = algorithm.broadcast(state, "a")
     assert set(sent.models["global"]) == {"trunk/kernel", "head/kernel"}
     assert set(sent.models[START_MODEL]) == {"head/bias"}
-    update, own = algorithm.local_update(sent, ClientState(), one.shard, "a", derive_rng(1, 1, "a"))
+    update, client_state = algorithm.local_update(sent, ClientState(), one.shard, "a", derive_rng(1, 1, "a"))
     assert set(update.deltas) == {"global"}
     assert set(update.deltas["global"]) == {"trunk/kernel", "head/kernel"}
     np.testing.assert_allclose(update.deltas["global"]["head/kernel"], [[0.5, -0.5]], atol=1e-6)
-    np.testing.assert_allclose(own.arrays["head/bias"], [0.5, -0.5], atol=1e-6)
+    np.testing.assert_allclose(client_state.arrays["head/bias"], [0.5, -0.5], atol=1e-6)
     other = Update(
         "b", 1, 3, {"global": {name: np.zeros_like(array) for name, array in update.deltas["global"].items()}}
     )
@@ -40,13 +40,13 @@ def test_a_round_by_hand(one):
     np.testing.assert_array_equal(after.models[START_MODEL]["head/bias"], [0, 0])
 
 
-def test_the_own_part_goes_on_from_where_it_was(one):
+def test_the_personal_part_continues_from_its_last_values(one):
     algorithm, state = started(one, "biased-fedavg")
-    kept = ClientState({"head/bias": np.array([3.0, -3.0], np.float32)})
-    _, own = algorithm.local_update(
-        algorithm.broadcast(state, "a"), kept, one.shard, "a", derive_rng(1, 1, "a")
+    before = ClientState({"head/bias": np.array([3.0, -3.0], np.float32)})
+    _, client_state = algorithm.local_update(
+        algorithm.broadcast(state, "a"), before, one.shard, "a", derive_rng(1, 1, "a")
     )
-    assert own.arrays["head/bias"][0] == pytest.approx(3 + 1 / (1 + np.exp(6)), abs=1e-6)
+    assert client_state.arrays["head/bias"][0] == pytest.approx(3 + 1 / (1 + np.exp(6)), abs=1e-6)
 
 
 def test_the_start_crosses_the_wire_once(one):
@@ -69,31 +69,31 @@ def test_the_start_crosses_the_wire_once(one):
     assert costs[0] > costs[1] + 50
 
 
-def test_personal_is_the_shared_part_with_the_own_one(one):
+def test_the_mixture_is_the_shared_part_with_the_personal_part(one):
     algorithm, state = started(one, "lg-fedavg")
     ended = algorithm.broadcast(type(state)(2, PHASE_PERSONALIZE, state.models), "a")
-    kept = ClientState({"trunk/kernel": np.full((1, 1), 7, np.float32)})
-    mixture, after = algorithm.personalize(ended, kept, one.shard, derive_rng(1, 2, "a"))
+    before = ClientState({"trunk/kernel": np.full((1, 1), 7, np.float32)})
+    mixture, after = algorithm.personalize(ended, before, one.shard, derive_rng(1, 2, "a"))
     assert mixture.weights["trunk/kernel"][0, 0] == 7
     assert mixture.peers["federated"].weights["trunk/kernel"][0, 0] == 1
-    assert after == kept
+    assert after == before
 
 
-def test_who_comes_late_trains_the_whole_for_a_round(one):
+def test_a_late_client_trains_the_whole_model_for_a_round(one):
     algorithm, state = started(one, "biased-fedavg")
     ended = algorithm.broadcast(type(state)(2, PHASE_PERSONALIZE, state.models), "late")
-    mixture, own = algorithm.personalize(ended, ClientState(), one.shard, derive_rng(1, 2, "late"))
+    mixture, client_state = algorithm.personalize(ended, ClientState(), one.shard, derive_rng(1, 2, "late"))
     np.testing.assert_allclose(mixture.weights["head/bias"], [0.5, -0.5], atol=1e-6)
     np.testing.assert_allclose(mixture.weights["head/kernel"], [[0.5, -0.5]], atol=1e-6)
-    assert set(own.arrays) == {"head/bias"}
+    assert set(client_state.arrays) == {"head/bias"}
 
 
 def test_defences_act_on_the_shared_part_alone(one):
     algorithm, state = started(one, "biased-fedavg", clip_update=0.1)
-    update, own = algorithm.local_update(
+    update, client_state = algorithm.local_update(
         algorithm.broadcast(state, "a"), ClientState(), one.shard, "a", derive_rng(1, 1, "a")
     )
-    np.testing.assert_allclose(own.arrays["head/bias"], [0.5, -0.5], atol=1e-6)
+    np.testing.assert_allclose(client_state.arrays["head/bias"], [0.5, -0.5], atol=1e-6)
     np.testing.assert_allclose(
         update.deltas["global"]["head/kernel"], [[0.1 / 2**0.5, -0.1 / 2**0.5]], atol=1e-6
     )
@@ -125,15 +125,15 @@ def test_layers_by_name():
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "words"),
+    ("name", "options", "message"),
     [
         ("lg-fedavg", {"local_layers": "haed"}, "did you mean 'head'"),
         ("lg-fedavg", {"local_layers": "trunk,head"}, "not all"),
         ("biased-fedavg", {"output_bias": "head/bais"}, "did you mean 'head/bias'"),
     ],
 )
-def test_a_part_that_is_none_is_an_error(one, name, options, words):
-    with pytest.raises(ConfigError, match=words):
+def test_an_empty_or_complete_part_is_an_error(one, name, options, message):
+    with pytest.raises(ConfigError, match=message):
         started(one, name, **options)
 
 

@@ -78,15 +78,15 @@ def test_more_faults_than_krum_takes(count, faults, keep):
     kind=st.sampled_from(["trimmed", "median", "krum"]),
     honest=st.lists(st.floats(-1, 1, width=32), min_size=6, max_size=9),
     hostile=st.floats(-(2.0**99), 2.0**99, width=32),
-    place=st.integers(0, 6),
+    position=st.integers(0, 6),
     count=st.integers(1, 10**6),
 )
-def test_one_hostile_client_does_not_leave_the_range_of_the_others(kind, honest, hostile, place, count):
+def test_one_hostile_client_does_not_leave_the_range_of_the_others(kind, honest, hostile, position, count):
     rows = [[value] for value in honest]
-    rows.insert(place, [hostile])
-    terms = [(delta, count if i == place else 1) for i, delta in enumerate(deltas(*rows))]
-    found = average_deltas(kind, terms, trim=0.1)["w"][0]
-    assert min(honest) - 1e-6 <= found <= max(honest) + 1e-6
+    rows.insert(position, [hostile])
+    terms = [(delta, count if i == position else 1) for i, delta in enumerate(deltas(*rows))]
+    averaged = average_deltas(kind, terms, trim=0.1)["w"][0]
+    assert min(honest) - 1e-6 <= averaged <= max(honest) + 1e-6
 
 
 @settings(max_examples=30, deadline=None)
@@ -94,7 +94,7 @@ def test_one_hostile_client_does_not_leave_the_range_of_the_others(kind, honest,
     kind=st.sampled_from(["trimmed", "median", "krum"]),
     rows=st.lists(st.tuples(st.floats(-9, 9, width=32), st.floats(-9, 9, width=32)), min_size=5, max_size=8),
 )
-def test_of_equal_deltas_each_mean_is_that_delta(kind, rows):
+def test_every_mean_of_equal_deltas_is_that_delta(kind, rows):
     same = [rows[0]] * len(rows)
     np.testing.assert_allclose(average_deltas(kind, [(d, 3) for d in deltas(*same)])["w"], rows[0], rtol=1e-6)
 
@@ -142,7 +142,7 @@ def test_the_server_optimizer_keeps_its_state_between_rounds():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"mean": "medain"}, "did you mean 'median'"),
         ({"mean": "trimmed", "trim": 0.5}, "below .5"),
@@ -150,8 +150,8 @@ def test_the_server_optimizer_keeps_its_state_between_rounds():
         ({"server_beta2": 1.5}, "below 1"),
     ],
 )
-def test_a_wrong_option_says_so_when_the_federation_starts(options, words):
-    with pytest.raises(ConfigError, match=words):
+def test_a_wrong_option_says_so_when_the_federation_starts(options, message):
+    with pytest.raises(ConfigError, match=message):
         make_algorithm("fedavg", None, options)
 
 
@@ -170,5 +170,8 @@ def test_laws_hold_with_other_means_optimizers_and_defences(options, shards):
     rng = np.random.default_rng(7)
     initial = {w.name: rng.normal(0, 0.5, w.shape).astype(np.float32) for w in spec.weights}
     check_algorithm(
-        lambda each: make_algorithm("fedavg", each, options), SoftmaxLearner(spec), initial, shards
+        lambda any_learner: make_algorithm("fedavg", any_learner, options),
+        SoftmaxLearner(spec),
+        initial,
+        shards,
     )

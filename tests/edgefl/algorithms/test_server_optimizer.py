@@ -88,10 +88,10 @@ def test_finite_pure_and_still_where_nothing_moves(name, deltas):
     weights = {"w": np.array([1.0, 1.0], np.float32)}
     slots = {}
     for value in deltas:
-        given_slots = {key: array.copy() for key, array in slots.items()}
+        slots_before = {key: array.copy() for key, array in slots.items()}
         delta = {"w": np.array([value, 0.0], np.float32)}
         new, after = step_optimizer(name, {}, weights, delta, slots)
-        assert all(np.array_equal(slots[key], given_slots[key]) for key in slots)
+        assert all(np.array_equal(slots[key], slots_before[key]) for key in slots)
         assert new["w"].dtype == np.float32
         assert np.isfinite(new["w"]).all()
         assert all(array.dtype == np.float32 for array in after.values())
@@ -101,7 +101,7 @@ def test_finite_pure_and_still_where_nothing_moves(name, deltas):
 
 
 @pytest.mark.parametrize(
-    ("name", "hyper", "words"),
+    ("name", "hyper", "message"),
     [
         ("adan", {}, "did you mean 'adam'"),
         ("adam", {"beta_1": 0.9}, "did you mean 'beta1'"),
@@ -109,8 +109,8 @@ def test_finite_pure_and_still_where_nothing_moves(name, deltas):
         ("adam", {"epsilon": 0.0}, "above 0"),
     ],
 )
-def test_a_wrong_setting_is_named(name, hyper, words):
-    with pytest.raises(ConfigError, match=words):
+def test_a_wrong_setting_is_named(name, hyper, message):
+    with pytest.raises(ConfigError, match=message):
         check_optimizer(name, hyper)
 
 

@@ -119,7 +119,7 @@ def test_test_samples_choose_nothing(built):
     """With other test samples, the same model is shipped."""
     shard = shard_of(150)
     other = replace(shard, y_test=(shard.y_test + 1) % 3)
-    one, two = (ended(built, each) for each in (shard, other))
+    one, two = (ended(built, samples_of_client) for samples_of_client in (shard, other))
     assert one[2]["shipped"] == two[2]["shipped"]
     assert same(one[0].weights, two[0].weights)
 
@@ -172,7 +172,7 @@ def test_the_rounds_never_see_the_validation_samples(built):
 
     shards = {f"pi-{i}": random_shard() for i in range(3)}
     plan, initial = build_plan(config)
-    found = simulate(plan, initial, shards, config, learner=LiteRTLearner(plan)).results.values()
-    accuracies = [result.mixture.diagnostics["validation/federated"] for result in found]
+    client_results = simulate(plan, initial, shards, config, learner=LiteRTLearner(plan)).results.values()
+    accuracies = [result.mixture.diagnostics["validation/federated"] for result in client_results]
     assert np.mean(accuracies) < 0.35
-    assert np.mean([result.metrics["n_validation"] for result in found]) == pytest.approx(15, abs=3)
+    assert np.mean([result.metrics["n_validation"] for result in client_results]) == pytest.approx(15, abs=3)

@@ -9,9 +9,9 @@ ONES = np.ones(16, np.int64)
 
 
 def wrong_at(*rows: int) -> np.ndarray:
-    found = ONES.copy()
-    found[list(rows)] = 0
-    return found
+    flags = ONES.copy()
+    flags[list(rows)] = 0
+    return flags
 
 
 def test_the_preferred_model_wins_within_one_standard_error():
@@ -65,7 +65,7 @@ SCORES = st.lists(st.integers(0, 1000), min_size=5, max_size=5)
 def test_the_choice_is_never_worse_than_the_best_beyond_the_noise(rows):
     scores = dict(zip(PREFERRED_ORDER, (np.array(row) for row in rows), strict=False))
     chosen = scores[choose_model(scores)]
-    best = max(scores.values(), key=lambda each: each.sum())
+    best = max(scores.values(), key=lambda model_scores: model_scores.sum())
     ahead = int(best.sum()) - int(chosen.sum())
     assert ahead**2 <= ((best - chosen) ** 2).sum()
 

@@ -123,7 +123,7 @@ def test_head_on_features_is_the_whole_model(case):
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "words"),
+    ("change", "error", "message"),
     [
         (lambda w, d, y: (w, {"x": d["x"][:, :4]}, y), DataError, "expected"),
         (lambda w, d, y: (w, {"x": d["x"][:0]}, y[:0]), DataError, "no samples"),
@@ -134,10 +134,10 @@ def test_head_on_features_is_the_whole_model(case):
         (lambda w, d, y: (dict(list(w.items())[1:]), d, y), PlanError, "missing"),
     ],
 )
-def test_bad_input_is_a_clear_error(case, change, error, words):
+def test_bad_input_is_a_clear_error(case, change, error, message):
     learner, weights, x, y = case
     bad, data, labels = change(weights, {"x": x[:20]}, y[:20])
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=message):
         learner.fit("train", bad, data, labels, epochs=1, rng=derive_rng(1, 1))
 
 
@@ -155,7 +155,7 @@ def test_divergence_is_an_error_not_an_update(case):
         )
 
 
-def test_an_unknown_signature_says_what_there_is(case):
+def test_an_unknown_signature_lists_the_others(case):
     learner, weights, x, _ = case
     with pytest.raises(PlanError, match="it has train"):
         learner.predict("predictt", weights, {"x": x})

@@ -50,9 +50,9 @@ def test_every_signature_agrees(model, other_python, tmp_path):
     plan, weights = build_plan(FederationConfig(algorithm="pfl-mfe", model=settings))
     save_plan(plan, tmp_path / "plan")
     save_file(dict(weights), tmp_path / "weights.safetensors")
-    found = []
+    outputs = []
     for python in (sys.executable, other_python):
-        out = tmp_path / f"{len(found)}.safetensors"
+        out = tmp_path / f"{len(outputs)}.safetensors"
         command = [
             python,
             str(SCRIPT),
@@ -64,7 +64,7 @@ def test_every_signature_agrees(model, other_python, tmp_path):
             command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False
         )
         assert done.returncode == 0, done.stderr
-        found.append(load_file(out))
-    assert found[0].keys() == found[1].keys()
-    for name, array in found[0].items():
-        np.testing.assert_allclose(found[1][name], array, atol=1e-4, rtol=1e-4, err_msg=name)
+        outputs.append(load_file(out))
+    assert outputs[0].keys() == outputs[1].keys()
+    for name, array in outputs[0].items():
+        np.testing.assert_allclose(outputs[1][name], array, atol=1e-4, rtol=1e-4, err_msg=name)

@@ -41,14 +41,14 @@ def test_dense_layers_with_their_biases_or_those_named_are_compared(layers, name
 
 
 @pytest.mark.parametrize(
-    ("weights", "layers", "words"),
+    ("weights", "layers", "message"),
     [
         ({"conv/kernel": np.zeros((1, 1, 1, 1))}, "", "no dense layer"),
         (WEIGHTS, "fc", "'fc', which is no layer of the model; it has bn, conv1"),
     ],
 )
-def test_nothing_to_compare_is_an_error(weights, layers, words):
-    with pytest.raises(ConfigError, match=words):
+def test_nothing_to_compare_is_an_error(weights, layers, message):
+    with pytest.raises(ConfigError, match=message):
         select_compared_weights(weights, layers)
 
 
@@ -88,7 +88,7 @@ def similarity_of_pairs(checkpoints):
     )
 
 
-def test_pretraining_keeps_a_checkpoint_an_epoch_and_tells_tasks_apart():
+def test_pretraining_returns_a_checkpoint_an_epoch_and_separates_tasks():
     """Clients 0 and 1 see classes 0 and 1, and clients 2 and 3 see classes 2 and 3.
 
     The pairs (0, 1) and (2, 3) stay more similar than the others.

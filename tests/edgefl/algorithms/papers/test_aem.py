@@ -105,7 +105,7 @@ def test_the_local_model_that_is_measured_trains_on_all_samples():
     learner = learner_of(options, inputs=1, features=1, classes=2)
     zeros = {s.name: np.zeros(s.shape, np.float32) for s in learner.spec.find_signature("predict").frozen}
     zeros["trunk/kernel"] = np.ones((1, 1), np.float32)
-    device, server = (make_algorithm("aem", each, options) for each in (learner, None))
+    device, server = (make_algorithm("aem", item, options) for item in (learner, None))
     sent = server.broadcast(
         replace(server.init(zeros, derive_rng(1, 0, "init")), phase=PHASE_PERSONALIZE), "a"
     )
@@ -125,7 +125,7 @@ def test_a_gate_may_train_on_samples_that_no_expert_has_seen():
     """
     options = {"num_experts": 2, "validation_share": 0.25, "gate_unseen": True, **QUICK}
     learner = learner_of(options, inputs=1, features=1, classes=2)
-    device, server = (make_algorithm("aem", each, options) for each in (learner, None))
+    device, server = (make_algorithm("aem", item, options) for item in (learner, None))
     sent = server.broadcast(
         replace(server.init(drawn(learner), derive_rng(1, 0, "init")), phase=PHASE_PERSONALIZE), "a"
     )
@@ -135,8 +135,8 @@ def test_a_gate_may_train_on_samples_that_no_expert_has_seen():
     other = y.copy()
     other[held_out] = 1 - other[held_out]
     one, two = (
-        device.personalize(sent, ClientState(), Shard(x, each, x, each, 2), derive_rng(1, 2, "a"))[0].weights
-        for each in (y, other)
+        device.personalize(sent, ClientState(), Shard(x, item, x, item, 2), derive_rng(1, 2, "a"))[0].weights
+        for item in (y, other)
     )
     np.testing.assert_array_equal(one["local/head/bias"], two["local/head/bias"])
     assert not np.array_equal(one["gate/bias"], two["gate/bias"])
@@ -145,7 +145,7 @@ def test_a_gate_may_train_on_samples_that_no_expert_has_seen():
 
 
 def federate(name, learner, weights, shards, options, rounds):
-    device, server = (make_algorithm(name, each, options) for each in (learner, None))
+    device, server = (make_algorithm(name, item, options) for item in (learner, None))
     state = server.init(weights, derive_rng(1, 0, "init"))
     for _ in range(rounds):
         rngs = {c: derive_rng(1, state.round, c) for c in shards}
@@ -192,7 +192,7 @@ def test_exploration_trains_models_that_nobody_would_choose(shards):
 
 
 @pytest.mark.parametrize("extra", [{"gate_share": 0.0}, {"gate": "features"}, {"baselines": True}])
-def test_what_a_client_ends_with(extra, shards):
+def test_the_client_result(extra, shards):
     options = {**QUICK, "num_experts": 2, **extra}
     learner = learner_of(options)
     device, server, state = federate("aem", learner, drawn(learner), shards, options, 3)
@@ -206,8 +206,8 @@ def test_what_a_client_ends_with(extra, shards):
     x = {"x": shard.x_test}
     parts = [*select_experts(state.models).values(), local]
     p = [
-        np.exp(each - np.log(np.exp(each).sum(axis=1, keepdims=True)))
-        for each in (learner.predict("predict", w, x) for w in parts)
+        np.exp(item - np.log(np.exp(item).sum(axis=1, keepdims=True)))
+        for item in (learner.predict("predict", w, x) for w in parts)
     ]
     ensemble = mixture.peers["ensemble"]
     np.testing.assert_allclose(
@@ -218,7 +218,7 @@ def test_what_a_client_ends_with(extra, shards):
         seen = sum(shard.x_test @ w["trunk/kernel"] for w in parts[:-1])
     g = np.exp(seen @ mixture.weights["gate/kernel"] + mixture.weights["gate/bias"])
     g /= g.sum(axis=1, keepdims=True)
-    expected = sum(g[:, [i]] * each for i, each in enumerate(p))
+    expected = sum(g[:, [i]] * item for i, item in enumerate(p))
     np.testing.assert_allclose(
         np.exp(learner.predict("predict_mixture", mixture.weights, x)), expected, atol=1e-5
     )
@@ -234,10 +234,10 @@ def test_what_a_client_ends_with(extra, shards):
     assert sum(usage.values()) == pytest.approx(1, abs=1e-5)
     assert list(usage) == ["gate/expert0", "gate/expert1", "gate/local"]
     assert 1 <= mixture.diagnostics["experts_used"] <= 3
-    own = all(
+    is_shared = all(
         np.array_equal(local[name], array) for name, array in mixture.peers["local_expert"].weights.items()
     )
-    assert own == ("gate_share" in extra)  # otherwise the peer trains on the gate's samples too
+    assert is_shared == ("gate_share" in extra)  # otherwise the peer trains on the gate's samples too
     best = select_experts(state.models)[int(mixture.diagnostics["best"])]
     assert all(
         np.array_equal(best[name], array) for name, array in mixture.peers["federated"].weights.items()
@@ -250,13 +250,13 @@ def test_what_a_client_ends_with(extra, shards):
 def test_the_laws_hold_with_other_options(extra, shards):
     options = {**QUICK, "num_experts": 2, **extra}
     learner = learner_of(options)
-    check_algorithm(lambda each: make_algorithm("aem", each, options), learner, drawn(learner), shards)
+    check_algorithm(lambda item: make_algorithm("aem", item, options), learner, drawn(learner), shards)
 
 
 def test_a_single_sample_trains_local_model_and_gate():
     options = {**QUICK, "num_experts": 1, "gate_share": 0.5}
     learner = learner_of(options)
-    device, server = (make_algorithm("aem", each, options) for each in (learner, None))
+    device, server = (make_algorithm("aem", item, options) for item in (learner, None))
     state = replace(server.init(drawn(learner), derive_rng(1, 0, "init")), phase=PHASE_PERSONALIZE)
     shard = Shard(
         np.ones((1, 4), np.float32), np.array([1]), np.ones((0, 4), np.float32), np.zeros(0, np.int64), 3
@@ -266,7 +266,7 @@ def test_a_single_sample_trains_local_model_and_gate():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"epsilon": 1.5}, "epsilon is 1.5"),
         ({"gate_share": 1.0}, "gate_share is 1.0"),
@@ -274,6 +274,6 @@ def test_a_single_sample_trains_local_model_and_gate():
         ({"num_experts": 0}, "num_experts is 0"),
     ],
 )
-def test_wrong_options(options, words):
-    with pytest.raises(ConfigError, match=words):
+def test_wrong_options(options, message):
+    with pytest.raises(ConfigError, match=message):
         make_algorithm("aem", None, options)

@@ -23,7 +23,7 @@ def start(options):
         s.name: np.random.default_rng(7).normal(0, 0.5, s.shape).astype(np.float32)
         for s in learner.spec.weights
     }
-    device, server = (make_algorithm("aem", each, options) for each in (learner, None))
+    device, server = (make_algorithm("aem", item, options) for item in (learner, None))
     return device, server.broadcast(server.init(weights, derive_rng(1, 0, "init")), "a")
 
 
@@ -85,19 +85,19 @@ def test_a_stopped_model_stays_stopped(history, patience):
 
 @given(count=st.integers(2, 300), share=st.floats(0.01, 0.9))
 def test_validation_samples_are_the_same_ones_every_time(count, share):
-    (fit, held), (again, _) = (split_validation_rows(np.zeros(count, np.int64), share) for _ in range(2))
-    assert sorted([*fit, *held]) == list(range(count))
-    assert len(fit) and len(held)
+    (fit, held_out), (again, _) = (split_validation_rows(np.zeros(count, np.int64), share) for _ in range(2))
+    assert sorted([*fit, *held_out]) == list(range(count))
+    assert len(fit) and len(held_out)
     np.testing.assert_array_equal(fit, again)
 
 
 def test_validation_samples_are_whole_recordings():
     labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
     recordings = np.array([7, 7, 8, 8, 9, 9, 5, 5])
-    fit, held = split_validation_rows(labels, 0.25, recordings)
-    assert sorted([*fit, *held]) == list(range(8)) and len(held) == 4
-    assert not set(recordings[fit]) & set(recordings[held])
-    assert set(labels[fit]) == set(labels[held]) == {0, 1}
+    fit, held_out = split_validation_rows(labels, 0.25, recordings)
+    assert sorted([*fit, *held_out]) == list(range(8)) and len(held_out) == 4
+    assert not set(recordings[fit]) & set(recordings[held_out])
+    assert set(labels[fit]) == set(labels[held_out]) == {0, 1}
 
 
 def test_only_clients_that_chose_a_model_validate_it():
@@ -128,8 +128,8 @@ def test_validation_samples_train_nothing(shards):
     y = shard.y_train.copy()
     y[order[: round(0.2 * len(y))]] = (y[order[: round(0.2 * len(y))]] + 1) % 3
     pair = [
-        device.local_update(broadcast, ClientState(), each, "a", derive_rng(1, 1, "a"))
-        for each in (shard, replace(shard, y_train=y))
+        device.local_update(broadcast, ClientState(), item, "a", derive_rng(1, 1, "a"))
+        for item in (shard, replace(shard, y_train=y))
     ]
     (one, _), (two, _) = pair
     assert one.num_samples == len(y) - round(0.2 * len(y))

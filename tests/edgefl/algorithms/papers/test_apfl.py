@@ -30,14 +30,14 @@ def test_alpha_by_hand(one, rate, expected):
 
     Then <v - w, gradient> = -.537883, and alpha 1.0379 is cut to 1.
     """
-    own = {**one.start, "head/bias": np.array([1.0, -1.0], np.float32)}
-    _, state = played(one, ClientState(own, {"alpha": 0.5}), alpha_learning_rate=rate)
+    personal = {**one.start, "head/bias": np.array([1.0, -1.0], np.float32)}
+    _, state = played(one, ClientState(personal, {"alpha": 0.5}), alpha_learning_rate=rate)
     assert state.scalars["alpha"] == pytest.approx(expected, abs=1e-6)
 
 
 def test_alpha_stays_when_it_is_not_adaptive(one):
-    own = {**one.start, "head/bias": np.array([1.0, -1.0], np.float32)}
-    _, state = played(one, ClientState(own, {"alpha": 0.25}), adaptive=False)
+    personal = {**one.start, "head/bias": np.array([1.0, -1.0], np.float32)}
+    _, state = played(one, ClientState(personal, {"alpha": 0.25}), adaptive=False)
     assert state.scalars["alpha"] == 0.25
 
 
@@ -47,9 +47,9 @@ def test_the_mixture_mixes_weights_but_not_statistics():
         "bn/moving_mean": np.array([8.0], np.float32),
         "frozen": np.array([3.0], np.float32),
     }
-    own = {"w": np.array([4.0], np.float32), "bn/moving_mean": np.array([2.0], np.float32)}
-    found = interpolate_models(model, own, 0.25)
-    assert {name: float(array[0]) for name, array in found.items()} == {
+    personal = {"w": np.array([4.0], np.float32), "bn/moving_mean": np.array([2.0], np.float32)}
+    mixed = interpolate_models(model, personal, 0.25)
+    assert {name: float(array[0]) for name, array in mixed.items()} == {
         "w": 1.0,
         "bn/moving_mean": 2.0,
         "frozen": 3.0,
@@ -67,8 +67,8 @@ def test_personalizing_trains_once_more_and_mixes(one):
 @settings(max_examples=25, deadline=None)
 @given(bias=st.floats(-50, 50, width=32), alpha=st.floats(0, 1), rate=st.floats(0, 10))
 def test_alpha_is_a_share(one, bias, alpha, rate):
-    own = {**one.start, "head/bias": np.array([bias, -bias], np.float32)}
-    _, state = played(one, ClientState(own, {"alpha": alpha}), alpha_learning_rate=rate)
+    personal = {**one.start, "head/bias": np.array([bias, -bias], np.float32)}
+    _, state = played(one, ClientState(personal, {"alpha": alpha}), alpha_learning_rate=rate)
     assert 0 <= state.scalars["alpha"] <= 1
 
 

@@ -63,17 +63,17 @@ def test_it_trains_as_keras_does(built, digits):
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "words"),
+    ("name", "options", "message"),
     [
         ("biased-fedavg", {"output_bias": "fc1/bias"}, "not the output layer's bias"),
         ("lg-fedavg", {"local_layers": "cnov"}, "did you mean 'conv'"),
         ("fedprox", {"mu": -1.0}, "0 or more"),
     ],
 )
-def test_an_option_that_cannot_be_is_told_before_anything_is_compiled(name, options, words, tiny_config):
+def test_an_impossible_option_is_reported_before_the_compilation(name, options, message, tiny_config):
     from edgefl.compiler.build import make_network
 
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=message):
         build_objectives(name, make_network(tiny_config), options)
 
 

@@ -79,7 +79,7 @@ def test_two_clients_one_round_by_hand():
     assert read_pick_counts(state) == {0: 1, 1: 1}
 
 
-def test_each_model_is_averaged_over_those_who_chose_it():
+def test_a_model_is_averaged_over_the_clients_that_chose_it():
     """Oracle 1: [1,2], [5,6] with n = 1, 3 -> [4,5]. Oracle 2: a model without updates does not change."""
     server = make_algorithm("ifca", None, {"num_experts": 3})
     zeros = {"w": np.zeros(2, np.float32)}
@@ -115,10 +115,10 @@ def test_a_further_draw_holds_the_same_values(rows, columns, seed):
     np.testing.assert_array_equal(np.sort(drawn["bias"]), weights["bias"])
 
 
-def test_a_further_draw_has_biases_of_its_own():
+def test_a_further_draw_has_other_biases():
     weights = {"kernel": np.zeros((2, 2), np.float32), "bias": np.arange(99, dtype=np.float32)}
     models = make_algorithm("ifca", None, {"num_experts": 3}).init(weights, derive_rng(1, 0, "init")).models
-    assert len({each["bias"].tobytes() for each in models.values()}) == 3
+    assert len({item["bias"].tobytes() for item in models.values()}) == 3
 
 
 def test_the_draws_of_the_plan_builder_are_the_first_weights():
@@ -137,7 +137,7 @@ def test_models_start_apart_and_all_are_sent():
     sent = server.broadcast(state, "a").models
     assert sorted(sent) == ["expert0", "expert1", "expert2", "expert3"]
     np.testing.assert_array_equal(sent["expert0"]["kernel"], weights["kernel"])
-    assert len({each["kernel"].tobytes() for each in sent.values()}) == 4
+    assert len({item["kernel"].tobytes() for item in sent.values()}) == 4
 
 
 def test_a_choice_on_few_samples_is_on_the_same_for_all_models(shards):
@@ -207,7 +207,7 @@ def permuted(shard):
     return Shard(shard.x_train, y, shard.x_test, y_test, 3)
 
 
-def test_clients_that_contradict_each_other_end_in_two_clusters(shards):
+def test_clients_that_contradict_one_another_end_in_two_clusters(shards):
     federation = {f"{c}-{group}": permuted(s) if group else s for c, s in shards.items() for group in (0, 1)}
     options = {"num_experts": 2, "epochs": 3, "learning_rate": 0.1}
     learner = SoftmaxLearner(softmax_spec("ifca", inputs=4, features=4, classes=3))
@@ -241,7 +241,7 @@ def test_the_laws_hold_when_choosing_on_few_samples(shards):
         for s in learner.spec.weights
     }
     check_algorithm(
-        lambda each: make_algorithm("ifca", each, {"num_experts": 3, "selection_samples": 8}),
+        lambda item: make_algorithm("ifca", item, {"num_experts": 3, "selection_samples": 8}),
         learner,
         weights,
         shards,

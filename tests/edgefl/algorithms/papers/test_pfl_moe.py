@@ -52,13 +52,13 @@ def test_gate_and_local_model_train_on_other_recordings():
     assert not set(recordings[per]) & set(recordings[gate])
     assert set(labels[per]) == set(labels[gate]) == {0, 1}
     alone = split_gate_samples(labels, 0.25, derive_rng(1, 1), np.zeros(8, np.int64))
-    assert [each.tolist() for each in alone] == [
-        each.tolist() for each in split_gate_samples(labels, 0.25, derive_rng(1, 1))
+    assert [rows.tolist() for rows in alone] == [
+        rows.tolist() for rows in split_gate_samples(labels, 0.25, derive_rng(1, 1))
     ]
 
 
 def test_a_single_sample_trains_both():
-    assert [each.tolist() for each in split_gate_samples(np.zeros(1, np.int64), 0.25, derive_rng(1, 1))] == [
+    assert [rows.tolist() for rows in split_gate_samples(np.zeros(1, np.int64), 0.25, derive_rng(1, 1))] == [
         [0],
         [0],
     ]
