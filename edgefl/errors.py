@@ -1,8 +1,11 @@
-"""The errors that a user may meet. Each message says expected, received, remedy."""
+"""The errors that a user may see.
+
+Each message names the expected value, the received value and a remedy.
+"""
 
 
 class EdgeflError(Exception):
-    """Base of every error that edgefl raises on purpose; the CLI prints it and exits with 1."""
+    """Base class of all errors that edgefl raises on purpose. The CLI prints it and exits with 1."""
 
 
 class ConfigError(EdgeflError):
@@ -14,7 +17,7 @@ class DataError(EdgeflError):
 
 
 class DivergedError(DataError):
-    """Training whose loss is no finite number, or does not fall."""
+    """A training whose loss is not a finite number or does not fall."""
 
 
 class PlanError(EdgeflError):
@@ -22,11 +25,11 @@ class PlanError(EdgeflError):
 
 
 class WireError(EdgeflError):
-    """Bytes from the network that are not what the protocol says."""
+    """Bytes from the network that violate the protocol."""
 
 
 class LinkError(EdgeflError):
-    """A broker that cannot be reached or does not take what is sent."""
+    """A broker that cannot be reached or rejects a message."""
 
 
 class RoundError(EdgeflError):
@@ -42,4 +45,4 @@ class ExportError(EdgeflError):
 
 
 class ModelFileError(PlanError, ExportError):
-    """A `.tflite` that cannot be read: one of a plan, or one to be exported."""
+    """A `.tflite` file that cannot be read, of a plan or for an export."""

@@ -1,4 +1,4 @@
-"""The one source of randomness: a generator for (seed, round, client)."""
+"""The only source of randomness: a generator for (seed, round, client)."""
 
 import hashlib
 
@@ -6,11 +6,14 @@ import numpy as np
 
 
 def derive_rng(seed: int, round: int, client_id: str = "") -> np.random.Generator:
-    """Return the generator of this client in this round.
+    """Return the generator of a client in a round.
 
     The same arguments give the same draws on every machine.
 
-    `client_id` may name a purpose as well as a client, such as `cohort` or `partition`.
+    Args:
+        seed: the seed of the federation.
+        round: number of the round. 0 for draws outside of a round.
+        client_id: the client, or a purpose such as `cohort` or `partition`.
     """
     digest = hashlib.sha256(client_id.encode()).digest()
     entropy = np.frombuffer(digest[:16], dtype="<u4").tolist()

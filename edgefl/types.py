@@ -1,7 +1,7 @@
-"""The nouns that every room shares: frozen records of named arrays.
+"""The records that all packages share: frozen dataclasses of named arrays.
 
-`Weights` maps a name such as `conv2d/kernel` to a float32 array. No function of the project changes
-an array in place once it sits in one of these records.
+`Weights` maps a name such as `conv2d/kernel` to a float32 array. No function of the project changes an array
+of these records in place.
 """
 
 from collections.abc import Mapping
@@ -18,13 +18,18 @@ Scalars = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Shard:
-    """One client's private data. It never leaves the device.
+    """One client's private data, which never leaves the device.
 
-    x_train: float32[n, *input_shape], y_train: int64[n]; x_test, y_test: the client's own held-out split.
-    side_train: int64[n], what else is known of each training sample, such as how far it was turned; None when
-    nothing is.
-    group_train: int64[n], the recording (or other group) of each training sample; None when samples stand
-    alone. A split of the training samples never divides a group.
+    Attributes:
+        x_train: training samples, shape (n, *input_shape), float32.
+        y_train: labels of the training samples, shape (n,), int64.
+        x_test: the client's test samples, shape (m, *input_shape), float32.
+        y_test: labels of the test samples, shape (m,), int64.
+        num_classes: number of classes of the task.
+        side_train: side information about each training sample, such as its rotation, shape (n,), int64. None
+            if there is none.
+        group_train: the recording (or other group) of each training sample, shape (n,), int64. None if
+            samples are independent. A split of the training samples never divides a group.
     """
 
     x_train: Array
@@ -38,7 +43,14 @@ class Shard:
 
 @dataclass(frozen=True)
 class Broadcast:
-    """What a client receives in one round: named models (`global`, `expert0`, ...) and scalars."""
+    """The models and numbers that a client receives in one round.
+
+    Attributes:
+        round: number of the round, from 1.
+        phase: phase of the federation, such as `federate`.
+        models: weights of each model by its name, such as `global` or `expert0`.
+        scalars: further numbers by name.
+    """
 
     round: int
     phase: str
@@ -48,7 +60,15 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class Update:
-    """What a client sends back: for each model that it trained, trained minus received."""
+    """The result of a client's training that it sends to the aggregator.
+
+    Attributes:
+        client_id: the client.
+        round: number of the round that it answers.
+        num_samples: number of samples that the client trained on.
+        deltas: trained minus received weights of each trained model, by the model's name.
+        metrics: numbers about the training by name, among them `loss`.
+    """
 
     client_id: str
     round: int
@@ -59,7 +79,7 @@ class Update:
 
 @dataclass(frozen=True)
 class ClientState:
-    """What a client keeps for itself between rounds. Private: never encoded for the wire."""
+    """The private state of a client between rounds. It is never encoded for the network."""
 
     arrays: Weights = field(default_factory=dict)
     scalars: Scalars = field(default_factory=dict)
@@ -67,7 +87,15 @@ class ClientState:
 
 @dataclass(frozen=True)
 class ServerState:
-    """What the aggregator keeps between rounds. `round` counts from 1: the round that comes next."""
+    """The state of the aggregator between rounds.
+
+    Attributes:
+        round: number of the next round, from 1.
+        phase: phase of the next round.
+        models: weights of each model by its name.
+        slots: further arrays, such as the slots of a server optimizer.
+        scalars: further numbers by name.
+    """
 
     round: int
     phase: str
@@ -78,7 +106,12 @@ class ServerState:
 
 @dataclass(frozen=True)
 class Peer:
-    """A model that a client compares its mixture with: the weights of one predict signature of the plan."""
+    """A model that a client compares its mixture with.
+
+    Attributes:
+        signature: a predict signature of the plan.
+        weights: the weights of this signature.
+    """
 
     signature: str
     weights: Weights
@@ -86,12 +119,16 @@ class Peer:
 
 @dataclass(frozen=True)
 class Mixture:
-    """A client's personal model: the weights of a predict signature of the plan, by name.
+    """A client's personal model.
 
-    Private: local experts and gates are in it. peers: what `personalize` met on its way and a client may be
-    measured with instead (`federated`, `local`, `ensemble`, ...). diagnostics: numbers about the mixture,
-    such as how often the gate picks each expert; they stay where the mixture is. Neither is saved.
-    signature: `predict_mixture`, or `predict` where the client ships one model in place of the mixture.
+    It is private, because it may contain local experts and gates. Only `weights` and `signature` are saved.
+
+    Attributes:
+        weights: weights of a predict signature of the plan, by name.
+        peers: other models that the client may be measured with, such as `federated`, `local` or `ensemble`.
+        diagnostics: numbers about the mixture, such as how often the gate picks each expert. They stay with
+            the mixture.
+        signature: `predict_mixture`, or `predict` if the client ships one model instead of the mixture.
     """
 
     weights: Weights

@@ -1,6 +1,6 @@
-"""Whether a federation was worth it: each device's model beside the one that it would have had alone.
+"""The verdict on a federation: each device's model compared with the model that it would have had alone.
 
-Pure functions over the figures that the devices measured. A missing figure stays missing.
+The module has pure functions over the figures that the devices measured. A missing figure stays missing.
 """
 
 import math
@@ -12,9 +12,9 @@ from typing import Any, Literal
 from edgefl.system.format import escape_unprintable, format_percent
 
 DEFAULT_MEASURE = "accuracy"
-"""The measure that devices report today: a share between 0 and 1, and more is better."""
+"""The measure that devices report: a share from 0 to 1, where more is better."""
 DEVICE_FIGURES = ("local", "federated", "shipped", "int8")
-"""The figures of a device, in the order of the table's columns."""
+"""The figures of a device, in the order of the table columns."""
 MODEL_KINDS = ("local", "federated", "fine-tuned", "mixture")
 """The kinds of model that a device can ship, by the value of its metric `shipped`."""
 TABLE_HEADINGS = ("device", *DEVICE_FIGURES, "model", "against local")
@@ -25,22 +25,21 @@ SUGGESTED_ALGORITHMS = ("clustered", "pfl-mfe")
 CHANCE_MARGIN = 0.02
 
 Comparison = Literal["better", "as good", "worse", ""]
-"""A shipped model against the local one; empty where the counts to compare them are missing."""
+"""The shipped model compared with the local model. Empty if the counts to compare them are missing."""
 
 
 @dataclass(frozen=True)
 class DeviceFigures:
-    """The figures of one device.
+    """The figures of one device. Each figure is a share from 0 to 1, or None if it is missing.
 
     Attributes:
         id: the device.
-        local: what the device would have had alone, a share between 0 and 1, None where it is missing. The
-            next three likewise.
-        federated: the model of the federation.
-        shipped: the personal model that the device takes away.
-        int8: the same after quantization.
-        kind: which kind of model the device ships, one of `KINDS`, empty where it is missing.
-        comparison: the shipped model against the local one on the device's test samples.
+        local: the model that the device would have had alone.
+        federated: the federated model.
+        shipped: the personal model that the device ships.
+        int8: the shipped model after quantization.
+        kind: the kind of model that the device ships, one of `MODEL_KINDS`. Empty if it is missing.
+        comparison: the shipped model compared with the local model on the device's test samples.
     """
 
     id: str
@@ -54,24 +53,24 @@ class DeviceFigures:
 
 @dataclass(frozen=True)
 class FederationVerdict:
-    """What a federation gave its devices.
+    """The benefit of a federation for its devices.
 
     Attributes:
-        measure: what the figures measure, such as `accuracy`.
-        devices: how many devices reported.
-        means: the mean of each of `FIGURES` over the devices that report it; None where no device does.
-        worst: the lowest value of each of `FIGURES`; None where no device reports it.
-        better: devices whose shipped model is better than their local one (McNemar's exact one-sided test at
-            5%).
-        as_good: devices where the test shows no difference.
-        worse: devices whose shipped model is worse than their local one. Devices that do not report the
-            counts are in none of the three numbers.
+        measure: the measure of the figures, such as `accuracy`.
+        devices: number of devices that reported.
+        means: mean of each of `DEVICE_FIGURES` over the devices that report it, None without such a device.
+        worst: lowest value of each of `DEVICE_FIGURES`, None if no device reports it.
+        better: number of devices whose shipped model is better than the local one, by McNemar's exact
+            one-sided test at 5 %.
+        as_good: number of devices for which the test shows no difference.
+        worse: number of devices whose shipped model is worse than the local one. Devices that do not report
+            the counts are in none of the three numbers.
         overall: the same test over the test samples of all devices.
-        gain_points: mean of shipped minus local over the devices that report both, in percentage points;
-            None where no device does.
-        kinds: how many devices ship each of `KINDS`.
-        rows: the devices, sorted by id.
-        sentence: the conclusion in plain English, with what to try if the federation was not worth it.
+        gain_points: mean of shipped minus local over the devices that report both, in percentage points. None
+            without such a device.
+        kinds: number of devices that ship each of `MODEL_KINDS`.
+        rows: the figures of the devices, sorted by id.
+        sentence: the conclusion in plain English. It suggests a remedy if the federation was not worth it.
     """
 
     measure: str
@@ -100,10 +99,10 @@ def judge_federation(
 
     Args:
         rows: one mapping per device with `id` and its metrics, as in the `clients` of result.json. A figure
-            that is missing, None, not finite or not between 0 and 1 counts as missing.
-        measure: the first part of the figures' names.
+            counts as missing if it is None, not finite, or not between 0 and 1.
+        measure: prefix of the figures' names.
         algorithm: the federation's algorithm, which the sentence does not suggest again.
-        num_classes: the number of classes, to recognise a federated model at chance; 0 where it is unknown.
+        num_classes: number of classes, to recognise a federated model at chance level. 0 if it is unknown.
         select: whether each device chose its model, `[personalization] select`.
     """
     named_rows = sorted(((str(row["id"]), row) for row in rows), key=lambda item: item[0])
@@ -142,9 +141,13 @@ def judge_federation(
 def sign_test(gained: int, lost: int) -> float:
     """Return the p-value of McNemar's exact one-sided test: P(X >= gained) of Binomial(gained + lost, 1/2).
 
-    Above 1,000 samples that differ, the normal approximation with continuity correction takes its place.
+    Above 1,000 discordant samples, the normal approximation with continuity correction is used.
 
-    Source: McNemar, Psychometrika 12 (1947); the exact form is the sign test of the samples that differ.
+    Args:
+        gained: number of samples that only the first model predicts correctly.
+        lost: number of samples that only the second model predicts correctly.
+
+    Source: McNemar, Psychometrika 12 (1947). The exact form is the sign test of the discordant samples.
     """
     count = gained + lost
     if count > MAX_EXACT_SAMPLES:
@@ -157,11 +160,11 @@ def sign_test(gained: int, lost: int) -> float:
 
 
 def compare_with_local(gained: int, lost: int) -> Comparison:
-    """Return whether a model is better than another one.
+    """Return whether a model is better than another model, as good, or worse.
 
     Args:
-        gained: test samples that the model gets right and the other one wrong.
-        lost: the other way round.
+        gained: number of test samples that only the model predicts correctly.
+        lost: number of test samples that only the other model predicts correctly.
     """
     if sign_test(gained, lost) <= SIGNIFICANCE_LEVEL:
         return "better"
@@ -169,7 +172,7 @@ def compare_with_local(gained: int, lost: int) -> Comparison:
 
 
 def read_discordant_counts(row: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return `test_gained` and `test_lost` of a device, None where they are not whole numbers."""
+    """Return `test_gained` and `test_lost` of a device, or None if they are not whole numbers."""
     gained, lost = _parse_count(row.get("test_gained")), _parse_count(row.get("test_lost"))
     return None if gained is None or lost is None else (gained, lost)
 
@@ -181,16 +184,19 @@ def as_dict(verdict: FederationVerdict) -> dict[str, Any]:
 
 
 def from_dict(tree: Mapping[str, Any]) -> FederationVerdict:
-    """Return the verdict of such a tree."""
+    """Return the verdict from the tree that `as_dict` returned."""
     rows = tuple(DeviceFigures(**row) for row in tree["rows"])
     return FederationVerdict(**{**tree, "rows": rows})
 
 
 def read_comparison_counts(tree: Mapping[str, Any]) -> dict[str, int]:
-    """Return how many devices' models are better, as good and worse than alone.
+    """Return the numbers of devices whose models are better, as good and worse than training alone.
 
     Args:
-        tree: a verdict as a tree. Where no device could be compared, the counts are left out.
+        tree: a verdict as a tree.
+
+    Returns:
+        The counts by name. Empty if no device could be compared.
     """
     counts = {name: tree[name] for name in ("better", "as_good", "worse")}
     return counts if any(counts.values()) else {}
@@ -201,7 +207,8 @@ def make_table_rows(verdict: FederationVerdict, limit: int = MAX_TABLE_ROWS) -> 
 
     Args:
         verdict: the verdict.
-        limit: at most so many devices; of more, those that gained least. 0: mean and worst only.
+        limit: maximum number of devices. If there are more, the devices that gained least are shown. 0 shows
+            only the mean and the worst.
     """
     shown = select_least_gained(verdict.rows, limit)
     rows = [TABLE_HEADINGS, *map(_format_device_cells, shown)]
@@ -213,17 +220,22 @@ def make_table_rows(verdict: FederationVerdict, limit: int = MAX_TABLE_ROWS) -> 
 
 
 def render_verdict_table(verdict: FederationVerdict, limit: int = MAX_TABLE_ROWS) -> str:
-    """Return the table as aligned text, see `table_rows`."""
+    """Return the table as aligned text, see `make_table_rows`."""
     return "\n".join(_align_rows(make_table_rows(verdict, limit)))
 
 
 def render_verdict_lines(verdict: FederationVerdict, limit: int = MAX_TABLE_ROWS) -> list[str]:
-    """Return the table and the sentence as lines of text."""
+    """Return the table and the sentence as lines of text, see `make_table_rows`."""
     return [*render_verdict_table(verdict, limit).splitlines(), escape_unprintable(verdict.sentence)]
 
 
 def select_least_gained(rows: Sequence[DeviceFigures], limit: int) -> tuple[DeviceFigures, ...]:
-    """Return at most so many devices, those whose shipped model gained least, in their order."""
+    """Return the devices whose shipped model gained least, in their original order.
+
+    Args:
+        rows: the figures of the devices.
+        limit: maximum number of devices.
+    """
     if len(rows) <= limit:
         return tuple(rows)
 
@@ -235,12 +247,12 @@ def select_least_gained(rows: Sequence[DeviceFigures], limit: int) -> tuple[Devi
 
 
 def render_device_lines(row: DeviceFigures, measure: str = DEFAULT_MEASURE) -> list[str]:
-    """Return a device's own row of the table and its sentence as lines of text."""
+    """Return a device's row of the table and its sentence as lines of text."""
     return [*_align_rows([TABLE_HEADINGS, _format_device_cells(row)]), describe_device_verdict(row, measure)]
 
 
 def describe_device_verdict(row: DeviceFigures, measure: str = DEFAULT_MEASURE) -> str:
-    """Return what a device says of its own model."""
+    """Return the sentence about a device's own model."""
     kind = f"its {row.kind} model" if row.kind else "its model"
     if row.shipped is None:
         return f"{row.id} ships {kind}; its {measure} was not measured."
@@ -263,12 +275,12 @@ _THAN_LOCAL: Mapping[Comparison, str] = {
 def estimate_chance_level(num_classes: int, tested: int) -> float:
     """Return the highest share of correct answers that counts as guessing.
 
-    It is 1 / `num_classes`, plus two standard errors of a share of `tested` samples, plus 2 points, since the
-    classes are not equally frequent. 0 where the number of classes is not known.
+    It is 1 / `num_classes`, plus two standard errors of a share of `tested` samples, plus 2 points because
+    the classes are not equally frequent. It is 0 if the number of classes is unknown.
 
     Args:
-        num_classes: the number of classes; below 2 it is not known.
-        tested: the number of test samples of all devices.
+        num_classes: number of classes. Below 2 it is unknown.
+        tested: number of test samples of all devices.
     """
     if num_classes < 2:
         return 0.0
@@ -282,7 +294,7 @@ def _is_chance(share: float, num_classes: int, tested: int) -> bool:
 
 
 def _read_device(name: str, row: Mapping[str, Any], measure: str) -> DeviceFigures:
-    # without a selection the algorithm's own mixture is shipped
+    # Without a selection, the algorithm's mixture is shipped.
     chosen = "shipped" if _parse_number(row.get(f"{measure}_shipped")) is not None else "mixture"
     shipped = _parse_share(row.get(f"{measure}_{chosen}"))
     code = _parse_number(row.get("shipped"))
@@ -303,7 +315,7 @@ def _read_device(name: str, row: Mapping[str, Any], measure: str) -> DeviceFigur
 
 def _parse_number(value: Any) -> float | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    # a file may hold a whole number that is larger than any float
+    # A file may contain an integer that is larger than any float.
     return float(value) if is_number and abs(value) <= sys.float_info.max else None
 
 
@@ -384,8 +396,7 @@ def _suggest_remedy(
     if _is_chance(shipped, num_classes, tested):
         return (
             f"The models are at chance ({format_percent(shipped)} with {num_classes} classes): look at "
-            f"the labels, "
-            "then try a smaller learning_rate, or more rounds."
+            "the labels, then try a smaller learning_rate, or more rounds."
         )
     compared = verdict.better + verdict.as_good + verdict.worse
     gained = verdict.gain_points > 0
@@ -394,8 +405,7 @@ def _suggest_remedy(
     if federated is not None and _is_chance(federated, num_classes, tested):
         return (
             f"The federated model is at chance ({format_percent(federated)} with {num_classes} classes): "
-            f"try a "
-            "smaller learning_rate, or more rounds."
+            "try a smaller learning_rate, or more rounds."
         )
     others = " or ".join(f'"{name}"' for name in SUGGESTED_ALGORITHMS if name != algorithm)
     if verdict.worse > verdict.better and not select:

@@ -1,4 +1,7 @@
-"""Federated algorithms, cut at the wire into five pure functions. `papers` has one file or folder a paper."""
+"""Federated algorithms, each split at the network into five pure functions.
+
+The package `papers` has one module or package for each paper.
+"""
 
 from edgefl.algorithms.base import (
     PHASE_CLUSTER,

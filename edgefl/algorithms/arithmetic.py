@@ -1,4 +1,7 @@
-"""Weights arithmetic: element-wise, name by name, float64 inside where sums are long, float32 out."""
+"""Element-wise arithmetic of weights by name.
+
+Long sums are computed in float64. All results are float32.
+"""
 
 from collections.abc import Iterable
 
@@ -8,31 +11,31 @@ from edgefl.types import Array, Weights
 
 
 def add(a: Weights, b: Weights) -> Weights:
-    """Return a + b."""
+    """Return a + b, with the names of `a`."""
     return {name: np.asarray(a[name] + b[name], np.float32) for name in a}
 
 
 def subtract(a: Weights, b: Weights) -> Weights:
-    """Return a - b."""
+    """Return a - b, with the names of `a`."""
     return {name: np.asarray(a[name] - b[name], np.float32) for name in a}
 
 
 def weighted_mean(terms: Iterable[tuple[Weights, float]]) -> Weights | None:
-    """Return sum(n * w) / sum(n) over (w, n), read once and one at a time.
+    """Return sum(n * w) / sum(n), or None if the weights n sum to zero.
 
-    None when there is no weight at all.
-
-    The order of the terms fixes the bits: give them sorted by client id.
+    Args:
+        terms: pairs (w, n), read once and one at a time. Their order affects the bits of the result, so sort
+            them by client id.
     """
     return average_by_group(("", arrays, n) for arrays, n in terms).get("")
 
 
 def average_by_group(terms: Iterable[tuple[str, Weights, float]]) -> dict[str, Weights]:
-    """Return the weighted mean of each group over (group, w, n), read once and one at a time.
+    """Return the weighted mean of each group. A group whose weights n sum to zero is left out.
 
-    A group without weight is left out.
-
-    The order of the terms fixes the bits: give them sorted by client id.
+    Args:
+        terms: triples (group, w, n), read once and one at a time. Their order affects the bits of the result,
+            so sort them by client id.
     """
     totals: dict[str, dict[str, np.ndarray]] = {}
     weights: dict[str, float] = {}
@@ -53,12 +56,16 @@ def average_by_group(terms: Iterable[tuple[str, Weights, float]]) -> dict[str, W
 
 
 def redraw(weights: Weights, rng: np.random.Generator) -> dict[str, Array]:
-    """Return other first weights with the same values: those of each array are permuted, kernels first, then
-    biases.
+    """Return new initial weights by permuting the values of each array.
 
-    This is a draw from an initializer that draws values independently. It is none for orthogonal kernels, and
-    of trained weights it makes noise: the plan builder makes better draws, see `edgefl.algorithms.draws`.
-    Names are taken in sorted order, so that the draw does not depend on the mapping's.
+    This equals a draw from an initializer that draws values independently. It does not for orthogonal
+    kernels, and it turns trained weights into noise. The plan builder makes better draws
+    (`edgefl.algorithms.draws`). Kernels are permuted before biases, each in sorted order of names, so the
+    draw does not depend on the order of the mapping.
+
+    Args:
+        weights: the weights to permute.
+        rng: draws the permutations.
     """
     names = sorted(weights, key=lambda name: (weights[name].ndim < 2, name))
     drawn = {name: rng.permuted(weights[name].ravel()).reshape(weights[name].shape) for name in names}

@@ -1,4 +1,7 @@
-"""An algorithm is cut at the wire: five pure functions in a frozen record."""
+"""The record of an algorithm, which is five pure functions split at the network.
+
+The aggregator runs `init`, `broadcast` and `aggregate`. A device runs `local_update` and `personalize`.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,29 +19,37 @@ PHASE_DONE = "done"
 
 
 CurrentModel = Callable[[Broadcast, ClientState, Shard], Peer | None]
-"""Returns the model that a client would use now."""
+"""Returns the model that a client would use now, or None if it has no complete model."""
 
 
 def use_global_model(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
-    """Return the received model `global`; None when the broadcast has no such model."""
+    """Return the received model `global`, or None if the broadcast has no such model."""
     return Peer("predict", broadcast.models[GLOBAL]) if GLOBAL in broadcast.models else None
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What runs at the aggregator (init, broadcast, aggregate) and on a device (local_update, personalize).
+    """The functions of an algorithm at the aggregator and on a device.
 
-    `aggregate` takes any iterable and reads it once, one update at a time: an iterator over files keeps
-    memory at O(models), not O(clients). It needs the updates sorted by client id and without duplicates:
-    `canonical` gives that.
+    `aggregate` accepts any iterable and reads it once, one update at a time. An iterator over files therefore
+    keeps memory at O(models) instead of O(clients). The updates must be sorted by client id and have no
+    duplicates. `canonicalize_updates` returns such a list.
 
-    takes_late: a round is a mean of deltas to one global model, so that it may hold a delta to that model's
-    version before.
-    current: returns the model that a client would use if the federation ended now, without any training, or
-    None. The client measures this model on its validation samples in each round.
-    by_sums: whether `aggregate` uses nothing of the updates but weighted means of each model's deltas, so
-    that one update that holds these means has the same effect. Only then can the means alone be released with
-    noise (`edgefl.privacy`).
+    Attributes:
+        name: name of the algorithm.
+        init: makes the server state before round 1 from the initial weights.
+        broadcast: returns the broadcast of a client in the state's round. The second argument is the client's
+            id.
+        local_update: trains a client and returns its update and its new state.
+        aggregate: returns the server state of the next round.
+        personalize: makes a client's mixture after the last round and returns it with the client's new state.
+        current: the model that a client would use if the federation ended now, without any training, or None.
+            The client measures this model on its validation samples in each round.
+        takes_late: whether a round may include a delta to an earlier version of the model. This requires that
+            a round is a mean of deltas to one global model.
+        by_sums: whether `aggregate` uses only weighted means of each model's deltas. One update that holds
+            these means then has the same effect. Only such means can be released with noise
+            (`edgefl.privacy`).
     """
 
     name: str
@@ -55,7 +66,10 @@ class Algorithm:
 
 
 def canonicalize_updates(state: ServerState, updates: Iterable[Update]) -> list[Update]:
-    """Sort by client id; drop updates of another round and all but the first of a client."""
+    """Return the updates of the state's round, sorted by client id.
+
+    Updates of another round are dropped. Of several updates from one client, the first is used.
+    """
     seen: dict[str, Update] = {}
     for update in updates:
         if update.round == state.round:
@@ -67,7 +81,7 @@ _CLUSTER_PREFIX = "cluster/"
 
 
 def read_assignments(state: ServerState) -> dict[str, int]:
-    """Return the cluster of each client that has been placed, by client id; empty before the clustering."""
+    """Return the cluster of each assigned client by client id, which is empty before the clustering."""
     return {
         key.removeprefix(_CLUSTER_PREFIX): int(value)
         for key, value in state.scalars.items()
@@ -76,7 +90,7 @@ def read_assignments(state: ServerState) -> dict[str, int]:
 
 
 def with_assignments(state: ServerState, clusters: Mapping[str, int]) -> ServerState:
-    """Return the state with these clusters in place of those before."""
+    """Return the state with these assignments in place of the earlier ones."""
     others = {key: value for key, value in state.scalars.items() if not key.startswith(_CLUSTER_PREFIX)}
     return replace(
         state,
@@ -88,13 +102,20 @@ def with_assignments(state: ServerState, clusters: Mapping[str, int]) -> ServerS
 
 
 def is_arriving(state: ServerState, client_id: str) -> bool:
-    """Return whether the clients have been clustered without this one: its first update places it."""
+    """Return whether the other clients have been clustered without this client.
+
+    The first update of such a client assigns it to a cluster.
+    """
     return f"{_CLUSTER_PREFIX}{client_id}" not in state.scalars and any(
         key.startswith(_CLUSTER_PREFIX) for key in state.scalars
     )
 
 
 def find_largest_cluster(clusters: Iterable[int]) -> int:
-    """Return the cluster that most clients are in, the lowest of several."""
+    """Return the cluster with the most clients, the lowest number among equals.
+
+    Args:
+        clusters: the cluster of each client. At least one client.
+    """
     ordered = sorted(clusters)
     return max(dict.fromkeys(ordered), key=ordered.count)

@@ -1,4 +1,4 @@
-"""The laws that every algorithm passes, checked on two rounds of a small federation."""
+"""The laws that every algorithm must satisfy, checked on two rounds of a small federation."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +20,7 @@ from edgefl.types import Broadcast, ClientState, Mixture, Scalars, ServerState, 
 
 CHECK_ROUNDS = 2
 LATE_CLIENT_ID = "zz-late"
-"""Sorts behind all clients, and joins when the rounds are over."""
+"""A client that sorts after all others and joins after the rounds."""
 
 StateByClient = Mapping[str, ClientState]
 ResultByClient = Mapping[str, tuple[Update, ClientState]]
@@ -33,15 +33,30 @@ def check_algorithm(
     shards: Mapping[str, Shard],
     seed: int = 1,
 ) -> None:
-    """Raise AssertionError with the law that the algorithm breaks.
+    """Check that an algorithm satisfies the laws.
 
-    `make` is the algorithm's factory, with its options bound; `initial` fits the learner's spec; two shards
-    or more.
-    Laws: the aggregator's side needs no learner; the same seed gives the same bits; no argument is changed in
-    place; arrival order, duplicates and stale updates change nothing; an update holds what was broadcast, by
-    name and shape, and nothing else, finite float32 and a loss; states of server and clients survive a save
-    and a load at any round; a round without updates passes; a client that lost its state, or comes late, is
-    served; the mixture fits the plan.
+    The laws are:
+
+    - The aggregator's functions need no learner.
+    - The same seed gives the same bits.
+    - No argument is changed in place.
+    - The order of arrival, duplicates and stale updates change nothing.
+    - An update has only deltas of models in the broadcast, with the same names and shapes, as finite float32.
+      It reports a loss.
+    - The states of server and clients can be saved and loaded after any round.
+    - A round without updates ends normally.
+    - A client that lost its state, or joins after the rounds, gets a mixture.
+    - The mixture and its peers fit the plan.
+
+    Args:
+        make: the algorithm's factory with its options bound. It takes a learner or None.
+        learner: runs the plan.
+        initial: the initial weights, which fit the learner's spec.
+        shards: samples by client id, for two or more clients.
+        seed: random seed.
+
+    Raises:
+        AssertionError: the algorithm breaks a law, which the message names.
     """
     server = make(None)
     device = make(learner)
@@ -71,7 +86,7 @@ def _check_round(
     shards: Mapping[str, Shard],
     seed: int,
 ) -> tuple[ServerState, StateByClient]:
-    """Play one round in several ways that must come to the same; return the states after it."""
+    """Run one round in several ways that must give the same result, and return the states after it."""
     before = encode_server_state(state)
     encoded_clients = {c: encode_client_state(clients[c]) for c in shards}
     results = _train_clients(device, server, state, clients, shards, seed)
@@ -169,7 +184,7 @@ def _check_update(broadcast: Broadcast, update: Update, client_id: str) -> None:
     _check_scalars(update.metrics, f"an update's metrics ({client_id})")
     if "loss" not in update.metrics:
         raise AssertionError(
-            f"law broken: an update tells its loss; that of {client_id} has "
+            f"law broken: an update reports its loss; the update of {client_id} has "
             f"{', '.join(update.metrics) or 'no metrics'}"
         )
 
@@ -210,7 +225,7 @@ def _check_personalization(
     for signature, weights in predicted:
         if not np.isfinite(learner.predict(signature, weights, {"x": shard.x_test})).all():
             raise AssertionError(
-                f"law broken: a mixture and its peers predict finite logits, {signature} of {client_id} does "
+                f"law broken: a mixture and its peers predict finite logits; {signature} of {client_id} does "
                 "not"
             )
 

@@ -1,4 +1,4 @@
-"""Which clients train in a round."""
+"""Selection of the clients that train in a round."""
 
 import math
 from collections.abc import Iterable
@@ -10,11 +10,20 @@ from edgefl.types import ServerState
 
 
 def choose_cohort(seed: int, state: ServerState, clients: Iterable[str], count: int) -> tuple[str, ...]:
-    """Draw `count` of the clients without replacement (0, or more than there are: all), sorted by id.
+    """Draw the cohort of a round without replacement.
 
-    Once clients are assigned to clusters, `count` of each cluster. In the clustering round all take part,
-    since each has to be placed, and later each client that arrives, until it is placed. Pure: the same seed,
-    state and set of ids give the same cohort in the simulator and at the aggregator.
+    Once clients are assigned to clusters, `count` clients of each cluster are drawn. All clients take part in
+    the clustering round, because each one needs an assignment. A client that arrives later takes part until
+    it is assigned. The function is pure, so the simulator and the aggregator choose the same cohort.
+
+    Args:
+        seed: the seed of the federation.
+        state: the server state before the round.
+        clients: ids of the available clients.
+        count: number of clients to draw. 0, or more than are available, selects all.
+
+    Returns:
+        The ids of the cohort, sorted.
     """
     ids = sorted(set(clients))
     if state.phase == PHASE_CLUSTER:
@@ -38,17 +47,29 @@ def choose_cohort(seed: int, state: ServerState, clients: Iterable[str], count: 
 def choose_task_clients(
     config: FederationConfig, state: ServerState, online: Iterable[str]
 ) -> tuple[str, ...]:
-    """Return who is given a task in a round over MQTT: `over_selection` times as many as `choose_cohort`
-    would draw of them.
+    """Return the clients that receive a task in a round over MQTT.
+
+    These are `over_selection` times as many clients as a cohort has.
+
+    Args:
+        config: the configuration of the federation.
+        state: the server state before the round.
+        online: ids of the clients that are online.
     """
-    # a share such as 1.1 x 10 comes out a hair above 11 in binary and must not ask for a twelfth client
+    # A product such as 1.1 x 10 is slightly above 11 in binary and must not select a twelfth client.
     return choose_cohort(
         config.seed, state, online, math.ceil(config.over_selection * config.clients_per_round - 1e-9)
     )
 
 
 def count_required_updates(config: FederationConfig, state: ServerState, cohort: Iterable[str]) -> int:
-    """Return how many updates close a round of this cohort, 0 for all of it."""
+    """Return how many updates close a round, or 0 if the round waits for its whole cohort.
+
+    Args:
+        config: the configuration of the federation.
+        state: the server state before the round.
+        cohort: ids of the clients that have a task.
+    """
     if state.phase == PHASE_PERSONALIZE:
         return 0
     if config.mode == "async":

@@ -1,8 +1,9 @@
-"""The first weights of algorithms with several models: the initial weights, and further draws of them.
+"""Initial weights of algorithms with several models.
 
-Whoever builds the plan draws them with the model's own initializers (`edgefl.compiler.weight_draws`) and
-passes them on among the initial weights, as `draw:1/conv1/kernel`. They are no part of the plan. Where there
-are none, `redraw` makes them of the initial weights.
+The first model starts from the initial weights. The others start from further draws of them. The plan builder
+draws these with the model's own initializers (`edgefl.compiler.weight_draws`). It passes them on among the
+initial weights, under names such as `draw:1/conv1/kernel`. They are not part of the plan. If they are
+missing, `redraw` makes them from the initial weights.
 """
 
 from collections.abc import Mapping
@@ -17,12 +18,21 @@ _DRAW = "draw:"
 
 
 def format_draw_prefix(index: int) -> str:
-    """Return the prefix of a further draw's names; index counts from 1."""
+    """Return the prefix of the names of a further draw.
+
+    Args:
+        index: number of the draw, from 1.
+    """
     return f"{_DRAW}{index}"
 
 
 def with_draws(initial: Weights, draws: Mapping[int, Weights]) -> dict[str, Array]:
-    """Return the initial weights with the further draws, by index from 1 on, under their own names."""
+    """Return the initial weights together with further draws under prefixed names.
+
+    Args:
+        initial: the initial weights.
+        draws: further draws by index, from 1.
+    """
     weights = dict(initial)
     for index, draw in draws.items():
         weights |= with_prefix(format_draw_prefix(index), draw)
@@ -30,22 +40,22 @@ def with_draws(initial: Weights, draws: Mapping[int, Weights]) -> dict[str, Arra
 
 
 def drop_draws(initial: Weights) -> dict[str, Array]:
-    """Return the initial weights themselves."""
+    """Return the initial weights without further draws."""
     return {name: array for name, array in initial.items() if not name.startswith(_DRAW)}
 
 
 def has_draws(names: Mapping[str, object]) -> bool:
-    """Return whether there are further draws among these names."""
+    """Return whether any of these names belongs to a further draw."""
     return any(name.startswith(_DRAW) for name in names)
 
 
 def draw_initial_weights(initial: Weights, count: int, rng: np.random.Generator) -> list[dict[str, Array]]:
-    """Return the first weights of `count` models: the initial weights, then one draw each.
+    """Return the initial weights of `count` models: the initial weights themselves, then one draw for each.
 
     Args:
         initial: the initial weights, with or without further draws.
         count: number of models.
-        rng: used for the draws that are not among `initial`.
+        rng: makes the draws that are missing in `initial`.
     """
     base = drop_draws(initial)
     models = [base]

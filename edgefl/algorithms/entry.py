@@ -1,7 +1,7 @@
-"""What the registry holds of an algorithm.
+"""The record that registers an algorithm.
 
-A module of `edgefl.algorithms.papers`, or any other module, offers algorithms by `ENTRIES`, a mapping from
-names to entries.
+A module of `edgefl.algorithms.papers`, or any other module, provides its algorithms in `ENTRIES`. This is a
+mapping from names to entries.
 """
 
 from collections.abc import Callable
@@ -18,25 +18,29 @@ if TYPE_CHECKING:
 
 
 def keep_options(options: Any, config: FederationConfig) -> Any:
-    """Return the options: the algorithm derives none of them from the configuration."""
+    """Return the options unchanged, for an algorithm that derives none of them from the configuration."""
     return options
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An algorithm: its options, its factory, and what the plan needs for it.
+    """An algorithm: its options, its factory, and the objectives that its plan needs.
+
+    Raises:
+        TypeError: `options` is not a dataclass, or one of its fields has no default.
 
     Attributes:
         options: frozen dataclass of the options. Each field has a default, whose type is the option's type.
-            The docstring's `Attributes` explain the options
-        factory: makes the algorithm from a learner and the options. The aggregator has no learner
-        objectives: returns what the plan holds for a network and the options. It needs TensorFlow and runs
-            where the plan is built, never on a device
-        source: the paper
-        models: the option that counts the algorithm's models, each of which starts from its own first
-            weights; empty: one model
-        resolve: returns the options with a value for each option that is derived from the configuration,
-            such as a number of rounds. `build_plan` calls it once, and the plan holds what it returns
+            The `Attributes` section of its docstring explains the options.
+        factory: makes the algorithm from a learner and the options. The aggregator passes None as the
+            learner.
+        objectives: returns the plan's objectives for a network and the options. It needs TensorFlow and runs
+            where the plan is built, never on a device.
+        source: the paper.
+        models: name of the option that counts the algorithm's models, each of which starts from different
+            initial weights. Empty: one model.
+        resolve: returns the options with a value for each option that is derived from the configuration, such
+            as a number of rounds. `build_plan` calls it once and stores the result in the plan.
     """
 
     options: type[Any]
@@ -47,14 +51,14 @@ class Entry:
     resolve: Callable[[Any, FederationConfig], Any] = keep_options
 
     def __post_init__(self) -> None:
-        as_mapping(self.options())  # a TypeError where this is no dataclass, or a field has no default
+        as_mapping(self.options())  # fails early if this is not a dataclass or a field has no default
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The options with their defaults, in order."""
+        """The options with their defaults, in the order of the dataclass."""
         return as_mapping(self.options())
 
 
 def as_mapping(options: Any) -> dict[str, Any]:
-    """Return the fields of an options dataclass by name, in order."""
+    """Return the fields of an options dataclass by name, in the order of the dataclass."""
     return {field.name: getattr(options, field.name) for field in fields(options)}

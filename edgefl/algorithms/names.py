@@ -1,4 +1,4 @@
-"""Names that several algorithms share: of models, peers, scalars and weights, and prefixes of names."""
+"""Names of models, peers, scalars and weights that several algorithms share, and prefixes of names."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -10,44 +10,44 @@ from edgefl.types import Weights
 T = TypeVar("T")
 
 GLOBAL = "global"
-"""The model that all clients train, or that of the receiving client's cluster."""
+"""The model that all clients train, or the model of the receiving client's cluster."""
 INITIAL = "initial"
 """The model before the first round."""
 LOCAL_MODEL = "local"
-"""The model that a client trains on its own samples alone."""
+"""The model that a client trains on its own samples, without the federation."""
 LOCAL_START = "local_start"
-"""The weights in the last broadcast from which a client trains its local model."""
+"""The initial weights of a client's local model, sent in the last broadcast."""
 FINE_TUNED_MODEL = "fine_tuned"
-"""The federation's model after some epochs on the client's own samples."""
+"""The federated model after some epochs on the client's own samples."""
 MIXTURE_MODEL = "mixture"
-"""The personal model that the algorithm itself makes."""
+"""The personal model that the algorithm makes."""
 FEDERATED_MODEL = "federated"
-"""The peer of a mixture that holds no personal weights."""
+"""The peer of a mixture that has no personal weights."""
 EXPERT_PREFIX = "expert"
-"""Prefix of the models of an algorithm with several models, and the metric that names the trained one."""
+"""Prefix of the models of an algorithm with several models, and the metric with the trained model's index."""
 PHI_MODEL = "phi"
-"""The model of one array: logits of the experts' responsibilities, float32[conditions, experts]."""
+"""A model of one array: logits of the experts' responsibilities, shape (conditions, experts), float32."""
 RECEIVED_PREFIX = "received"
-"""Prefix of the weights that a client received, in a training objective that holds them frozen."""
+"""Prefix of the received weights in a training objective that has them as frozen weights."""
 LOCAL_EPOCHS = "local_epochs"
-"""The scalar of the last broadcast: number of epochs of the federation that a local model trains too."""
+"""The scalar of the last broadcast: number of epochs in the rounds, which a local model trains as well."""
 COMPARE_SCALAR = "compare"
-"""The scalar of the broadcast of the last round that asks a client to compare its models."""
+"""The scalar in the broadcast of the last round that asks a client to compare its models."""
 SCORE_METRIC_PREFIX = "score_"
-"""Prefix of a model's mean score, a metric of an update of the last round."""
+"""Prefix of a model's mean score, a metric of the updates of the last round."""
 RANK_SCALAR_PREFIX = "rank_"
-"""Prefix of a model's place in the order of all clients, a scalar of the last broadcast; 0 is the best."""
+"""Prefix of a model's rank over all clients, a scalar of the last broadcast. Rank 0 is the best."""
 LOCAL_ROUND = 0
-"""The round of a broadcast that a client makes for itself. Rounds count from 1. Its update is never sent."""
+"""The round of a broadcast that a client makes for itself. Its update is never sent. Rounds count from 1."""
 
 
 def name_expert(index: int) -> str:
-    """Return the name of one of several models: `expert0`, `expert1`, ..."""
+    """Return the name of a model by its index: `expert0`, `expert1`, ..."""
     return f"{EXPERT_PREFIX}{index}"
 
 
 def select_experts(models: Mapping[str, Weights]) -> dict[int, Weights]:
-    """Return the experts among the models of a broadcast or a state, by index, in order."""
+    """Return the experts among the models of a broadcast or a state, by index in ascending order."""
     by_index = {
         int(name.removeprefix(EXPERT_PREFIX)): weights
         for name, weights in models.items()
@@ -62,7 +62,10 @@ def with_prefix(prefix: str, weights: Mapping[str, T]) -> dict[str, T]:
 
 
 def strip_prefix(prefix: str, weights: Mapping[str, T]) -> dict[str, T]:
-    """Return the weights named `prefix/...` without the prefix: `local/fc3/bias` -> `fc3/bias`."""
+    """Return the weights named `prefix/...` without the prefix.
+
+    For example, the prefix `local` turns `local/fc3/bias` into `fc3/bias`. All other weights are left out.
+    """
     return {
         name.removeprefix(f"{prefix}/"): array
         for name, array in weights.items()
@@ -76,22 +79,22 @@ def prefix_specs(prefix: str, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, 
 
 
 def extract_layer(name: str) -> str:
-    """Return the layer of a weight: `block/conv1` of `block/conv1/kernel`."""
+    """Return the layer of a weight, such as `block/conv1` for `block/conv1/kernel`."""
     return name.rpartition("/")[0] or name
 
 
 def find_output_layer(weights: Weights) -> tuple[str, str]:
     """Return the names of the output layer's kernel and bias.
 
-    The kernel is the last one of rank 2 in the plan's order.
+    The kernel is the last weight of rank 2 named `.../kernel`, in the plan's order.
 
     Raises:
-        ConfigError: The model has no such kernel, or the kernel has no bias.
+        ConfigError: the model has no such kernel, or the kernel has no bias.
     """
     kernels = [name for name, array in weights.items() if array.ndim == 2 and name.endswith("/kernel")]
     layer = extract_layer(kernels[-1]) if kernels else ""
     if f"{layer}/bias" not in weights:
         raise ConfigError(
-            "the model's output layer has no bias that could be each client's own; give it use_bias=True"
+            "the model's output layer has no bias that each client could personalize; give it use_bias=True"
         )
     return kernels[-1], f"{layer}/bias"

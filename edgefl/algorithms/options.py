@@ -1,4 +1,4 @@
-"""What the options of several algorithms share: training by SGD, and the checks of values."""
+"""Options that several algorithms share: training by SGD, and checks of values."""
 
 import math
 from collections.abc import Sequence
@@ -24,14 +24,17 @@ class SGDOptions(Protocol):
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """Training by SGD, with the defaults of federated averaging.
+    """Options of training by SGD, with the defaults of federated averaging.
+
+    Raises:
+        ConfigError: batch_size is below 1.
 
     Attributes:
-        epochs: passes over the client's samples in a round
-        learning_rate: step size of SGD on the client
-        momentum: momentum of SGD on the client; it starts at zero in each round
-        weight_decay: decoupled weight decay, w <- w - learning_rate * weight_decay * w before the step
-        batch_size: samples in a training batch; fixed when the plan is built
+        epochs: passes over the client's samples in a round.
+        learning_rate: step size of SGD on the client.
+        momentum: momentum of SGD on the client. It starts at zero in each round.
+        weight_decay: decoupled weight decay, w <- w - learning_rate * weight_decay * w before the step.
+        batch_size: samples in a training batch, fixed when the plan is built.
     """
 
     epochs: int = 5
@@ -54,7 +57,11 @@ def as_sgd_hyper(options: SGDOptions) -> dict[str, float]:
 
 
 def count_expected_clients(config: FederationConfig) -> int:
-    """Return how many clients a configuration expects: those that it lists, or the least number."""
+    """Return the number of clients that a configuration expects.
+
+    This is the number of clients that it lists. Without a list, it is the largest of `min_clients`,
+    `clients_per_round` and `[privacy] population`.
+    """
     least = max(config.min_clients, config.clients_per_round, config.privacy.population)
     return len(set(config.clients)) or least
 
@@ -62,22 +69,24 @@ def count_expected_clients(config: FederationConfig) -> int:
 def limit_experts(option: int, config: FederationConfig) -> int:
     """Return the number of experts for a configuration.
 
+    If the configuration does not set num_experts, there is at most one expert for each expected client. With
+    more experts than clients, some would never be trained.
+
     Args:
         option: the option num_experts, set or by default.
-        config: the federation. Where it does not set num_experts, there is at most one expert for each
-            expected client: with more experts than clients, some are never trained.
+        config: the configuration of the federation.
     """
     return option if "num_experts" in config.options else min(option, count_expected_clients(config))
 
 
 def extend_epochs(epochs: int, least_steps: int, samples: int, batch_size: int) -> int:
-    """Return the epochs of a personal training: more than `epochs` where these take too few steps.
+    """Return the epochs of a personal training, increased until they take at least `least_steps` steps.
 
-    A client with few samples takes few steps in an epoch. No epochs stay none.
+    A client with few samples takes few steps in an epoch. Zero epochs stay zero.
 
     Args:
         epochs: number of epochs.
-        least_steps: number of steps that they should take at least.
+        least_steps: minimum number of training steps.
         samples: number of training samples.
         batch_size: samples in a batch.
     """
@@ -98,7 +107,7 @@ def check_range(key: str, value: float, limit: float = 1.0) -> None:
 
 
 def check_choice(key: str, value: str, choices: Sequence[str]) -> None:
-    """Raise ConfigError for a value that is none of the choices."""
+    """Raise ConfigError for a value that is not one of the choices."""
     if value not in choices:
         raise ConfigError(
             f"[algorithm] {key} is {value!r}, expected {' or '.join(map(repr, choices))}; "

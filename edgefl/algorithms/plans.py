@@ -1,6 +1,6 @@
-"""The plan of a configuration: its model, compiled for what its algorithm computes.
+"""Plans of configurations: a model, compiled with the objectives of an algorithm.
 
-The functions import TensorFlow, the module does not.
+The functions import TensorFlow. The module does not.
 """
 
 from collections.abc import Mapping
@@ -20,16 +20,15 @@ if TYPE_CHECKING:
 
 
 def build_plan(config: FederationConfig) -> tuple[Plan, Weights]:
-    """Return the plan of this federation and its initial weights: the same for the same configuration and
-    library versions.
+    """Return the plan of a federation and its initial weights.
 
-    The plan's options are resolved: an option that follows from the configuration, such as a number of
-    rounds, has its value. The initial weights hold further draws for an algorithm with several models, see
-    `edgefl.algorithms.draws`.
+    The same configuration and library versions give the same plan. The plan's options are resolved: an option
+    that is derived from the configuration, such as a number of rounds, has its value. For an algorithm with
+    several models, the initial weights include further draws (`edgefl.algorithms.draws`).
 
     Raises:
-        ConfigError: A model or an option does not exist.
-        PlanError: A layer cannot be compiled.
+        ConfigError: the model or an option does not exist.
+        PlanError: a layer cannot be compiled.
     """
     from edgefl.compiler.build import compile_plan
 
@@ -46,11 +45,11 @@ def build_plan(config: FederationConfig) -> tuple[Plan, Weights]:
 
 
 def make_keras_learner(spec: PlanSpec) -> "KerasLearner":
-    """Return the Keras learner of a plan, its model built anew from the name and options in the spec.
+    """Return the Keras learner of a plan, whose model is rebuilt from its name and options in the spec.
 
     Raises:
-        PlanError: The model of this machine has other weights than the plan's.
-        ConfigError: The model is not on this machine.
+        PlanError: the model on this machine has other weights than the plan.
+        ConfigError: the model does not exist on this machine.
     """
     from edgefl.compiler.build import rebuild_network
     from edgefl.learner.keras import KerasLearner
@@ -64,7 +63,7 @@ def make_keras_learner(spec: PlanSpec) -> "KerasLearner":
 def _build_all_objectives(
     name: str, network: "Network", options: Mapping[str, Any], personalization: Mapping[str, Any]
 ) -> tuple["Objective", ...]:
-    """Return the algorithm's objectives, and the training of one model on a client's own samples."""
+    """Return the algorithm's objectives, and training of one model on a client's samples where needed."""
     from edgefl.compiler import objective as of
     from edgefl.compiler.optimizer import adam
 

@@ -1,33 +1,33 @@
-"""Which algorithm fits the data of devices.
+"""Recommendation of an algorithm for the data of a set of devices.
 
-The rule was fixed on runs of the federations of `edgefl reproduce outcomes` with other seeds than those of
-`docs/results/outcomes.md`.
+The rule was derived from runs of the federations of `edgefl reproduce outcomes`. These runs had other seeds
+than the runs in `docs/results/outcomes.md`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 USUAL_ALGORITHM = "pfl-mfe"
-"""The algorithm whose models gained most over training alone where devices have 70 samples or more."""
+"""The algorithm whose models gained most over training alone when devices have 70 samples or more."""
 FEW_SAMPLES_ALGORITHM = "fedmix"
-"""The algorithm whose models gained most where devices have 40 samples."""
+"""The algorithm whose models gained most when devices have 40 samples."""
 FEW_DEVICE_SAMPLES = 60
 MIN_DEVICES = 4
-"""FedMix trains four experts, which need as many devices."""
+"""Minimum number of devices for FedMix, which trains four experts."""
 MIN_CLASS_SHARE = 0.05
-"""A device has a class if at least this share of its samples are of it; fewer may be mistakes."""
+"""Minimum share of a device's samples for a class to count. Fewer samples may be labelling mistakes."""
 FEW_CLASSES = 2
 MANY_DEVICE_SAMPLES = 800
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """An algorithm for the data of devices.
+    """An algorithm for the data of a set of devices.
 
     Attributes:
-        algorithm: its name.
-        reason: why, as a sentence without a full stop.
-        caution: why a federation may bring little, as a sentence; empty where nothing speaks against it.
+        algorithm: name of the algorithm.
+        reason: the reason, as a sentence without a full stop.
+        caution: why a federation may gain little, as a sentence. Empty if nothing speaks against it.
     """
 
     algorithm: str
@@ -36,18 +36,19 @@ class Recommendation:
 
 
 def recommend(devices: Sequence[Mapping[int, int]]) -> Recommendation:
-    """Return the algorithm that fits.
+    """Return the algorithm that fits the data.
 
     Args:
-        devices: of each device the number of samples by class. At least one device.
+        devices: number of samples by class, for each device. At least one device. Negative labels do not
+            count as classes.
     """
     samples = [sum(counts.values()) for counts in devices]
     caution = _describe_caution(samples, [_list_classes(counts) for counts in devices])
     if _find_median(samples) < FEW_DEVICE_SAMPLES and len(devices) >= MIN_DEVICES:
         reason = (
-            f"half of the devices have {_find_median(samples)} samples or fewer; with so few its models "
-            f"were up "
-            f"to 6 points better than those of {USUAL_ALGORITHM}, and it sends four times as much"
+            f"half of the devices have {_find_median(samples)} samples or fewer; with so few, its models "
+            f"were up to 6 points better than the models of {USUAL_ALGORITHM}, but it sends four times as "
+            "much"
         )
         return Recommendation(FEW_SAMPLES_ALGORITHM, reason, caution)
     reason = "its models were better than training alone in six of nine federations of real data"
@@ -63,8 +64,7 @@ def _describe_caution(samples: Sequence[int], classes: Sequence[frozenset[int]])
     if _find_median(samples) >= MANY_DEVICE_SAMPLES:
         return (
             f"Half of the devices have {_find_median(samples):,} samples or more: with that many, a model "
-            f"trained "
-            "alone was as good"
+            "trained alone was as good"
         )
     num_classes = len(frozenset().union(*classes))
     if (
@@ -73,8 +73,7 @@ def _describe_caution(samples: Sequence[int], classes: Sequence[frozenset[int]])
     ):
         return (
             f"Half of the devices have one or two of the {num_classes} classes: with so few, a model "
-            f"trained alone "
-            "was as good"
+            "trained alone was as good"
         )
     return ""
 

@@ -1,6 +1,7 @@
-"""Algorithms by name: each module of `papers` offers its `ENTRIES`.
+"""The registry of algorithms by name.
 
-`module:name` finds those of anybody's module.
+Each module of `papers` provides its `ENTRIES`. The name `module:name` refers to an entry of any other module
+that can be imported.
 """
 
 import importlib
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 REMOVED_OPTIONS: Mapping[str, str] = {
     "baseline_epochs": "remove it: [personalization] baseline = false is what baseline_epochs = 0 was",
 }
-"""Options of earlier versions, and what to do about them."""
+"""Options of earlier versions, each with its remedy."""
 
 
 def _load_entries() -> Iterator[tuple[str, Entry]]:
@@ -36,9 +37,14 @@ REGISTRY: Mapping[str, Entry] = dict(sorted(_load_entries()))
 
 
 def find_entry(name: str) -> Entry:
-    """Return the entry of a registered name or of `module:name`.
+    """Return the entry of an algorithm.
 
-    ConfigError names the nearest known algorithm.
+    Args:
+        name: a registered name, or `module:name` for an algorithm of another module.
+
+    Raises:
+        ConfigError: the name is unknown, in which case the error suggests the nearest name. Or the module
+            cannot be imported, or it has no such entry.
     """
     if ":" in name:
         return _import_entry(*name.split(":", 1))
@@ -65,9 +71,13 @@ def _import_entry(module: str, name: str) -> Entry:
 def make_options(name: str, options: Mapping[str, Any]) -> Any:
     """Return the algorithm's options dataclass with these options, and defaults for all others.
 
+    Args:
+        name: see `find_entry`.
+        options: values by option name.
+
     Raises:
-        ConfigError: An option is unknown (the error names the nearest), is of another type than its
-            default, or is out of range.
+        ConfigError: an option is unknown, in which case the error suggests the nearest name. Or its type
+            differs from the type of its default, or it is out of range. Or the algorithm is unknown.
     """
     record = find_entry(name)
     defaults = record.defaults
@@ -89,10 +99,15 @@ def make_options(name: str, options: Mapping[str, Any]) -> Any:
 
 
 def check_plan_options(spec: PlanSpec, remedy: str) -> None:
-    """Check that this version knows all options of a plan.
+    """Check that this version of edgefl knows all options of a plan.
+
+    Args:
+        spec: the spec of the plan.
+        remedy: the end of the error message.
 
     Raises:
-        PlanError: An option is unknown: another version built the plan. The error ends with the remedy.
+        PlanError: an option is unknown because another version built the plan.
+        ConfigError: the algorithm of the plan is unknown.
     """
     unknown = [key for key in spec.options if key not in find_entry(spec.algorithm).defaults]
     if unknown:
@@ -103,33 +118,67 @@ def check_plan_options(spec: PlanSpec, remedy: str) -> None:
 
 
 def complete_algorithm_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all options of the algorithm by name, in order. Raises ConfigError as `make_options` does."""
+    """Return all options of an algorithm by name, with defaults where `options` has no value.
+
+    Args:
+        name: see `find_entry`.
+        options: values by option name.
+
+    Raises:
+        ConfigError: as in `make_options`.
+    """
     return as_mapping(make_options(name, options))
 
 
 def resolve_algorithm_options(config: FederationConfig) -> dict[str, Any]:
-    """Return all options of a configuration's algorithm by name, derived ones with their values.
+    """Return all options of a configuration's algorithm by name, with values for the derived options.
 
-    Only a plan is built from them. Whoever has a plan takes the options of its spec.
+    Only the plan builder calls this. All others read the options from the plan's spec.
 
     Raises:
-        ConfigError: As `make_options` does.
+        ConfigError: as in `make_options`.
     """
     options = make_options(config.algorithm, config.options)
     return as_mapping(find_entry(config.algorithm).resolve(options, config))
 
 
 def make_algorithm(name: str, learner: Learner | None, options: Mapping[str, Any]) -> Algorithm:
-    """Make an algorithm by name. The aggregator passes no learner because it never trains."""
+    """Return an algorithm by name.
+
+    Args:
+        name: see `find_entry`.
+        learner: runs the plan. The aggregator passes None because it never trains.
+        options: values by option name.
+
+    Raises:
+        ConfigError: as in `make_options`.
+    """
     return find_entry(name).factory(learner, make_options(name, options))
 
 
 def count_further_draws(name: str, options: Mapping[str, Any]) -> int:
-    """Return how many further draws of the first weights the algorithm needs beside the initial weights."""
+    """Return how many draws of initial weights the algorithm needs in addition to the initial weights.
+
+    Args:
+        name: see `find_entry`.
+        options: values by option name.
+
+    Raises:
+        ConfigError: as in `make_options`.
+    """
     option = find_entry(name).models
     return max(getattr(make_options(name, options), option) - 1, 0) if option else 0
 
 
 def build_objectives(name: str, network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
-    """Return what the plan holds for this algorithm. Imports TensorFlow."""
+    """Return the objectives of an algorithm's plan. Needs TensorFlow.
+
+    Args:
+        name: see `find_entry`.
+        network: the model of the plan.
+        options: values by option name.
+
+    Raises:
+        ConfigError: as in `make_options`, or the network does not fit the options.
+    """
     return find_entry(name).objectives(network, make_options(name, options))

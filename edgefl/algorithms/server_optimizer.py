@@ -1,19 +1,25 @@
-"""Server optimizers: the mean delta of a round taken as a gradient, downhill being along it.
+"""Server optimizers, which use the mean delta of a round as a gradient.
 
-Reddi et al., Adaptive Federated Optimization, arXiv:2003.00295, algorithm 2, with d the clients' mean delta
-and eta the server's learning rate:
+With d the mean delta of the clients, which points downhill, and eta the server's learning rate:
 
     none        w <- w + eta d
-    momentum    m <- beta1 m + d;  w <- w + eta m    (Hsu et al., arXiv:1909.06335)
-    adam        m <- beta1 m + (1 - beta1) d;  v <- beta2 v + (1 - beta2) d^2
-    yogi        m likewise;  v <- v - (1 - beta2) d^2 sign(v - d^2)
+
+    momentum    m <- beta1 m + d                     (Hsu et al., arXiv:1909.06335)
+                w <- w + eta m
+
+    adam, yogi  m <- beta1 m + (1 - beta1) d
+
+    adam        v <- beta2 v + (1 - beta2) d^2
+
+    yogi        v <- v - (1 - beta2) d^2 sign(v - d^2)
+
     adam, yogi  w <- w + eta m' / (sqrt(v') + epsilon)
                 with m' = m / (1 - beta1^t) and v' = v / (1 - beta2^t)
 
-The bias correction m', v' is that of Kingma and Ba, arXiv:1412.6980; Reddi et al. start from v = epsilon^2
-and leave it out.
+Communication cost: none. The state stays at the aggregator.
 
-Traffic: none; the state stays at the aggregator.
+Source: Reddi et al., Adaptive Federated Optimization, arXiv:2003.00295, algorithm 2. The bias correction m',
+v' is from Kingma and Ba, arXiv:1412.6980. Reddi et al. start from v = epsilon^2 and omit it.
 """
 
 from collections.abc import Mapping
@@ -26,20 +32,25 @@ from edgefl.types import Array, Weights
 
 OPTIMIZERS = ("none", "momentum", "adam", "yogi")
 DEFAULT_HYPER: Mapping[str, float] = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
-"""Kingma and Ba's; Reddi et al. take beta2 .99 and epsilon 1e-3."""
+"""The values of Kingma and Ba. Reddi et al. use beta2 .99 and epsilon 1e-3."""
 DEFAULT_RATES: Mapping[str, float] = {"none": 1.0, "momentum": 1.0, "adam": 0.001, "yogi": 0.001}
 STATISTICS = ("moving_mean", "moving_variance")
-"""Last parts of the names of batch-norm statistics: they are averaged whatever the optimizer is, for a
-variance has to stay positive.
+"""Last parts of the names of batch-norm statistics.
+
+Every optimizer averages these, because a variance has to stay positive.
 """
 
 
 def check_optimizer(name: str, hyper: Mapping[str, float]) -> dict[str, float]:
-    """Return all of learning_rate, beta1, beta2 and epsilon: those of `hyper` over the defaults.
+    """Return learning_rate, beta1, beta2 and epsilon: the values of `hyper`, and defaults for all others.
 
-    A learning rate of 0 is the default.
+    Args:
+        name: one of `OPTIMIZERS`.
+        hyper: values by name. A learning rate of 0 selects the optimizer's default.
 
-    Raises ConfigError for an unknown name or key, a beta outside [0, 1), an epsilon that is not above 0.
+    Raises:
+        ConfigError: the name or a key is unknown, a beta is not at least 0 and below 1, or epsilon or the
+            learning rate is not a finite number above 0.
     """
     if name not in OPTIMIZERS:
         raise ConfigError(f"unknown server_optimizer {name!r}; {suggest_nearest(name, list(OPTIMIZERS))}")
@@ -47,33 +58,34 @@ def check_optimizer(name: str, hyper: Mapping[str, float]) -> dict[str, float]:
     for key in hyper:
         if key not in defaults:
             raise ConfigError(f"a server optimizer has no {key!r}; {suggest_nearest(key, list(defaults))}")
-    full = {
+    settings = {
         **defaults,
         **{key: float(value) for key, value in hyper.items() if key != "learning_rate" or value},
     }
     for key in ("beta1", "beta2"):
-        if not 0 <= full[key] < 1:
-            raise ConfigError(f"server_{key} is {full[key]}, expected at least 0 and below 1")
+        if not 0 <= settings[key] < 1:
+            raise ConfigError(f"server_{key} is {settings[key]}, expected at least 0 and below 1")
     for key in ("epsilon", "learning_rate"):
-        if not 0 < full[key] < np.inf:
-            raise ConfigError(f"server_{key} is {full[key]}, expected a number above 0")
-    return full
+        if not 0 < settings[key] < np.inf:
+            raise ConfigError(f"server_{key} is {settings[key]}, expected a number above 0")
+    return settings
 
 
 def choose_server_rate(name: str, distance: float, rounds: int) -> float:
-    """Return the learning rate with which an optimizer gets a weight as far as `distance` in `rounds` steps.
+    """Return the learning rate with which an optimizer can move a weight by `distance` in `rounds` steps.
 
-    Adam and Yogi move a weight by at most about the rate in each step. At the default rate of .001 a
-    federation of 20 rounds ends next to its first weights. The other optimizers step as far as the delta.
+    Adam and Yogi move a weight by at most about the rate in each step. At the default rate of .001, a
+    federation of 20 rounds would end close to its initial weights. The other optimizers step by the whole
+    delta and use their default.
 
     Args:
-        name: a name of `OPTIMIZERS`.
-        distance: how far a weight has to get.
+        name: one of `OPTIMIZERS`.
+        distance: required change of a weight.
         rounds: number of steps.
 
     Returns:
-        The rate, at least the optimizer's default and at most 1: the server skips a round in which a model of
-        zeros moves further than 1 a weight, see `edgefl.server.plausibility`.
+        The rate, at least the optimizer's default and at most 1. The server skips a round in which a model of
+            zeros moves by more than 1 per weight (`edgefl.server.plausibility`).
     """
     return (
         min(max(DEFAULT_RATES[name], distance / rounds), 1.0)
@@ -85,16 +97,23 @@ def choose_server_rate(name: str, distance: float, rounds: int) -> float:
 def step_optimizer(
     name: str, hyper: Mapping[str, float], weights: Weights, mean_delta: Weights, slots: Weights
 ) -> tuple[Weights, Weights]:
-    """Return (weights, slots) after one step.
+    """Return the weights and the optimizer slots after one step.
 
-    Give `{}` as the first slots, and the last ones at each further step.
+    A weight whose delta has always been zero keeps its exact bits.
 
-    `mean_delta` has the weights' names and shapes; slots are named `momentum/W`, `velocity/W` and `step`. A
-    weight whose delta has always been zero stays as it is, to the bit. Raises ConfigError as
-    `check_optimizer` does.
+    Args:
+        name: one of `OPTIMIZERS`.
+        hyper: see `check_optimizer`.
+        weights: the weights before the step.
+        mean_delta: the mean delta, with the names and shapes of the weights.
+        slots: the slots that the previous step returned, or an empty mapping before the first step. Their
+            names are `momentum/W`, `velocity/W` and `step`.
+
+    Raises:
+        ConfigError: as in `check_optimizer`.
     """
-    full = check_optimizer(name, hyper)
-    rate = full["learning_rate"]
+    settings = check_optimizer(name, hyper)
+    rate = settings["learning_rate"]
     count = float(slots.get("step", np.zeros((), np.float32))) + 1
     new_weights: dict[str, Array] = {}
     new_slots: dict[str, Array] = {}
@@ -106,18 +125,18 @@ def step_optimizer(
             )
             continue
         delta = mean_delta[key].astype(np.float64)
-        momentum = _read_slot(slots, f"momentum/{key}", delta) * full["beta1"] + delta * (
-            1 if name == "momentum" else 1 - full["beta1"]
+        momentum = _read_slot(slots, f"momentum/{key}", delta) * settings["beta1"] + delta * (
+            1 if name == "momentum" else 1 - settings["beta1"]
         )
         new_slots[f"momentum/{key}"] = np.asarray(momentum, np.float32)
         move = momentum
         if name != "momentum":
             velocity = _update_velocity(
-                name, full["beta2"], _read_slot(slots, f"velocity/{key}", delta), delta * delta
+                name, settings["beta2"], _read_slot(slots, f"velocity/{key}", delta), delta * delta
             )
             new_slots[f"velocity/{key}"] = np.asarray(velocity, np.float32)
-            root = np.sqrt(velocity / (1 - full["beta2"] ** count))
-            move = momentum / (1 - full["beta1"] ** count) / (root + full["epsilon"])
+            root = np.sqrt(velocity / (1 - settings["beta2"] ** count))
+            move = momentum / (1 - settings["beta1"] ** count) / (root + settings["epsilon"])
         new_weights[key] = np.asarray(weight + rate * move, np.float32)
     if name in ("adam", "yogi"):
         new_slots["step"] = np.asarray(count, np.float32)

@@ -1,16 +1,19 @@
-"""What a device does to its delta before it is sent, so that the aggregator learns less from it.
+"""Changes that a device makes to its delta before it sends the update, to reveal less to the aggregator.
 
-Clipping and Gaussian noise: McMahan et al., Learning Differentially Private Recurrent Language Models,
-arXiv:1710.06963, section 3.1: d <- d min(1, S / |d|) + N(0, (z S)^2), S `clip_update` and z
-`noise_multiplier`; here each device adds its own noise (local noise), so that of a mean over K clients is z S
-/ sqrt(K). Withholding: the delta of some weights is zero, such as that of the output bias, from which the
-shares of a client's labels can be read (Reisser et al., Federated Mixture of Experts, arXiv:2107.06724,
-appendix C).
+A device clips its delta and adds Gaussian noise, d <- d min(1, S / |d|) + N(0, (z S)^2). S is `clip_update`
+and z is `noise_multiplier`. Each device adds its own noise (local noise), so the noise of a mean over K
+clients is z S / sqrt(K).
 
-The noise comes from the generator of the round, as every draw does, so that simulator and devices give the
-same bits. That generator is seeded by the federation's seed: against an aggregator that knows the seed the
-noise hides nothing. What is measured with it is what an eavesdropper, or an aggregator without the seed,
-would see.
+A device withholds some weights by sending a delta of zero for them. For example, the delta of the output bias
+reveals the shares of a client's labels.
+
+The noise comes from the generator of the round, so the simulator and the devices give the same bits. That
+generator is seeded by the federation's seed. The noise therefore hides nothing from an aggregator that knows
+the seed. It shows what an eavesdropper, or an aggregator without the seed, would see.
+
+Source: clipping and noise: McMahan et al., Learning Differentially Private Recurrent Language Models,
+arXiv:1710.06963, section 3.1. Withholding: Reisser et al., Federated Mixture of Experts, arXiv:2107.06724,
+appendix C.
 """
 
 from collections.abc import Collection, Iterable
@@ -26,23 +29,30 @@ from edgefl.types import Array, Weights
 
 
 def has_suffix(name: str, suffixes: Iterable[str]) -> bool:
-    """Whether the last parts of a weight's name are one of these: `fc3/bias` ends with `bias` and with
-    `fc3/bias`, not with `as`.
+    """Return whether the last parts of a weight's name equal one of the suffixes.
+
+    For example, `fc3/bias` ends with `bias` and with `fc3/bias`, but not with `as`.
     """
     return any(name == suffix or name.endswith(f"/{suffix}") for suffix in suffixes)
 
 
 def split_comma_list(text: str) -> tuple[str, ...]:
-    """Return the entries of a comma list, blanks around them dropped."""
+    """Return the entries of a comma-separated list without surrounding blanks."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 @dataclass(frozen=True)
 class UpdateSanitizer:
-    """clip_update: largest L2 norm, 0 for any; noise_multiplier: standard deviation of the noise in units of
-    it; withhold: suffixes.
+    """Clips a delta, adds noise to it, and withholds some of its weights.
 
-    Raises ConfigError for noise without a norm to measure it by.
+    Attributes:
+        clip_update: maximum L2 norm of the delta. 0 disables the clipping.
+        noise_multiplier: standard deviation of the noise as a multiple of `clip_update`. 0 disables the
+            noise.
+        withhold: suffixes of the names of withheld weights.
+
+    Raises:
+        ConfigError: there is noise but no `clip_update`.
     """
 
     clip_update: float = 0.0
@@ -52,25 +62,34 @@ class UpdateSanitizer:
     def __post_init__(self) -> None:
         if self.noise_multiplier and not self.clip_update:
             raise ConfigError(
-                f"noise_multiplier is {self.noise_multiplier} and clip_update 0, expected a norm: noise is "
-                "in units of it"
+                f"noise_multiplier is {self.noise_multiplier} and clip_update 0, expected a norm above 0: "
+                "noise is a multiple of it"
             )
 
     def check(self, names: Collection[str]) -> None:
-        """Raise ConfigError when something to be withheld is no weight of the model."""
+        """Raise ConfigError if an entry of `withhold` matches no weight of the model.
+
+        Args:
+            names: the names of the model's weights.
+        """
         for suffix in self.withhold:
             if not any(has_suffix(name, (suffix,)) for name in names):
                 raise ConfigError(
-                    f"withhold has {suffix!r}, which ends no weight's name; "
+                    f"withhold has {suffix!r}, but no weight's name ends with it; "
                     f"{suggest_nearest(suffix, list(names))}"
                 )
 
     def apply(self, delta: Weights, trained: Collection[str], rng: np.random.Generator) -> Weights:
-        """Return what is sent of a delta: withheld weights at zero, the others together clipped, then each
-        with noise.
+        """Return the delta that is sent.
 
-        Only weights in `trained` get noise: what the model keeps frozen is no secret. With noise on, moving
-        statistics are withheld, for a noisy variance may be negative.
+        Withheld weights are zero. The other weights are clipped together, and then each gets noise. Only
+        trained weights get noise, because frozen weights are not secret. With noise, moving statistics are
+        withheld as well, because a noisy variance may be negative.
+
+        Args:
+            delta: the delta of one model.
+            trained: names of the weights that the client trained.
+            rng: draws the noise.
         """
         withheld = (*self.withhold, *(STATISTICS if self.noise_multiplier else ()))
         unclipped: dict[str, Array] = {

@@ -1,1 +1,1 @@
-"""What a client does with a broadcast, in the simulator and on a device."""
+"""The work of a client on a broadcast, in the simulator and on a device."""

@@ -1,11 +1,12 @@
 """Batch norm on a client: moving statistics are re-estimated before a model is measured or shipped.
 
-A training step normalizes by the statistics of its batch. Prediction normalizes by moving averages of them.
-With a momentum of .99 the averages are still near their initial values after a hundred steps, and the mean
-over clients fits no client. Wu and Johnson, Rethinking "Batch" in BatchNorm, arXiv:2105.07576, section 3,
-replace the averages of a trained model by its statistics on a sample of the data (PreciseBN). This module
-does the same with a training signature of the plan: a step whose hyperparameters are all 0 changes the
-statistics alone.
+A training step normalizes by the statistics of its batch. Prediction normalizes by their moving averages.
+With a momentum of .99, the averages are still near their initial values after a hundred steps. Their mean
+over clients fits no client. PreciseBN replaces the averages of a trained model by its statistics on a sample
+of the data. This module does the same with a training signature of the plan: a step whose hyperparameters are
+all 0 changes only the statistics.
+
+Source: Wu and Johnson, Rethinking "Batch" in BatchNorm, arXiv:2105.07576, section 3.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,9 +28,9 @@ MEAN, VARIANCE = STATISTICS
 TRAIN_SIGNATURE = "train"
 """The signature that trains the whole network in most plans without `TRAIN_SINGLE`."""
 MAX_ROUND_SAMPLES = 64
-"""Number of samples whose statistics a model gets that is measured in a round."""
+"""Maximum number of samples for the statistics of a model that is measured in a round."""
 MAX_STATISTICS_SAMPLES = 256
-"""Number of samples whose statistics a model gets. More than 32 do not help a ResNet-8 on CIFAR-10."""
+"""Maximum number of samples for the statistics. More than 32 do not help a ResNet-8 on CIFAR-10."""
 
 
 def reestimate_statistics(
@@ -41,27 +42,28 @@ def reestimate_statistics(
     rng: np.random.Generator,
     max_samples: int = MAX_STATISTICS_SAMPLES,
 ) -> Weights:
-    """Return the weights with the moving statistics that these samples have.
+    """Return the weights with the moving statistics of these samples.
 
     All other weights are the same arrays. Weights without moving statistics are returned at no cost.
 
-    One step from zero makes the statistics of a batch, b, to (1 - momentum) b. A second step on the first
+    One step from zero turns the statistics b of a batch into (1 - momentum) b. A second step on the first
     batch starts from that value, and the quotient gives the momentum. The new mean is the mean of the
     batches' means. The new variance is the variance over all samples: the mean of the batches' variances plus
     the variance of their means.
 
     Args:
         learner: runs the plan.
-        signature: the name of a training signature of the plan.
+        signature: name of a training signature of the plan.
         weights: the trained and frozen weights of the signature, and any others.
-        x: float32[n, *input_shape], the samples.
-        y: int64[n], their labels. They do not affect the result.
-        rng: draws the samples, and the noise of dropout.
-        max_samples: the number of samples that are drawn, if there are more.
+        x: samples, shape (n, *input_shape), float32.
+        y: labels, shape (n,), int64. They do not affect the result.
+        rng: draws the samples and the noise of dropout.
+        max_samples: maximum number of samples. If there are more, this many are drawn.
 
     Raises:
-        DataError: The samples do not fit the plan.
-        DivergedError: The loss of the samples is not a finite number.
+        DataError: the samples do not fit the plan.
+        DivergedError: the loss of the samples is not a finite number.
+        PlanError: the weights do not fit the signature.
     """
     spec = learner.spec.find_signature(signature)
     layers = list_normalized_layers(spec)
@@ -99,11 +101,15 @@ def reestimate_statistics(
 
 
 def with_statistics(algorithm: Algorithm, learner: Learner) -> Algorithm:
-    """Return the algorithm with statistics of the client's own samples in what it personalizes and measures.
+    """Return the algorithm with the statistics of the client's own samples in all models that it uses.
 
-    `personalize` receives models with statistics of the client's training samples, and each model that it
-    returns gets the statistics that it has on them. `current` returns such a model too, of fewer samples. A
-    plan without moving statistics leaves the algorithm as it is.
+    `personalize` receives models with the statistics of the client's training samples. Each model that it
+    returns gets its statistics on these samples as well. `current` returns a model with statistics of fewer
+    samples. If the plan has no moving statistics, the algorithm is returned unchanged.
+
+    Args:
+        algorithm: the algorithm with its learner.
+        learner: runs the plan.
     """
     signature = find_training_signature(learner.spec)
     if signature is None:
@@ -132,7 +138,7 @@ def with_statistics(algorithm: Algorithm, learner: Learner) -> Algorithm:
         if peer is None or peer.signature not in (PREDICT_SINGLE, PREDICT_MIXTURE):
             return peer
         draws = derive_rng(0, broadcast.round, "statistics")
-        with suppress(DivergedError):  # the model is measured as it is
+        with suppress(DivergedError):  # the model keeps its statistics
             weights = make_renewer(learner, signature, shard, draws, MAX_ROUND_SAMPLES)(peer.weights)
             return replace(peer, weights=weights)
         return peer
@@ -141,7 +147,7 @@ def with_statistics(algorithm: Algorithm, learner: Learner) -> Algorithm:
 
 
 def find_training_signature(spec: PlanSpec) -> str | None:
-    """Return the name of a signature that trains the plan's whole network; None without moving statistics."""
+    """Return the name of a signature that trains the whole network, or None without moving statistics."""
     names = [signature.name for signature in spec.signatures if list_normalized_layers(signature)]
     return next((name for name in (TRAIN_SINGLE, TRAIN_SIGNATURE) if name in names), None)
 
@@ -149,18 +155,26 @@ def find_training_signature(spec: PlanSpec) -> str | None:
 def make_renewer(
     learner: Learner, signature: str, shard: Shard, rng: np.random.Generator, max_samples: int
 ) -> Callable[[Weights], Weights]:
-    """Return a function from a model or a mixture to the same with statistics of a shard's training samples.
+    """Return a function that re-estimates the statistics of a model or a mixture.
 
-    The function re-estimates each complete network among the weights. The tensors of a network have a prefix,
-    such as `local/`. Those of a single model have none. An incomplete network, such as a trunk below several
-    heads, keeps its statistics. A network that the function has already re-estimated is not changed again.
+    The function re-estimates each complete network among the weights on the shard's training samples. The
+    tensors of a network have a prefix, such as `local/`. The tensors of a single model have none. An
+    incomplete network, such as a trunk below several heads, keeps its statistics. A network that the function
+    has already re-estimated is not changed again.
+
+    Args:
+        learner: runs the plan.
+        signature: name of a training signature with moving statistics.
+        shard: the client's samples.
+        rng: draws the samples and the noise of dropout.
+        max_samples: maximum number of samples.
     """
     spec = learner.spec.find_signature(signature)
     shapes = {tensor.name: tensor.shape for tensor in (*spec.trained, *spec.frozen)}
     first = f"{list_normalized_layers(spec)[0]}/{MEAN}"
     renewed: dict[tuple[int, ...], Weights] = {}
-    """Networks by the identities of their arrays, old and new."""
-    alive: list[Weights] = []
+    """Re-estimated networks by the identities of their arrays, before and after."""
+    alive: list[Weights] = []  # keeps the arrays, so that no identity is used again
 
     def renew_network(network: Weights) -> Weights:
         key = tuple(map(id, network.values()))
@@ -193,9 +207,16 @@ def list_normalized_layers(signature: SignatureSpec) -> list[str]:
 
 
 def draw_batches(count: int, batch_size: int, max_rows: int, rng: np.random.Generator) -> list[Labels]:
-    """Return full batches, int64[batch_size] each, of the row numbers 0..count-1, or of `max_rows` of them.
+    """Return full batches of rows. The last batch is filled with rows of the first.
 
-    The last batch is filled with rows of the first.
+    Args:
+        count: number of rows.
+        batch_size: rows in a batch.
+        max_rows: maximum number of rows. If there are more, this many are drawn.
+        rng: draws the rows.
+
+    Returns:
+        The row numbers of each batch, shape (batch_size,), int64.
     """
     order = rng.permutation(count)[:max_rows]
     batches = -(-len(order) // batch_size)
@@ -203,10 +224,13 @@ def draw_batches(count: int, batch_size: int, max_rows: int, rng: np.random.Gene
 
 
 def estimate_step_share(first: Array, second: Array) -> float:
-    """Return s = 1 - momentum from the statistics s b after one step from zero, and (2 - s) s b after the
-    same step from s b.
+    """Return s = 1 - momentum, or 0 if all statistics of the first step are zero.
 
-    0 when the first are all zero: the momentum is 1, or the samples do not vary.
+    In that case, the momentum is 1 or the samples do not vary.
+
+    Args:
+        first: the statistics s b after one step from zero, shape (channels,), float32.
+        second: the statistics (2 - s) s b after the same step from s b, shape (channels,), float32.
     """
     before = first.astype(np.float64).ravel()
     square = float(before @ before)
@@ -214,9 +238,13 @@ def estimate_step_share(first: Array, second: Array) -> float:
 
 
 def pool_statistics(batches: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
-    """Return the mean and the variance of the union of batches of one size: float32[channels] each.
+    """Return the mean and the variance over the union of several batches of equal size.
 
-    batches: mean and variance of each batch.
+    Args:
+        batches: mean and variance of each batch, shape (channels,), float32. At least one batch.
+
+    Returns:
+        Mean and variance, shape (channels,), float32.
     """
     means = np.stack([mean for mean, _ in batches]).astype(np.float64)
     variances = np.stack([variance for _, variance in batches]).astype(np.float64)

@@ -1,4 +1,4 @@
-"""How a client compares its models in the last round, so that all clients can choose by the scores of all.
+"""The comparison of a client's models in the last round, so that all clients can use the scores of all.
 
 The scores of a client's own validation samples stay in its state until the personalization. Its update
 reports their means, one number for each model.
@@ -18,13 +18,18 @@ SCORE_STATE_PREFIX = "score/"
 
 
 def with_scores(state: ClientState, scores: Mapping[str, Scores]) -> ClientState:
-    """Return the state of a client with the scores of its validation samples."""
+    """Return the state of a client with the scores of its validation samples.
+
+    Args:
+        state: the state of the client.
+        scores: scores of the validation samples by model, shape (n,), int64.
+    """
     arrays_by_name = {SCORE_STATE_PREFIX + name: values.astype(np.float32) for name, values in scores.items()}
     return replace(state, arrays={**state.arrays, **arrays_by_name})
 
 
 def split_scores(state: ClientState) -> tuple[ClientState, dict[str, Scores]]:
-    """Return the state of a client without the scores, and the scores."""
+    """Return the state of a client without the scores, and the scores by model."""
     others = {name: array for name, array in state.arrays.items() if not name.startswith(SCORE_STATE_PREFIX)}
     scores = {
         name.removeprefix(SCORE_STATE_PREFIX): array.astype(np.int64)
@@ -35,15 +40,20 @@ def split_scores(state: ClientState) -> tuple[ClientState, dict[str, Scores]]:
 
 
 def average_scores(scores: Mapping[str, Scores]) -> dict[str, float]:
-    """Return the mean score of each model, from 0 to 1, by model."""
+    """Return the mean score of each model, from 0 to 1, by model.
+
+    Args:
+        scores: scores of the validation samples by model, shape (n,), int64.
+    """
     return {name: float(values.mean()) / SCORE_UNIT for name, values in scores.items()}
 
 
 def rank_models(scalars: Scalars) -> tuple[str, ...]:
-    """Return the models in the order that the scores of all clients give, the best first.
+    """Return the models in the order of the scores of all clients, the best first.
 
     Args:
-        scalars: those of the last broadcast. Models without a rank come last, in the order of `PREFERENCE`.
+        scalars: scalars of the last broadcast. Models without a rank come last, in the order of
+            `PREFERRED_ORDER`.
     """
     return tuple(
         sorted(PREFERRED_ORDER, key=lambda name: scalars.get(RANK_SCALAR_PREFIX + name, len(COMPARED_MODELS)))

@@ -1,6 +1,6 @@
-"""The client's side of the stack around an algorithm: compression with error feedback.
+"""Compression with error feedback: the client's wrapper around an algorithm.
 
-`edgefl.server.server_algorithm` is the server's side.
+The server's wrapper is `edgefl.server.server_algorithm`.
 """
 
 from collections.abc import Mapping
@@ -13,18 +13,18 @@ from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, Shard, Up
 from edgefl.wire.codecs import apply_codec, strip_suffixes
 
 RESIDUAL_PREFIX = "owed:"
-"""Prefix, in a client's state, of what the codec has rounded away from the client's updates so far."""
+"""Prefix, in a client's state, of the residual that the codec has rounded away from its updates so far."""
 
 
 def with_compression(algorithm: Algorithm, codec: str) -> Algorithm:
     """Return the algorithm with updates as the server decodes them.
 
     A codec that rounds loses a part of each update, the residual. The client adds the residual to its next
-    update. The residual lies in the client's state, under names that the algorithm does not see.
+    update. The residual is in the client's state, under names that are hidden from the algorithm.
 
     Args:
         algorithm: the algorithm without compression.
-        codec: see `edgefl.wire.codecs`; fp32 returns the algorithm itself.
+        codec: name of a codec, see `edgefl.wire.codecs`. With fp32, the algorithm is returned unchanged.
     """
     codec = strip_suffixes(codec)
     if codec == "fp32":

@@ -1,4 +1,4 @@
-"""The accuracy that a client reports in each round: of its current model, on its validation samples."""
+"""The accuracy that a client reports in each round, of its current model on its validation samples."""
 
 import math
 from collections.abc import Mapping
@@ -21,19 +21,19 @@ def evaluate_current_model(
 ) -> Mapping[str, float]:
     """Return the accuracy of the client's current model on its validation samples, as metrics of an update.
 
-    The model is `Algorithm.current`, without any training. Nothing is drawn from the client's generator, so
-    that the update is the same with and without the evaluation.
+    The model is `Algorithm.current`, without any training. The evaluation uses no draws of the client's
+    generator, so it does not change the update.
 
     Args:
         algorithm: the algorithm with its learner.
         learner: runs the plan.
-        broadcast: what the client received.
-        state: what the client kept after its last round.
+        broadcast: the broadcast of the round.
+        state: the state of the client after its last round.
         samples: the client's samples, with the validation samples held out.
 
     Returns:
-        `accuracy`, from 0 to 1. Empty without validation samples, when the client holds no whole model, and
-        when the model's outputs are not finite.
+        `accuracy`, from 0 to 1. Empty if there are no validation samples, the client has no complete model,
+            or the model's outputs are not finite.
 
     Raises:
         DataError: the samples do not fit the plan.

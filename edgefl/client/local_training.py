@@ -1,4 +1,4 @@
-"""The draws of a client, and how many epochs fit into its time."""
+"""The draws of a client, and the number of epochs that fit into its time budget."""
 
 import math
 
@@ -9,11 +9,16 @@ from edgefl.types import Broadcast, Scalars
 
 
 def fit_epochs(budget_s: float, max_epochs: int, before: Scalars) -> int:
-    """Return how many epochs fit into the budget at the pace of the round before: at least one, `most` at
-    most; 0 s is no budget.
+    """Return how many epochs fit into the time budget at the speed of the client's previous round.
 
-    before: that round's metrics, of which `seconds` and `epochs` count. Without them it is one epoch, which
-    measures the pace.
+    Args:
+        budget_s: time for training in seconds. With 0 there is no limit, and the result is `max_epochs`.
+        max_epochs: maximum number of epochs.
+        before: metrics of the previous round, of which `seconds` and `epochs` count. Without them, the result
+            is one epoch, which measures the speed.
+
+    Returns:
+        The number of epochs, from 1 to `max_epochs`.
     """
     if not budget_s:
         return max_epochs
@@ -27,5 +32,5 @@ def fit_epochs(budget_s: float, max_epochs: int, before: Scalars) -> int:
 
 
 def derive_client_rng(seed: int, broadcast: Broadcast, client_id: str) -> np.random.Generator:
-    """Return the generator of all that this client draws in answer to this broadcast."""
+    """Return the generator for all draws of a client that answers a broadcast."""
     return derive_rng(seed, broadcast.round, client_id)

@@ -1,9 +1,9 @@
-"""How a client ends: it makes several models, compares them on samples it held out, and ships one.
+"""The last step of a client: it makes several models, compares them, and ships one.
 
-The models are the client's local model, the federation's model, that model after some epochs on the client's
-own samples, and the mixture of the algorithm. First all are made without the validation samples and compared
-on them. Then all are made again on all training samples: these are measured, and the chosen one is shipped.
-Test samples choose nothing.
+The models are the client's local model, the federated model, the federated model after some epochs on the
+client's own samples, and the algorithm's mixture. First all models are made without the validation samples
+and compared on them. Then all models are made again on all training samples. These are measured, and the
+chosen one is shipped. Test samples do not affect the choice.
 """
 
 import logging
@@ -35,11 +35,11 @@ from edgefl.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE, TRAIN_SINGLE
 from edgefl.types import Array, Broadcast, ClientState, Labels, Mixture, Peer, Scalars, Shard, Weights
 
 RngFactory = Callable[[str], np.random.Generator]
-"""Returns a generator for a purpose; the empty purpose is the algorithm's."""
+"""Returns a generator for a purpose. The empty purpose is for the algorithm."""
 Correct = NDArray[np.bool_]
 T = TypeVar("T")
 ORDER_WITHOUT_SELECTION = (MIXTURE_MODEL, FEDERATED_MODEL, LOCAL_MODEL, FINE_TUNED_MODEL)
-"""What a client ships without selection: the mixture, or else the first model that could be made."""
+"""The order without selection: a client ships the first of these models that could be made."""
 LOGGER = logging.getLogger(__name__)
 
 
@@ -48,10 +48,10 @@ class Candidates:
     """The models that a client compares, made on the same samples.
 
     Attributes:
-        models: by name, see `MODELS`; one that the algorithm does not have is left out.
+        models: the models by name, see `COMPARED_MODELS`. Models that the algorithm lacks are left out.
         mixture: the algorithm's mixture, with its peers and diagnostics.
         state: the client's state after the personalization.
-        failures: why a model is missing whose training diverged, by name.
+        failures: for each model whose training diverged, the reason, by name.
     """
 
     models: Mapping[str, Peer]
@@ -75,31 +75,35 @@ def choose_personal_model(
     """Make the models of a client, choose one, and measure all of them on the client's test samples.
 
     Args:
-        algorithm: the algorithm, with a learner.
+        algorithm: the algorithm with its learner.
         learner: runs the plan.
         broadcast: the last broadcast.
-        state: what the client kept after its last round.
+        state: the state of the client after its last round.
         shard: all training samples of the client, and its test samples.
-        split: the same, with the validation samples held out.
+        split: the same samples, with the validation samples held out.
         settings: `[personalization]` of the federation.
         client_id: the client, for warnings.
-        rng_of: see `RngFor`; every call with the same purpose gives the same draws.
-        known: scores of the validation samples from the comparison in the last round. Without them the models
-            are made and compared now.
+        make_rng: makes the generators. The same purpose always gives the same draws.
+        earlier_scores: scores of the validation samples from the comparison in the last round. Without them,
+            the models are made and compared now.
 
     Returns:
-        The shipped model with the others as its peers, the client's state, and the metrics: n_train,
-        n_validation, n_test, accuracy_NAME of each model, accuracy_shipped, shipped (an index into
-        `MODELS`), and of the test samples that exactly one of the shipped and the local model is
-        right about, how many the shipped one is (test_gained) and how many the local one is (test_lost). An
-        accuracy without test samples is NaN.
+        The shipped model with the others as its peers, the client's state, and the metrics. The metrics are
+            n_train, n_validation, n_test, accuracy_NAME of each model, accuracy_shipped, and shipped, an
+            index into `COMPARED_MODELS`. With a local model there are also test_gained and test_lost. These
+            count the test samples that only the shipped model or only the local model predicts correctly.
+            Without test samples, an accuracy is NaN.
+
+    Raises:
+        DataError: the samples do not fit the plan.
+        DivergedError: no model could be made.
     """
 
     scores = dict(earlier_scores or {})
     if settings.select and len(split.y) and not scores:
         scores = compare_models(algorithm, learner, broadcast, state, split, settings, make_rng)
     elif settings.select and not scores:
-        LOGGER.warning("%s: no sample to compare models on; a second recording would give some", client_id)
+        LOGGER.warning("%s: no sample to compare models on; a second recording would provide some", client_id)
     candidates = make_candidates(algorithm, learner, broadcast, state, shard, settings, make_rng)
     for name, reason in candidates.failures.items():
         LOGGER.warning("%s: the model %s is left out: %s", client_id, name, reason)
@@ -138,16 +142,17 @@ def choose_shipped_model(
 ) -> str:
     """Return the name of the model to ship.
 
-    The models were trained on the validation samples too, so they should know these at least as well as
-    before. A model that is worse on them beyond the noise is not shipped, unless it is the only one: its last
-    training went wrong.
+    The models were trained on the validation samples too, so they should be at least as good on these as
+    before. A model that is significantly worse on them is not shipped, unless it is the only one, because its
+    last training failed.
 
     Args:
         learner: runs the plan.
-        models: made on all samples, by name.
-        scores: of the models that were made without the validation samples; empty when nothing was compared.
+        models: the models that were made on all samples, by name.
+        scores: scores of the models that were made without the validation samples, shape (n,), int64. Empty
+            if nothing was compared.
         split: the client's samples.
-        order: names, the preferred one first.
+        order: names of models, the preferred one first.
         client_id: the client, for warnings.
     """
     remaining = {name: values for name, values in scores.items() if name in models}
@@ -176,9 +181,13 @@ def compare_models(
 ) -> dict[str, Scores]:
     """Make the models of a client without its validation samples, and score them on these.
 
-    The arguments are those of `personalize`.
+    The arguments are the same as for `choose_personal_model`.
+
+    Returns:
+        The scores of each model, shape (n,), int64, by name.
 
     Raises:
+        DataError: the samples do not fit the plan.
         DivergedError: no model could be made.
     """
     candidates = make_candidates(algorithm, learner, broadcast, state, split.train, settings, make_rng)
@@ -194,14 +203,14 @@ def make_candidates(
     settings: PersonalizationConfig,
     make_rng: RngFactory,
 ) -> Candidates:
-    """Make the models of a client on the training samples of a shard; see `personalize`.
+    """Make the models of a client on the training samples of a shard.
 
     A model whose training diverges is left out. If no model is left, the client uses the mixture of the last
-    broadcast without training it.
+    broadcast without training it. The arguments are the same as for `choose_personal_model`.
 
     Raises:
-        DivergedError: no model could be made.
         DataError: the samples do not fit the plan.
+        DivergedError: no model could be made.
     """
     local_epochs = extend_epochs(
         settings.epochs, settings.least_steps, len(shard.y_train), settings.batch_size
@@ -265,7 +274,20 @@ def train_single(
     learning_rate: float,
     rng: np.random.Generator,
 ) -> Weights:
-    """Return one model, trained on the training samples of a shard from these weights."""
+    """Return one model, trained from these weights on the training samples of a shard.
+
+    Args:
+        learner: runs the plan.
+        start: the weights before the training.
+        shard: the client's samples.
+        epochs: number of epochs.
+        learning_rate: step size.
+        rng: draws the batches and the noise.
+
+    Raises:
+        DataError: the samples do not fit the plan.
+        DivergedError: the loss is not a finite number.
+    """
     trained, _ = learner.fit(
         TRAIN_SINGLE,
         start,
@@ -281,17 +303,36 @@ def train_single(
 
 
 def score_samples(learner: Learner, peer: Peer, x: Array, y: Labels) -> Scores:
-    """Return the probability that a model gives the label of each sample, in thousandths, int64[n].
+    """Return the probability that a model assigns to the label of each sample, in thousandths.
 
-    Fewer samples show a difference in probability than a difference in right answers. A probability that is
-    not a number counts as 0.
+    Probabilities show a difference with fewer samples than correct answers do. A probability that is not a
+    number counts as 0.
+
+    Args:
+        learner: runs the plan.
+        peer: the model.
+        x: samples, shape (n, *input_shape), float32.
+        y: labels, shape (n,), int64.
+
+    Returns:
+        The scores, shape (n,), int64.
     """
     log_p = predict_label_log_p(learner, peer.signature, peer.weights, x, y)
     return np.asarray(np.rint(SCORE_UNIT * np.nan_to_num(np.exp(log_p), nan=0.0)), np.int64)
 
 
 def is_correct(learner: Learner, peer: Peer, x: Array, y: Labels) -> Correct:
-    """Return whether a model is right about each sample, bool[n]."""
+    """Return whether a model predicts each sample correctly.
+
+    Args:
+        learner: runs the plan.
+        peer: the model.
+        x: samples, shape (n, *input_shape), float32.
+        y: labels, shape (n,), int64.
+
+    Returns:
+        One value for each sample, shape (n,), bool.
+    """
     if not len(y):
         return np.zeros(0, np.bool_)
     scores = learner.predict(peer.signature, peer.weights, {"x": x})

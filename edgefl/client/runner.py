@@ -1,4 +1,4 @@
-"""The client runner: runs the client functions of a plan, in all engines of the simulator and on a device."""
+"""The client runner, which runs the client functions of a plan in all engines and on a device."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,14 +26,16 @@ from edgefl.types import Broadcast, ClientState, Mixture, Scalars, Shard, Update
 
 @dataclass(frozen=True)
 class WorkItem:
-    """The part of one client in one round. The simulator makes it of a server state, a device of a task.
+    """The work of one client in one round.
 
-    Args:
-        broadcast: what the server sends to the client.
-        state: what the client kept after its round before.
+    The simulator makes it from a server state, a device from a task.
+
+    Attributes:
+        broadcast: the broadcast that the client receives.
+        state: the state of the client after its previous round.
         client_id: the client.
-        codec: how the client's updates travel, see `edgefl.wire.codecs`.
-        epochs: number of epochs to train, in place of the algorithm's option; None keeps the option.
+        codec: codec of the client's updates, see `edgefl.wire.codecs`.
+        epochs: number of epochs to train instead of the algorithm's option. None uses the option.
         evaluate: whether the update reports the accuracy on the client's validation samples.
     """
 
@@ -46,12 +48,14 @@ class WorkItem:
 
 
 class ClientRunner:
-    """Runs clients one after the other. Results depend on plan, seed, shard and work item alone.
+    """Runs clients one after the other.
+
+    Results depend only on the plan, the seed, the shard and the work item.
 
     Args:
         plan: the plan of the federation.
-        learner: runs the plan; all clients share it.
-        shards: samples by client id; a device has one.
+        learner: runs the plan. All clients share it.
+        shards: samples by client id. A device has one shard.
         seed: the seed of the federation.
     """
 
@@ -64,7 +68,10 @@ class ClientRunner:
         self._settings = read_personalization(plan.spec)
 
     def configure_algorithm(self, item: WorkItem) -> Algorithm:
-        """Return the algorithm with the epochs and the compression of a work item; see `with_statistics`."""
+        """Return the algorithm with the epochs and the compression of a work item.
+
+        It uses re-estimated statistics, see `with_statistics`.
+        """
         algorithm = self._algorithm
         if item.epochs is not None:
             spec = self.plan.spec
@@ -78,13 +85,18 @@ class ClientRunner:
         return hold_out_validation(self.shards[client_id], share, self.seed, client_id)
 
     def update(self, item: WorkItem) -> tuple[Update, ClientState]:
-        """Train on the client's samples without the validation samples; see `Algorithm.local_update`.
+        """Train on the client's samples without the validation samples, see `Algorithm.local_update`.
 
-        The metrics of the update hold `epochs` when the work item says how many, and, when the work item asks
-        for it, the accuracy on the validation samples before the training; see `validation_metrics`.
+        The metrics of the update include `epochs` if the work item sets them. If the work item asks for an
+        evaluation, they include the accuracy on the validation samples before the training
+        (`evaluate_current_model`). In the last round, they include the mean scores of the client's models.
+
+        Returns:
+            The update and the client's new state.
 
         Raises:
-            DataError: the shard cannot be trained on, or the loss is not finite. Names client and round.
+            DataError: the shard cannot be trained on. The message names the client and the round.
+            DivergedError: the loss is not finite. The message names the client and the round.
         """
         rng = derive_client_rng(self.seed, item.broadcast, item.client_id)
         samples = self.split(item.client_id)
@@ -104,7 +116,7 @@ class ClientRunner:
         return replace(update, metrics={**update.metrics, **further}), state
 
     def _compare(self, item: WorkItem, state: ClientState, samples: ValidationSplit) -> dict[str, Scores]:
-        """Return the scores of the client's models, none when they cannot be compared."""
+        """Return the scores of the client's models, or nothing if they cannot be compared."""
         if not (self._settings.select and len(samples.y)):
             return {}
         try:
@@ -128,11 +140,14 @@ class ClientRunner:
         return make_rng
 
     def personalize(self, item: WorkItem) -> tuple[Mixture, ClientState, Scalars]:
-        """Make the client's personal model and measure it; see
-        `edgefl.client.personalization.choose_personal_model`.
+        """Make the client's personal model and measure it, see `choose_personal_model`.
+
+        Returns:
+            The shipped model, the client's new state, and the metrics.
 
         Raises:
-            DataError: as in `update`.
+            DataError: the shard cannot be trained on. The message names the client.
+            DivergedError: no model could be made. The message names the client.
         """
 
         state, scores = split_scores(item.state)
@@ -153,7 +168,7 @@ class ClientRunner:
 
 @contextmanager
 def prefix_errors(item: WorkItem, step: str) -> Iterator[None]:
-    """Begin the message of each DataError with the client of a work item and the step."""
+    """Prefix the message of each DataError with the client of a work item and the step."""
     try:
         yield
     except DataError as error:

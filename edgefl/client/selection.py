@@ -1,14 +1,19 @@
-"""Which of several models a client ships: the first in a fixed order that is as good as the best.
+"""Selection of the model that a client ships: the first in a fixed order that is as good as the best.
 
-Few validation samples say little about small differences. Within that noise the order decides: that of the
-scores of all clients, see `edgefl.client.comparison`. Without them the simpler model comes first: one that a
-client trains alone needs no federation, a fine-tuned model starts from the federation's, the federation's own
-has nothing personal, and a mixture has the most weights.
+A few validation samples say little about small differences. Within that noise, the order decides. The order
+comes from the scores of all clients (`edgefl.client.comparison`). Without these scores, the simpler model
+comes first:
+
+- A local model needs no federation.
+- A fine-tuned model starts from the federated model.
+- The federated model has no personal weights.
+- A mixture has the most weights.
+
 `docs/decisions/0018-which-model-a-device-ships.md` has the figures.
 
 Source: the one-standard-error rule of Breiman, Friedman, Olshen and Stone, Classification and Regression
-Trees, 1984, section 3.4.3; here with the standard error of the paired difference, since all models are
-measured on the same samples. With groups it is the cluster-robust standard error of Liang and Zeger,
+Trees, 1984, section 3.4.3. The standard error here is the error of the paired difference, because all models
+are measured on the same samples. With groups it is the cluster-robust standard error of Liang and Zeger,
 Biometrika 73 (1986).
 """
 
@@ -21,9 +26,9 @@ from edgefl.algorithms.names import FEDERATED_MODEL, FINE_TUNED_MODEL, LOCAL_MOD
 from edgefl.types import Labels
 
 COMPARED_MODELS = (LOCAL_MODEL, FEDERATED_MODEL, FINE_TUNED_MODEL, MIXTURE_MODEL)
-"""The models that a client compares; the metric `shipped` is an index into them."""
+"""The models that a client compares. The metric `shipped` is an index into them."""
 PREFERRED_ORDER = (LOCAL_MODEL, FINE_TUNED_MODEL, FEDERATED_MODEL, MIXTURE_MODEL)
-"""The same, those that a client prefers within the noise first when it knows no scores of other clients."""
+"""The preference within the noise, when a client knows no scores of other clients. The first is preferred."""
 Scores = NDArray[np.int64]
 SCORE_UNIT = 1000
 """A score is a probability in thousandths."""
@@ -32,21 +37,21 @@ SCORE_UNIT = 1000
 def choose_model(
     scores: Mapping[str, Scores], order: Sequence[str] = PREFERRED_ORDER, group: Labels | None = None
 ) -> str:
-    """Return the name of the first model in `order` that is not worse than the best beyond the noise.
+    """Return the name of the first model in `order` that is not significantly worse than the best.
 
-    A model is not worse beyond the noise if the best one is ahead of it by at most one standard error of
-    their difference. Let d be the differences of the two models' scores. If both were equally good, the sum
-    of d would have the standard error sqrt(sum of d^2). Windows of one recording are right and wrong
-    together, so with groups each group is one difference: the sum of d over its samples. Whole numbers decide
-    alike on every processor.
+    A model is not significantly worse if the best model is ahead by at most one standard error of their
+    difference. Let d be the differences of the two models' scores. If both were equally good, the sum of d
+    would have the standard error sqrt(sum of d^2). The windows of one recording tend to be right or wrong
+    together. So with groups, each group is one difference: the sum of d over its samples. The decision uses
+    integers and is therefore the same on every processor.
 
     Args:
-        scores: each model's score of each validation sample, int64[n], by the model's name; more is better.
-        order: names, the preferred one first. Others are not chosen.
-        group: the group of each validation sample, int64[n]; None when samples stand alone.
+        scores: scores of the validation samples by model, shape (n,), int64. More is better.
+        order: names of models, the preferred one first. Other models are not chosen.
+        group: group of each validation sample, shape (n,), int64. None if samples are independent.
 
     Raises:
-        ValueError: no name of `order` is among the models.
+        ValueError: `order` has no name of a model in `scores`.
     """
     names = [name for name in order if name in scores]
     if not names:
@@ -56,12 +61,12 @@ def choose_model(
 
 
 def is_worse(scores: Scores, others: Scores, group: Labels | None = None) -> bool:
-    """Return whether a model is worse than another one beyond the noise, see `choose`.
+    """Return whether a model is significantly worse than another model, see `choose_model`.
 
     Args:
-        scores: the model's score of each validation sample, int64[n].
-        others: those of the other model.
-        group: see `choose`.
+        scores: scores of the validation samples, shape (n,), int64.
+        others: scores of the other model, shape (n,), int64.
+        group: group of each validation sample, shape (n,), int64. None if samples are independent.
     """
     return int(scores.sum()) < int(others.sum()) and not _is_within_noise(others - scores, group)
 

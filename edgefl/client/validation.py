@@ -1,4 +1,4 @@
-"""The samples that a client holds back from training, to compare models on."""
+"""The samples that a client holds out from training to compare models on."""
 
 from dataclasses import dataclass, replace
 
@@ -12,19 +12,20 @@ from edgefl.rng import derive_rng
 from edgefl.types import Array, Labels, Shard
 
 SMALL_SHARD_SAMPLES = 100
-"""Below this number of samples, a client holds back at least `SHARE_OF_FEW` of them."""
+"""Below this number of samples, a client holds out at least `SMALL_SHARD_SHARE` of them."""
 SMALL_SHARD_SHARE = 1 / 3
 
 
 @dataclass(frozen=True)
 class ValidationSplit:
-    """A client's samples, with some of them held back.
+    """A client's samples, with some of them held out.
 
     Attributes:
-        train: the shard with the other training samples; its test samples are those of the client.
-        x: the held-out samples, float32[n, *input_shape].
-        y: their labels, int64[n].
-        group: the recording (or other group) of each of them, int64[n]; None when samples stand alone.
+        train: the shard with the remaining training samples, and all test samples of the client.
+        x: the held-out samples, shape (n, *input_shape), float32.
+        y: labels of the held-out samples, shape (n,), int64.
+        group: the recording (or other group) of each held-out sample, shape (n,), int64. None if samples are
+            independent.
     """
 
     train: Shard
@@ -34,25 +35,32 @@ class ValidationSplit:
 
 
 def read_personalization(spec: PlanSpec) -> PersonalizationConfig:
-    """Return the settings of the personalization in a plan; without any, a client ships its mixture.
+    """Return the personalization settings of a plan. Without any, a client ships its mixture.
 
     Raises:
-        PlanError: the plan has a setting that this version does not know.
+        PlanError: this version of edgefl does not know a setting of the plan.
     """
     try:
         return PersonalizationConfig(**spec.personalization) if spec.personalization else MIXTURE_ONLY
     except (TypeError, ConfigError) as error:
         raise PlanError(
-            f"the plan's settings of the personalization do not fit: {error}; update edgefl on this device, "
-            "or build the plan again"
+            f"the plan's personalization settings do not fit: {error}; update edgefl on this device, or "
+            "build the plan again"
         ) from error
 
 
 def hold_out_validation(shard: Shard, share: float, seed: int, client_id: str) -> ValidationSplit:
-    """Hold back a share of a client's training samples: the same ones in each round and after a restart.
+    """Hold out a share of a client's training samples.
 
-    No round trains on them. Folds, in which every sample would be held back once, are no way around few
-    samples: a model of the federation has seen the others in the rounds.
+    The same samples are held out in each round and after a restart, and no round trains on them.
+    Cross-validation folds would not help with few samples: a federated model has been trained on all other
+    samples in the rounds.
+
+    Args:
+        shard: the client's samples.
+        share: share of the training samples to hold out. 0 holds out none.
+        seed: the seed of the federation.
+        client_id: the client.
     """
     if not share:
         return ValidationSplit(shard, shard.x_train[:0], shard.y_train[:0])

@@ -1,4 +1,4 @@
-"""Learners run a plan: LiteRT on a device, Keras where TensorFlow is installed."""
+"""Learners that run a plan: LiteRT on a device, Keras where TensorFlow is installed."""
 
 from edgefl.learner.base import Evaluation, Learner, evaluate
 

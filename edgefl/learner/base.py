@@ -1,4 +1,4 @@
-"""The interface of a learner, and what all learners share: batching, noise, accuracy."""
+"""The interface of a learner, and the parts that all learners share: batches, checks and evaluation."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,14 @@ DataTensors = Mapping[str, Array]
 
 
 class Learner(Protocol):
-    """Runs the signatures of one plan. Pure: weights in, weights out; all randomness comes from `rng`."""
+    """Runs the signatures of one plan.
+
+    A learner has no state of training: it takes weights and returns weights. All randomness comes from `rng`.
+
+    Attributes:
+        name: name of the learner, such as `litert`.
+        spec: the spec of the plan.
+    """
 
     name: str
     spec: PlanSpec
@@ -33,19 +40,50 @@ class Learner(Protocol):
     ) -> tuple[Weights, float]:
         """Train for some epochs from zero optimizer slots.
 
-        `data` maps each data tensor of the signature (`x`: float32[n, ...]) to its samples; `weights` holds
-        at least the trained and frozen weights. Returns the trained weights only, and the mean loss of the
-        last epoch.
-        Raises DataError for data that do not fit, PlanError for weights that do not.
+        Args:
+            signature: name of a training signature of the plan.
+            weights: at least the trained and the frozen weights of the signature.
+            data: samples for each data tensor of the signature, such as `x`: shape (n, ...), float32.
+            labels: labels, shape (n,), int64.
+            epochs: number of epochs.
+            rng: draws the batches and the noise.
+            hyper: hyperparameters by name. The plan's defaults are used for all others.
+
+        Returns:
+            The trained weights without the frozen ones, and the mean loss of the last epoch.
+
+        Raises:
+            DataError: the data do not fit the signature, or there are no samples.
+            DivergedError: the loss is not a finite number.
+            PlanError: the weights do not fit the signature.
         """
 
     def predict(self, signature: str, weights: Weights, data: DataTensors) -> Array:
-        """Return the signature's output for each sample: float32[n, ...]."""
+        """Return the signature's output for each sample.
+
+        Args:
+            signature: name of a predict signature of the plan.
+            weights: at least the weights of the signature.
+            data: samples for each data tensor of the signature, such as `x`: shape (n, ...), float32.
+
+        Returns:
+            The output, shape (n, ...), float32.
+
+        Raises:
+            DataError: the data do not fit the signature, or there are no samples.
+            PlanError: the weights do not fit the signature.
+        """
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Mean cross-entropy and share of right answers over `num_samples` samples."""
+    """Measurements of a model over a number of samples.
+
+    Attributes:
+        loss: mean cross-entropy in nats.
+        accuracy: share of correct predictions, from 0 to 1.
+        num_samples: number of samples.
+    """
 
     loss: float
     accuracy: float
@@ -53,7 +91,18 @@ class Evaluation:
 
 
 def evaluate(learner: Learner, signature: str, weights: Weights, x: Array, labels: Labels) -> Evaluation:
-    """Measure logits of a predict signature against labels."""
+    """Return the loss and the accuracy of a model.
+
+    Args:
+        learner: runs the plan.
+        signature: a predict signature that returns logits.
+        weights: the weights of the signature.
+        x: samples, shape (n, *input_shape), float32.
+        labels: labels, shape (n,), int64.
+
+    Returns:
+        The measurements. Without samples, loss and accuracy are NaN.
+    """
     if len(labels) == 0:
         return Evaluation(float("nan"), float("nan"), 0)
     logits = learner.predict(signature, weights, {"x": x}).astype(np.float64)
@@ -66,16 +115,34 @@ def evaluate(learner: Learner, signature: str, weights: Weights, x: Array, label
 def predict_label_log_p(
     learner: Learner, signature: str, weights: Weights, x: Array, y: Labels
 ) -> NDArray[np.float64]:
-    """Return log p(y|x) of each sample, float64[n], for a signature that predicts logits."""
+    """Return log p(y|x) of each sample.
+
+    Args:
+        learner: runs the plan.
+        signature: a predict signature that returns logits.
+        weights: the weights of the signature.
+        x: samples, shape (n, *input_shape), float32.
+        y: labels, shape (n,), int64.
+
+    Returns:
+        The log probabilities, shape (n,), float64.
+    """
     logits = learner.predict(signature, weights, {"x": x}).astype(np.float64)
     shifted = logits - logits.max(axis=1, keepdims=True)
     return np.asarray(shifted[np.arange(len(y)), y] - np.log(np.exp(shifted).sum(axis=1)))
 
 
 def check_data(signature: SignatureSpec, data: DataTensors, labels: Labels | None = None) -> int:
-    """Return the number of samples.
+    """Check the data of a signature and return the number of samples.
 
-    DataError when a tensor is missing, of another shape, not finite, or there is none.
+    Args:
+        signature: the signature that the data are for.
+        data: samples by the name of the data tensor, shape (n, ...), float32.
+        labels: labels, shape (n,), int64. None for a predict signature.
+
+    Raises:
+        DataError: a tensor is missing, has another shape or number of samples, or is not finite. Or there are
+            no samples, or not one label for each sample.
     """
     count = -1
     for spec in signature.data:
@@ -87,8 +154,8 @@ def check_data(signature: SignatureSpec, data: DataTensors, labels: Labels | Non
         array = data[spec.name]
         if array.shape[1:] != spec.shape[1:]:
             raise DataError(
-                f"{spec.name} is {array.shape[1:]} a sample, expected {spec.shape[1:]}; is this shard of "
-                "another data set?"
+                f"{spec.name} has the shape {array.shape[1:]} per sample, expected {spec.shape[1:]}; is this "
+                "shard of another data set?"
             )
         if count not in (-1, len(array)):
             raise DataError(f"{spec.name} has {len(array)} samples, expected {count}")
@@ -96,22 +163,31 @@ def check_data(signature: SignatureSpec, data: DataTensors, labels: Labels | Non
             raise DataError(f"{spec.name} holds NaN or infinite values; clean the shard")
         count = len(array)
     if labels is not None and len(labels) != count:
-        raise DataError(f"{len(labels)} labels for {count} samples; a shard needs one label a sample")
+        raise DataError(f"{len(labels)} labels for {count} samples; a shard needs one label for each sample")
     if count == 0:
         raise DataError("no samples to train on; give the device a shard with at least one")
     return count
 
 
 def check_weights(specs: tuple[TensorSpec, ...], weights: Weights) -> list[Array]:
-    """Return the arrays in the specs' order; PlanError when one is missing or of another shape."""
+    """Return the arrays in the order of the specs, float32.
+
+    Args:
+        specs: names and shapes of the expected weights.
+        weights: at least these weights.
+
+    Raises:
+        PlanError: a weight is missing or has another shape.
+    """
     arrays = []
     for spec in specs:
         if spec.name not in weights:
-            raise PlanError(f"weight {spec.name} is missing; the plan expects {spec.shape}")
+            raise PlanError(f"the weight {spec.name} is missing; the plan expects {spec.shape}")
         array = weights[spec.name]
         if array.shape != spec.shape:
             raise PlanError(
-                f"{spec.name} is {array.shape}, expected {spec.shape}; the weights are of another plan"
+                f"{spec.name} has the shape {array.shape}, expected {spec.shape}; the weights are of another "
+                "plan"
             )
         arrays.append(np.asarray(array, np.float32, order="C"))
     return arrays
@@ -120,9 +196,18 @@ def check_weights(specs: tuple[TensorSpec, ...], weights: Weights) -> list[Array
 def iterate_batches(
     count: int, batch_size: int, rng: np.random.Generator | None
 ) -> Iterator[tuple[Labels, Array]]:
-    """Yield (indices int64[batch_size], sample_weight float32[batch_size]) that cover 0..count-1 once.
+    """Yield batches that cover each of `count` samples once.
 
-    The last batch is filled up with samples seen before, at weight 0: real values keep batch statistics sane.
+    The last batch is filled with samples of earlier batches at weight 0. Real samples keep batch statistics
+    plausible.
+
+    Args:
+        count: number of samples.
+        batch_size: samples in a batch.
+        rng: draws the order of the samples. None keeps their order.
+
+    Yields:
+        The indices, shape (batch_size,), int64, and the sample weights, shape (batch_size,), float32.
     """
     order = np.arange(count) if rng is None else rng.permutation(count)
     for start in range(0, count, batch_size):

@@ -1,7 +1,6 @@
-"""The TensorFlow learner: the oracle that every plan is measured against, and the learner of boards with a
-GPU.
+"""The TensorFlow learner, which is the reference for every plan and the learner of devices with a GPU.
 
-It runs the very functions that the plan was compiled from, with TensorFlow's own ops and gradients.
+It runs the same functions that the plan was compiled from, with TensorFlow's ops and gradients.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +18,14 @@ if TYPE_CHECKING:
 
 
 class KerasLearner(StepLearner):
-    """One `tf.function` for each signature; see `Learner`.
+    """A learner with one `tf.function` for each signature, see `Learner`.
 
-    Raises PlanError when an objective of the plan is not given.
+    Args:
+        spec: the spec of the plan.
+        objectives: the objectives that the plan was built from.
+
+    Raises:
+        PlanError: a signature of the plan has no objective.
     """
 
     name = "keras"
@@ -32,11 +36,11 @@ class KerasLearner(StepLearner):
         missing = [s.name for s in spec.signatures if s.name not in self._objectives]
         if missing:
             raise PlanError(
-                f"the plan's signatures {', '.join(missing)} have no objective here; pass those the plan was "
-                "built from"
+                f"the plan's signatures {', '.join(missing)} have no objective; pass the objectives that the "
+                "plan was built from"
             )
         self.traced: Callable[[str], Any] = cache(self._trace)
-        """Signature name -> its concrete function, arguments and results named as in `Signature`."""
+        """Maps a signature's name to its concrete function. Tensors are named as in `SignatureSpec`."""
 
     def _trace(self, signature: str) -> Any:
         import tensorflow as tf
@@ -52,7 +56,7 @@ class KerasLearner(StepLearner):
         return tf.function(run, autograph=False).get_concrete_function(**shapes)
 
     def step(self, signature: str, arguments: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        """Run the signature once; see `StepLearner.step`."""
+        """Run the signature once, see `StepLearner.step`."""
         import tensorflow as tf
 
         results = self.traced(signature)(**{name: tf.constant(array) for name, array in arguments.items()})

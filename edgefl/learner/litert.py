@@ -1,4 +1,4 @@
-"""The device's learner: runs a plan in a TFLite runtime. Needs no TensorFlow."""
+"""The learner of devices, which runs a plan in a TFLite runtime and needs no TensorFlow."""
 
 from collections.abc import Mapping
 
@@ -13,10 +13,17 @@ from edgefl.system.stderr import suppress_stderr
 
 
 class LiteRTLearner(StepLearner):
-    """One interpreter over one plan; see `Learner`. Raises PlanError when the runtime refuses the program.
+    """A learner that interprets the program of one plan, see `Learner`.
 
-    Only the signature in use is held: each keeps its own tensors, and all of a PFL-MFE plan together take 20
-    MB more than one.
+    Only one signature is open at a time, because each signature has its own tensors. All signatures of a
+    PFL-MFE plan together take 20 MB more than one.
+
+    Args:
+        plan: the plan to run.
+        threads: number of threads of the runtime.
+
+    Raises:
+        PlanError: the runtime rejects the program, or the program lacks a signature of its spec.
     """
 
     name = "litert"
@@ -35,10 +42,10 @@ class LiteRTLearner(StepLearner):
             )
 
     def step(self, signature: str, arguments: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        """Run the signature once; see `StepLearner.step`."""
+        """Run the signature once, see `StepLearner.step`."""
         if self._open is None or self._open[0] != signature:
-            self._open = None  # first give the other one's memory back
-            with suppress_stderr():  # the runtime tells of its delegate
+            self._open = None  # releases the memory of the other signature first
+            with suppress_stderr():  # the runtime prints a line about its delegate
                 self._open = (
                     signature,
                     open_signature(load_interpreter(self._program, self._threads), signature),

@@ -1,5 +1,6 @@
-"""The training and prediction loops over one signature's step, the same for every learner: same draws, same
-order.
+"""The training and prediction loops, which call a signature's step.
+
+All learners share them, so all make the same draws in the same order.
 """
 
 from abc import ABC, abstractmethod
@@ -14,7 +15,7 @@ from edgefl.plan.spec import PlanSpec, SignatureSpec
 from edgefl.types import Array, Labels, Weights
 
 StepFunction = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
-"""Arguments by their names in `Signature` -> results by theirs, which hold until the next step only."""
+"""Maps arguments to results, both named as in `SignatureSpec`. The next step may overwrite the results."""
 
 
 def _name_arrays(letter: str, arrays: list[Array]) -> dict[str, np.ndarray]:
@@ -31,14 +32,30 @@ def train_epochs(
     rng: np.random.Generator,
     hyper: Mapping[str, float] | None,
 ) -> tuple[Weights, float]:
-    """Run `epochs` epochs of steps; see `Learner.fit`.
+    """Train with a step function, see `Learner.fit`.
 
-    Raises DivergedError when the loss stops being a finite number.
+    Args:
+        step: runs the signature once.
+        signature: the training signature.
+        weights: see `Learner.fit`.
+        data: see `Learner.fit`.
+        labels: labels, shape (n,), int64.
+        epochs: number of epochs.
+        rng: draws the batches and the noise.
+        hyper: see `Learner.fit`.
+
+    Returns:
+        The trained weights without the frozen ones, and the mean loss of the last epoch.
+
+    Raises:
+        DataError: the data do not fit the signature.
+        DivergedError: the loss is not a finite number.
+        PlanError: the weights do not fit the signature.
     """
     count = check_data(signature, data, labels)
-    moving = _name_arrays("t", check_weights(signature.trained, weights))
-    moving |= _name_arrays("s", [np.zeros(spec.shape, np.float32) for spec in signature.slots])
-    arguments = _name_arrays("f", check_weights(signature.frozen, weights)) | moving
+    state = _name_arrays("t", check_weights(signature.trained, weights))
+    state |= _name_arrays("s", [np.zeros(spec.shape, np.float32) for spec in signature.slots])
+    arguments = _name_arrays("f", check_weights(signature.frozen, weights)) | state
     arguments |= {
         f"h_{k}": np.asarray((hyper or {}).get(k, default), np.float32)
         for k, default in signature.hyper.items()
@@ -55,7 +72,7 @@ def train_epochs(
                 "n", [rng.random(spec.shape, dtype=np.float32) for spec in signature.noise]
             )
             out = step(arguments)
-            arguments |= {name: out[name] for name in moving}
+            arguments |= {name: out[name] for name in state}
             total += float(out["loss"]) * float(sample_weight.sum())
         loss = total / count
         if not np.isfinite(loss):
@@ -71,7 +88,21 @@ def train_epochs(
 def predict_samples(
     step: StepFunction, signature: SignatureSpec, weights: Weights, data: DataTensors
 ) -> Array:
-    """Run a predict signature over all samples, the last batch filled up and cut; see `Learner.predict`."""
+    """Run a predict signature over all samples in batches, see `Learner.predict`.
+
+    Args:
+        step: runs the signature once.
+        signature: the predict signature.
+        weights: see `Learner.predict`.
+        data: see `Learner.predict`.
+
+    Returns:
+        The output for each sample, shape (n, ...), float32.
+
+    Raises:
+        DataError: the data do not fit the signature.
+        PlanError: the weights do not fit the signature.
+    """
     count = check_data(signature, data)
     frozen = _name_arrays("f", check_weights(signature.frozen, weights))
     parts = []
@@ -82,15 +113,20 @@ def predict_samples(
 
 
 class StepLearner(ABC):
-    """A `Learner` that only has to say what one step is."""
+    """Base class of learners, which only define a single step."""
 
     spec: PlanSpec
 
     @abstractmethod
     def step(self, signature: str, arguments: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        """Run the signature once; arguments and results are named as in `Signature`.
+        """Run the signature once.
 
-        The results hold until the next step only.
+        Args:
+            signature: name of the signature.
+            arguments: inputs, named as in `SignatureSpec`.
+
+        Returns:
+            Outputs, named as in `SignatureSpec`. The next step may overwrite them.
         """
 
     def fit(
@@ -104,7 +140,7 @@ class StepLearner(ABC):
         rng: np.random.Generator,
         hyper: Mapping[str, float] | None = None,
     ) -> tuple[Weights, float]:
-        """Train; see `Learner.fit`."""
+        """Train for some epochs, see `Learner.fit`."""
         return train_epochs(
             partial(self.step, signature),
             self.spec.find_signature(signature),
@@ -117,7 +153,7 @@ class StepLearner(ABC):
         )
 
     def predict(self, signature: str, weights: Weights, data: DataTensors) -> Array:
-        """Predict; see `Learner.predict`."""
+        """Return the output for each sample, see `Learner.predict`."""
         return predict_samples(
             partial(self.step, signature), self.spec.find_signature(signature), weights, data
         )

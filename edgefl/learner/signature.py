@@ -1,9 +1,9 @@
-"""Runs one signature of a TFLite program: the only place that knows private names of the runtime.
+"""Runs one signature of a TFLite program. Only this module uses private names of the runtime.
 
-The runtime's public `SignatureRunner` sizes every input anew at each call and copies every output, which is a
-tenth of a small network's step. Shapes are fixed in a plan, and the results of a step go into the next one,
-so neither is needed. `PreparedSignature` leaves both out, by names of the runner that are not public.
-`PublicSignature` does the same with public names alone, for runtimes that lack them.
+The runtime's public `SignatureRunner` resizes every input at each call and copies every output. This takes a
+tenth of a small network's step. Neither is needed, because shapes are fixed in a plan and the results of a
+step are arguments of the next. `PreparedSignature` avoids both, with private names of the runner.
+`PublicSignature` uses public names only, for runtimes that lack the private ones.
 """
 
 from collections.abc import Mapping
@@ -14,17 +14,17 @@ import numpy as np
 from edgefl.errors import PlanError
 
 PRIVATE_RUNNER_NAMES = ("_interpreter_wrapper", "_subgraph_index", "_inputs", "_outputs")
-"""The names of a runner that `PreparedSignature` needs: ai-edge-litert 2.1 to 2.3 and tflite-runtime 2.14."""
+"""Names that `PreparedSignature` needs. ai-edge-litert 2.1 to 2.3 and tflite-runtime 2.14 have them."""
 
 
 class RunnableSignature(Protocol):
     """A signature that is ready to run."""
 
     def __call__(self, arguments: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run once.
+        """Run the signature once.
 
         Args:
-            arguments: the inputs by name, of the shapes of the plan.
+            arguments: the inputs by name, with the shapes of the plan.
 
         Returns:
             The outputs by name. The next call may overwrite them.
@@ -35,7 +35,12 @@ class RunnableSignature(Protocol):
 
 
 def open_signature(interpreter: Any, name: str) -> RunnableSignature:
-    """Return a signature of the interpreter's program, by the faster way that the runtime allows."""
+    """Return a signature of the interpreter's program, in the fastest way that the runtime supports.
+
+    Args:
+        interpreter: a TFLite interpreter.
+        name: name of the signature.
+    """
     runner = interpreter.get_signature_runner(name)
     if all(hasattr(runner, attribute) for attribute in PRIVATE_RUNNER_NAMES):
         return PreparedSignature(runner)
@@ -43,7 +48,7 @@ def open_signature(interpreter: Any, name: str) -> RunnableSignature:
 
 
 class PreparedSignature:
-    """A signature whose tensors are allocated once, see `Signature`."""
+    """A signature whose tensors are allocated once, see `RunnableSignature`."""
 
     def __init__(self, runner: Any) -> None:
         self._calls = runner._interpreter_wrapper
@@ -63,7 +68,7 @@ class PreparedSignature:
 
 
 class PublicSignature:
-    """A signature that is run by the runtime's public interface, see `Signature`."""
+    """A signature that runs through the runtime's public interface, see `RunnableSignature`."""
 
     def __init__(self, runner: Any) -> None:
         self._runner = runner

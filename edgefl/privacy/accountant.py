@@ -1,11 +1,15 @@
-"""What a federation has spent: epsilon at a delta after so many rounds, by Google's `dp-accounting` (the
-extra `dp`).
+"""The privacy spending of a federation: its epsilon at a delta after a number of rounds.
 
-Privacy loss distributions: Koskela, Jälkö and Honkela, arXiv:1906.03049; Doroshenko et al., arXiv:2207.04380.
-The mechanism is the Gaussian of `mechanism`, Poisson-sampled. Neighbours: the updates of one client replaced
-by zeros, in every round that it takes part in (Kairouz et al., arXiv:2103.00039, definition 1.1), so that how
-many clients there are is no secret, but what is in one's data is. Losses are rounded up to a grid, so the
-epsilon told is at least the true one; the grid's step costs less than a thousandth here.
+Google's `dp-accounting` (the extra `dp`) computes it with privacy loss distributions. The mechanism is the
+Gaussian of `mechanism` with Poisson sampling.
+
+Two federations are neighbours if the updates of one client are replaced by zeros in every round in which it
+takes part. So the number of clients is not secret, but the data of each client are. Losses are rounded up to
+a grid, so the reported epsilon is at least the true epsilon. The step of the grid adds less than a
+thousandth.
+
+Source: privacy loss distributions: Koskela, Jälkö and Honkela, arXiv:1906.03049, and Doroshenko et al.,
+arXiv:2207.04380. Neighbours: Kairouz et al., arXiv:2103.00039, definition 1.1.
 """
 
 import logging
@@ -22,18 +26,25 @@ LOGGER = logging.getLogger(__name__)
 LOSS_GRID_STEP = 1e-3
 MAX_NOISE_MULTIPLIER = 1e4
 MIN_NOISE_MULTIPLIER = 0.25
-"""Less noise is not sought: epsilon is in the hundreds there, and long in coming."""
+"""The search does not halve below this. With less noise, epsilon is in the hundreds and slow to compute."""
 
 
 def require_accountant() -> None:
-    """Raise ModuleNotFoundError when the extra `dp` is not installed: before hours are spent, not after."""
+    """Raise ModuleNotFoundError if the extra `dp` is not installed, before a long run instead of after it."""
     import dp_accounting.pld  # noqa: F401
 
 
 def compute_epsilon(rate: float, noise_multiplier: float, rounds: int, delta: float) -> float:
-    """Return epsilon after so many rounds; 0 before the first.
+    """Return epsilon after a number of rounds. It is 0 before the first round.
 
-    Raises ModuleNotFoundError without the extra `dp`.
+    Args:
+        rate: probability with which a client takes part in a round.
+        noise_multiplier: standard deviation of the noise as a multiple of the clipping norm.
+        rounds: number of rounds.
+        delta: the delta of the guarantee.
+
+    Raises:
+        ModuleNotFoundError: the extra `dp` is not installed.
     """
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
@@ -48,10 +59,19 @@ def compute_epsilon(rate: float, noise_multiplier: float, rounds: int, delta: fl
 
 
 def find_noise_multiplier(rate: float, rounds: int, target: float, delta: float) -> float:
-    """Return a noise multiplier, three decimals, that spends at most the target epsilon: the least such one
-    but for 1%, above .125.
+    """Return a noise multiplier, rounded up to three decimals, that spends at most the target epsilon.
 
-    Raises ConfigError when that would be above 10,000.
+    It is at most about 1 % above the smallest such multiplier, and above 0.125.
+
+    Args:
+        rate: probability with which a client takes part in a round.
+        rounds: number of rounds.
+        target: maximum epsilon.
+        delta: the delta of the guarantee.
+
+    Raises:
+        ConfigError: the multiplier would be above 10,000.
+        ModuleNotFoundError: the extra `dp` is not installed.
     """
 
     def is_within_target(noise_multiplier: float) -> bool:
@@ -63,8 +83,7 @@ def find_noise_multiplier(rate: float, rounds: int, target: float, delta: float)
         if high > MAX_NOISE_MULTIPLIER:
             raise ConfigError(
                 f"epsilon {target} needs a noise multiplier above {MAX_NOISE_MULTIPLIER:g}; raise "
-                f"--epsilon or --clients, "
-                "or lower --rounds"
+                "--epsilon or --clients, or lower --rounds"
             )
     while high > MIN_NOISE_MULTIPLIER and is_within_target(high / 2):
         high /= 2
@@ -78,7 +97,7 @@ def find_noise_multiplier(rate: float, rounds: int, target: float, delta: float)
 def limit_to_budget(config: FederationConfig) -> FederationConfig:
     """Return the configuration with as many rounds as `max_epsilon` of `[privacy]` allows.
 
-    The configuration is returned unchanged when `max_epsilon` allows all rounds, or is not set. Otherwise the
+    The configuration is returned unchanged if `max_epsilon` allows all rounds, or is not set. Otherwise the
     number of rounds is logged.
 
     Raises:
@@ -104,9 +123,9 @@ def limit_to_budget(config: FederationConfig) -> FederationConfig:
         low, high = (middle, high) if compute_epsilon_after(middle) <= privacy.max_epsilon else (low, middle)
     if not low:
         raise ConfigError(
-            f"[privacy] max_epsilon is {privacy.max_epsilon}, and the first round spends "
-            f"{compute_epsilon_after(1):.3f}; "
-            "raise it, or noise_multiplier: `edgefl privacy plan --epsilon` says how far"
+            f"[privacy] max_epsilon is {privacy.max_epsilon}, but the first round spends "
+            f"{compute_epsilon_after(1):.3f}; raise max_epsilon or noise_multiplier: "
+            "`edgefl privacy plan --epsilon` prints how far"
         )
     LOGGER.warning(
         f"privacy: max_epsilon {privacy.max_epsilon:g} ends the federation after {low} of {config.rounds} "
@@ -116,15 +135,18 @@ def limit_to_budget(config: FederationConfig) -> FederationConfig:
 
 
 def list_milestones(rounds: int) -> list[int]:
-    """Return 1, 2, 5, 10, 20, 50, ... up to the last round, which ends them."""
+    """Return 1, 2, 5, 10, 20, 50, ... below the last round, and then the last round."""
     steps = [digit * 10**power for power in range(len(str(rounds))) for digit in (1, 2, 5)]
     return [*(step for step in steps if step < rounds), rounds]
 
 
 def summarize_spending(config: FederationConfig, rounds: int) -> dict[str, Any]:
-    """Return, for JSON, what `rounds` rounds of this configuration spend and under which assumptions.
+    """Return the spending after `rounds` rounds of a configuration and its assumptions, for JSON.
 
-    Epsilon by round on the way.
+    The summary includes epsilon at some earlier rounds.
+
+    Raises:
+        ModuleNotFoundError: the extra `dp` is not installed.
     """
     privacy = config.privacy
     rate = compute_sampling_rate(config)
@@ -153,7 +175,11 @@ def summarize_spending(config: FederationConfig, rounds: int) -> dict[str, Any]:
 
 
 def describe_spending(config: FederationConfig, rounds: int) -> str:
-    """Return in words what was spent."""
+    """Return a line with the spending after `rounds` rounds of a configuration.
+
+    Raises:
+        ModuleNotFoundError: the extra `dp` is not installed.
+    """
     value = compute_epsilon(
         compute_sampling_rate(config), config.privacy.noise_multiplier, rounds, config.privacy.delta
     )

@@ -1,20 +1,23 @@
-"""DP-FedAvg: the models of a round depend on any one client's data by little, in a sense that adds up over
-rounds to (epsilon, delta).
+"""DP-FedAvg: a mechanism that limits how much the models of a round depend on any single client.
 
-McMahan et al., Learning Differentially Private Recurrent Language Models, arXiv:1710.06963, algorithm 1 with
-flat clipping and the fixed-denominator estimator; C `clip`, z `noise_multiplier`, N `population`, q N
-`clients_per_round`:
+The limits of all rounds add up to a guarantee of (epsilon, delta). With C `clip`, z `noise_multiplier`, N
+`population` and q N `clients_per_round`:
 
-    cohort   each client takes part with probability q, on its own                    (Poisson sampling)
+    cohort   each client takes part with probability q, independently of the others (Poisson sampling)
+
     update   d_k <- d_k min(1, C / |d_k|), |.| the L2 norm over all models and weights that the client sent
+
     model    w <- w + (sum_k d_k + N(0, (z C)^2)) / (q N)
 
-Each client counts alike, for a number of samples that a client tells is its data too. The denominator does
-not depend on who came. Where there are several models (IFCA, AEM) a client trains one of them; noise goes
-onto all, and the sums together move by C at most when one client's update is replaced by zeros. All that
-`aggregate` does with the mean, such as a server optimizer, costs nothing more.
+All clients have the same weight, because the number of samples that a client reports is private data too. The
+denominator does not depend on which clients took part. With several models (IFCA, AEM), a client trains one
+of them and noise is added to all. All sums together move by at most C if one client's update is replaced by
+zeros. Further steps of `aggregate` on the mean, such as a server optimizer, spend no privacy.
 
-The aggregator clips, so a device runs unchanged, and one that cheats moves the sum by C as well.
+The aggregator clips, so devices run unchanged. A device that cheats moves the sum by at most C as well.
+
+Source: McMahan et al., Learning Differentially Private Recurrent Language Models, arXiv:1710.06963, algorithm
+1 with flat clipping and the fixed-denominator estimator.
 """
 
 import hashlib
@@ -38,7 +41,7 @@ WeightSums = dict[tuple[str, str], np.ndarray]
 
 
 def count_expected_cohort(config: FederationConfig) -> int:
-    """Return how many clients take part in a round on average, q N, when the whole population is online."""
+    """Return the mean number of clients in a round, q N, when the whole population is online."""
     return config.clients_per_round or config.privacy.population
 
 
@@ -50,8 +53,15 @@ def compute_sampling_rate(config: FederationConfig) -> float:
 def draw_cohort(
     config: FederationConfig, key: bytes, state: ServerState, clients: Iterable[str]
 ) -> tuple[str, ...]:
-    """Return who takes part in a round: without `[privacy]` see `choose_cohort`, with it a Poisson sample,
-    which may be empty.
+    """Draw the cohort of a round.
+
+    With `[privacy]` it is a Poisson sample, which may be empty. Without it, see `choose_cohort`.
+
+    Args:
+        config: the configuration of the federation.
+        key: the noise key, 32 bytes.
+        state: the server state before the round.
+        clients: ids of the available clients.
     """
     if not config.privacy.is_on:
         return choose_cohort(config.seed, state, clients, config.clients_per_round)
@@ -63,23 +73,31 @@ def draw_cohort(
 
 
 def check_privacy(algorithm: Algorithm, config: FederationConfig) -> None:
-    """Raise ConfigError when `[privacy]` asks for what this algorithm cannot keep."""
+    """Raise ConfigError if `[privacy]` is on and the algorithm cannot satisfy it."""
     if config.privacy.is_on and not algorithm.by_sums:
         raise ConfigError(
-            f"[privacy] does not go with {algorithm.name} and these options: what it makes of the updates is "
-            "more than their sums (who is like whom, who answers for what, an order, a stop), and noise on "
-            "the sums would not cover that; take fedavg or one built on it with mean = 'weighted' and no "
-            "clip_norm, ifca, aem with patience = 0, or clustered and fedap with clustering = false"
+            f"[privacy] does not go with {algorithm.name} and these options: it uses more of the updates "
+            "than their sums (such as similarities, responsibilities, an order or a stop), and noise on the "
+            "sums would not cover that; take fedavg or an algorithm built on it with mean = 'weighted' and "
+            "no clip_norm, ifca, aem with patience = 0, or clustered and fedap with clustering = false"
         )
 
 
 def with_privacy(algorithm: Algorithm, config: FederationConfig, spec: PlanSpec, key: bytes) -> Algorithm:
-    """Return the algorithm with the mechanism before its `aggregate`; as it is without `[privacy]`.
+    """Return the algorithm with clipping and noise before its `aggregate`.
 
-    ConfigError, see `check_privacy`.
+    Without `[privacy]` the algorithm is returned unchanged. Only weights that the plan's `train` trains are
+    released. All others keep their values, as do moving statistics, because a noisy variance may be negative.
+    Everything else in an update is ignored.
 
-    Only what the plan's `train` moves is released; the rest, and moving statistics (a noisy variance may be
-    negative), stays as broadcast. What an update holds beyond that is not looked at.
+    Args:
+        algorithm: the algorithm at the aggregator.
+        config: the configuration of the federation.
+        spec: the spec of the plan.
+        key: the noise key, 32 bytes.
+
+    Raises:
+        ConfigError: as in `check_privacy`.
     """
     if not config.privacy.is_on:
         return algorithm
@@ -124,10 +142,18 @@ def sum_clipped(
     updates: Iterable[Update],
     clip: float,
 ) -> WeightSums:
-    """Return the sum of all updates, float64, each cut to an L2 norm of `clip` over these places (model,
-    weight) together.
+    """Return the sum of all updates, each clipped to an L2 norm of `clip` over all these weights together.
 
-    An update that is not finite counts as zeros: it must not decide what is released.
+    An update that is not finite counts as zeros, so it cannot affect the release.
+
+    Args:
+        weight_keys: pairs of a model and a weight.
+        shapes: the shape of each weight.
+        updates: the round's updates, read once and one at a time.
+        clip: maximum L2 norm of an update.
+
+    Returns:
+        The sum of each weight, float64.
     """
     total = {weight_key: np.zeros(shapes[weight_key]) for weight_key in weight_keys}
     for update in updates:
@@ -144,14 +170,14 @@ def sum_clipped(
 
 
 def digest_sum(total: WeightSums) -> str:
-    """Return the sha256, in hexadecimal, of a sum: its places by name, each as its name, a newline and
-    float64 little-endian.
+    """Return the SHA-256 digest of a sum, in hexadecimal.
 
-    The places are sorted, since a state that was read from a file may hold its weights in another order.
+    The digest covers the name of each weight, a newline, and its values as little-endian float64. The weights
+    are sorted by name, because a state from a file may have another order.
 
-    Noise is drawn for this sum alone. Two sums of one round, as after a restored backup or a lost update, get
-    unrelated noise, so that the difference of the two releases is not the exact difference of the sums. The
-    same sum gets the same noise, so that a restart comes to the same bits.
+    Noise is drawn for one sum only. Two sums of one round, as after a restored backup or a lost update, get
+    unrelated noise. The difference of their releases therefore does not reveal the exact difference of the
+    sums. The same sum gets the same noise, so a restart gives the same bits.
     """
     digest = hashlib.sha256()
     for (model, name), array in sorted(total.items()):

@@ -1,11 +1,11 @@
-"""Random numbers that nobody can predict who does not know the key: the keystream of ChaCha20 (RFC 8439) as
-uniform and normal draws.
+"""Random numbers that cannot be predicted without a key.
 
-Other draws come from `rng_for`, whose seed every device knows. Noise that is to hide something, and the
-choice of who takes part, come from here: over MQTT under a key that only the aggregator has, in the simulator
-under one that is made of the seed.
-Box and Muller, A Note on the Generation of Random Normal Deviates, 1958: r = sqrt(-2 log u), and r cos(2 pi
-v), r sin(2 pi v).
+The keystream of ChaCha20 gives uniform and normal draws. All other draws come from `derive_rng`, whose seed
+every device knows. Secret noise and the choice of a private cohort come from this module. Over MQTT, only the
+aggregator has the key. In the simulator, the key is derived from the seed.
+
+Source: ChaCha20: RFC 8439. Normal draws: Box and Muller, A Note on the Generation of Random Normal Deviates,
+1958: r = sqrt(-2 log u), and r cos(2 pi v), r sin(2 pi v).
 """
 
 import hashlib
@@ -19,14 +19,28 @@ NOISE_KEY_BYTES = 32
 
 
 def derive_noise_key(seed: int) -> bytes:
-    """Return the simulator's key: noise from it hides nothing from those who know the seed."""
+    """Return the noise key of a simulation, 32 bytes.
+
+    Anyone who knows the seed can remove noise of this key.
+    """
     return hashlib.sha256(f"edgefl noise of seed {seed}".encode()).digest()
 
 
 def draw_uniform(key: bytes, purpose: str, count: int) -> Real:
-    """Return float64[count] in (0, 1), of 53 bits each.
+    """Return uniform draws from the open interval (0, 1), with 53 random bits each.
 
-    The same key and purpose give the same numbers, any other pair unrelated ones.
+    The same key and purpose give the same numbers. Any other pair gives unrelated numbers.
+
+    Args:
+        key: the noise key, 32 bytes.
+        purpose: what the numbers are for.
+        count: number of draws.
+
+    Returns:
+        The draws, shape (count,), float64.
+
+    Raises:
+        ValueError: the key does not have 32 bytes.
     """
     from cryptography.hazmat.primitives.ciphers import Cipher
     from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
@@ -39,7 +53,21 @@ def draw_uniform(key: bytes, purpose: str, count: int) -> Real:
 
 
 def draw_normal(key: bytes, purpose: str, shape: tuple[int, ...]) -> Real:
-    """Return standard normal draws, float64[shape]; see `uniform`."""
+    """Return standard normal draws.
+
+    Args:
+        key: the noise key, 32 bytes.
+        purpose: see `draw_uniform`.
+        shape: shape of the result.
+
+    Returns:
+        The draws, with this shape, float64.
+
+    Raises:
+        ValueError: the key does not have 32 bytes.
+
+    Source: Box and Muller, 1958.
+    """
     count = int(np.prod(shape, dtype=np.int64))
     half = (count + 1) // 2
     drawn = draw_uniform(key, purpose, 2 * half)

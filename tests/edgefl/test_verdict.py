@@ -26,9 +26,9 @@ from edgefl.verdict import (
 
 def row(client_id, local=None, federated=None, shipped=None, int8=None, kind=None, gained=None, lost=None):
     names = ("accuracy_local", "accuracy_federated", "accuracy_shipped", "accuracy_shipped_int8", "shipped")
-    found = dict(zip(names, (local, federated, shipped, int8, kind), strict=True))
-    found |= {"test_gained": gained, "test_lost": lost, "n_test": 40.0}
-    return {"id": client_id, **{key: value for key, value in found.items() if value is not None}}
+    device = dict(zip(names, (local, federated, shipped, int8, kind), strict=True))
+    device |= {"test_gained": gained, "test_lost": lost, "n_test": 40.0}
+    return {"id": client_id, **{key: value for key, value in device.items() if value is not None}}
 
 
 FOUR = [
@@ -81,21 +81,21 @@ def test_comparisons_by_hand(gained, lost, comparison):
 
 @pytest.mark.parametrize("lost", [400, 450, 470, 480, 500, 520, 600])
 def test_the_approximation_joins_the_exact_values(lost):
-    """1,000 samples that differ are counted exactly, 1,001 are not; the values lie close together."""
+    """1,000 discordant samples use the exact value, 1,001 the approximation. Both values are close."""
     exact = sum(math.comb(1001, k) for k in range(1001 - lost, 1002)) / 2**1001
     assert sign_test(1001 - lost, lost) == pytest.approx(exact, rel=0.02, abs=1e-6)
 
 
 def test_a_hostile_count_takes_no_time():
-    (found,) = judge_federation([row("a", 0.5, 0.5, 0.6, 0.6, 3.0, 2.0**52, 0.0)]).rows
-    assert found.comparison == "better"
+    (device,) = judge_federation([row("a", 0.5, 0.5, 0.6, 0.6, 3.0, 2.0**52, 0.0)]).rows
+    assert device.comparison == "better"
     assert judge_federation([row("a", 0.5, 0.5, 0.6, 0.6, 3.0, 1e300, 0.0)]).rows[0].comparison == ""
 
 
 def test_a_federation_by_hand():
     verdict = judge_federation(FOUR)
-    assert [each.id for each in verdict.rows] == ["pi-1", "pi-2", "pi-3", "pi-4"]
-    assert [each.comparison for each in verdict.rows] == ["better", "as good", "as good", "worse"]
+    assert [item.id for item in verdict.rows] == ["pi-1", "pi-2", "pi-3", "pi-4"]
+    assert [item.comparison for item in verdict.rows] == ["better", "as good", "as good", "worse"]
     assert (verdict.devices, verdict.better, verdict.as_good, verdict.worse) == (4, 1, 2, 1)
     assert verdict.means == pytest.approx(
         {"local": 0.85, "federated": 0.65, "shipped": 0.875, "int8": 0.85625}
@@ -145,17 +145,17 @@ def test_rows_without_a_selection_show_the_mixture_as_the_shipped_model():
 
 
 def test_the_mixture_of_a_device_that_ships_another_model_is_not_its_int8_figure():
-    found = judge_federation(
+    verdict = judge_federation(
         [{"id": "a", "accuracy_shipped": 0.9, "accuracy_mixture": 0.5, "accuracy_mixture_int8": 0.4}]
     )
-    assert (found.rows[0].shipped, found.rows[0].int8) == (0.9, None)
+    assert (verdict.rows[0].shipped, verdict.rows[0].int8) == (0.9, None)
 
 
 def test_another_measure():
-    (found,) = judge_federation(
+    (device,) = judge_federation(
         [{"id": "a", "auc_shipped": 0.9, "accuracy_shipped": 0.1}], measure="auc"
     ).rows
-    assert found.shipped == 0.9
+    assert device.shipped == 0.9
 
 
 ALIKE = [row(f"d-{i}", 0.9, 0.6, 0.9, 0.9, 0.0, 0.0, 0.0) for i in range(3)]
@@ -189,7 +189,7 @@ ALIKE = [row(f"d-{i}", 0.9, 0.6, 0.9, 0.9, 0.0, 0.0, 0.0) for i in range(3)]
             "Set select = true in [personalization], so that a device can keep its local model.",
         ),
         (
-            # the devices do choose, and all chose the mixture
+            # The devices do choose, and all of them chose the mixture.
             [row("a", 0.9, 0.7, 0.6, 0.6, 3.0, 0.0, 12.0), row("b", 0.9, 0.7, 0.9, 0.9, 3.0, 0.0, 0.0)],
             {},
             "The federation was worth it for none of 2 devices: ",
@@ -232,7 +232,7 @@ def test_the_sentence_counts_devices_that_could_be_compared():
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "phrase"),
     [
         ({}, "pi-1 ships its mixture model with 92.5% accuracy: as good, within chance, as 80.0% if it had"),
         ({"test_gained": 8.0}, "92.5% accuracy: better than 80.0% if it had trained alone."),
@@ -242,14 +242,14 @@ def test_the_sentence_counts_devices_that_could_be_compared():
         ({"accuracy_shipped": None, "shipped": None}, "pi-1 ships its model; its accuracy was not measured."),
     ],
 )
-def test_what_a_device_says_of_its_own_model(change, says):
-    (found,) = judge_federation([{**FOUR[0], "id": "pi-1", **change}]).rows
-    assert says in describe_device_verdict(found)
+def test_the_sentence_about_a_device(change, phrase):
+    (device,) = judge_federation([{**FOUR[0], "id": "pi-1", **change}]).rows
+    assert phrase in describe_device_verdict(device)
 
 
 def test_the_lines_of_a_device():
-    (found,) = judge_federation([FOUR[0]]).rows
-    assert render_device_lines(found) == [
+    (device,) = judge_federation([FOUR[0]]).rows
+    assert render_device_lines(device) == [
         "device  local  federated  shipped   int8  model    against local",
         "pi-2    80.0%      70.0%    92.5%  90.0%  mixture  as good",
         "pi-2 ships its mixture model with 92.5% accuracy: as good, within chance, as 80.0% if it had "
@@ -265,8 +265,8 @@ def test_a_verdict_survives_json():
 def test_a_long_table_shows_the_devices_that_gained_least():
     rows = [row(f"d-{i:02}", 0.5, 0.5, 0.5 + i / 100, 0.5) for i in range(10)]
     verdict = judge_federation([*rows, row("lost")])
-    assert [each.id for each in select_least_gained(verdict.rows, 3)] == ["d-00", "d-01", "d-02"]
-    cells = [each[0] for each in make_table_rows(verdict, 3)]
+    assert [item.id for item in select_least_gained(verdict.rows, 3)] == ["d-00", "d-01", "d-02"]
+    cells = [item[0] for item in make_table_rows(verdict, 3)]
     assert cells == ["device", "d-00", "d-01", "d-02", "(8 more)", "mean", "worst"]
 
 
@@ -289,7 +289,7 @@ clients = st.lists(
         },
     ),
     max_size=8,
-    unique_by=lambda each: each["id"],
+    unique_by=lambda item: item["id"],
 )
 
 
@@ -299,11 +299,11 @@ def test_any_rows_have_a_verdict(rows, num_classes):
     verdict = judge_federation(rows, num_classes=num_classes)
     assert verdict.devices == len(verdict.rows) == len(rows)
     assert verdict.better + verdict.as_good + verdict.worse == sum(
-        bool(each.comparison) for each in verdict.rows
+        bool(item.comparison) for item in verdict.rows
     )
-    assert sum(verdict.kinds.values()) == sum(bool(each.kind) for each in verdict.rows)
+    assert sum(verdict.kinds.values()) == sum(bool(item.kind) for item in verdict.rows)
     for name in DEVICE_FIGURES:
-        values = [value for each in verdict.rows if (value := getattr(each, name)) is not None]
+        values = [value for item in verdict.rows if (value := getattr(item, name)) is not None]
         assert all(0 <= value <= 1 for value in values)
         mean, worst = verdict.means[name], verdict.worst[name]
         assert (mean is None) == (worst is None) == (not values)
@@ -322,13 +322,13 @@ def test_the_laws_of_the_test(gained, lost):
     assert compare_with_local(lost, gained) == exchanged[compare_with_local(gained, lost)]
     assert sign_test(gained + 1, lost) <= sign_test(gained, lost)
     if gained + lost < 1000:
-        # both tails count the middle, P(X = gained), twice
+        # Both tails include the middle, P(X = gained).
         both = sign_test(gained, lost) + sign_test(lost, gained)
         assert both == pytest.approx(1 + math.comb(gained + lost, gained) / 2 ** (gained + lost))
 
 
 def test_at_most_five_of_a_hundred_equal_models_are_called_better():
-    """Over all ways in which 12 samples that differ can fall, equally likely under the null hypothesis."""
+    """Over all outcomes of 12 discordant samples, which are equally likely under the null hypothesis."""
     called = sum(
         compare_with_local(sum(ways), 12 - sum(ways)) == "better" for ways in product((0, 1), repeat=12)
     )

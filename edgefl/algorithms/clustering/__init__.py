@@ -1,1 +1,1 @@
-"""Similarity of clients' layers and clusters made by it."""
+"""Similarity of clients' layers, and clusters of similar clients."""

@@ -1,13 +1,15 @@
-"""One model a cluster: what the algorithms with clusters share at the aggregator.
+"""One model for each cluster: the aggregator's side of the clustering algorithms.
 
-A client receives the model of its cluster by the name `global`, and never learns of the others. Before the
-clustering all share the one model. A client that arrives after the clustering, or missed it, is clustered by
-its first update: it receives what all received in the clustering round, and the cluster that its update is
-most like becomes its own. That update moves no model, since it starts from another one than the cluster's. At
-the end such a client without an update uses the largest cluster's model.
+A client receives the model of its cluster under the name `global` and no other cluster's model. Before the
+clustering, all clients share one model.
 
-The clustering round alone holds one delta a client, float32[weights] each, since which means are wanted is
-not known before the last has come; each other round folds its updates in one at a time.
+A client that arrives after the clustering, or missed it, is assigned by its first update. It receives the
+model with which the clustering round began, and joins the cluster that is most similar to its update. That
+update moves no model, because it did not start from the cluster's model. If such a client sends no update
+until the end, it uses the largest cluster's model.
+
+Only the clustering round keeps one delta for each client in memory. In this round, the clusters are unknown
+until the last update has arrived. Every other round adds up its updates one at a time.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,12 +33,11 @@ from edgefl.types import ServerState, Update, Weights
 _CUT_PREFIX = "cut/"
 _ARRIVED_PREFIX = "arrived/"
 CLUSTERING_START = "clustering/start"
+"""The slot with the model that the clustering round began with."""
 CLUSTER_CENTERS = "clustering/centers"
-"""Slots: the model that the clustering round began with; by cluster what `Place` compares an arriving client
-with.
-"""
+"""The slot with the center of each cluster, which `ClusterAssigner` compares an arriving client with."""
 ClusterAssigner = Callable[[Update, Matrix], int]
-"""Returns the cluster for a client's first update, by the centers float64[clusters, d]."""
+"""Returns the cluster for a client's first update and the centers, shape (clusters, d), float64."""
 MAX_COMPARED_CLIENTS = 100
 SIMILARITY = "similarity"
 MATRIX = "matrix"
@@ -49,7 +50,7 @@ def name_cluster_model(cluster: int) -> str:
 
 
 def make_model_namer(state: ServerState) -> Callable[[str], str]:
-    """Return the function from a client's id to the name of its model in the server state."""
+    """Return a function from a client's id to the name of the client's model in the server state."""
     clusters = read_assignments(state)
     if not clusters:
         return lambda client_id: GLOBAL
@@ -58,13 +59,14 @@ def make_model_namer(state: ServerState) -> Callable[[str], str]:
 
 
 def find_cluster_model(state: ServerState, client_id: str) -> Weights:
-    """Return the model of a client's cluster; before the clustering the one model of all."""
+    """Return the model of a client's cluster, or the common model before the clustering."""
     return state.models[make_model_namer(state)(client_id)]
 
 
 def choose_phase_and_model(state: ServerState, client_id: str) -> tuple[str, Weights]:
-    """Return phase and model of a client's broadcast: an arriving client is in the phase `cluster` while the
-    others federate.
+    """Return the phase and the model of a client's broadcast.
+
+    An arriving client is in the phase `cluster` while the others are in the phase `federate`.
     """
     if state.phase == PHASE_FEDERATE and is_arriving(state, client_id):
         return PHASE_CLUSTER, state.slots.get(CLUSTERING_START, state.models[INITIAL])
@@ -74,10 +76,19 @@ def choose_phase_and_model(state: ServerState, client_id: str) -> tuple[str, Wei
 def aggregate_clusters(
     state: ServerState, updates: Iterable[Update], assign: ClusterAssigner, rate: float = 1.0
 ) -> ServerState:
-    """Return the state after a round: each model a step of `rate` along the weighted mean of its own clients'
-    deltas.
+    """Return the state after a round in clusters.
 
-    Updates are read once, one at a time. That of an arriving client only places it.
+    Each model moves by `rate` times the weighted mean of its clients' deltas. The update of an arriving
+    client only assigns the client to a cluster.
+
+    Args:
+        state: the server state before the round.
+        updates: the round's updates, read once and one at a time.
+        assign: chooses the cluster of an arriving client.
+        rate: step size along the mean delta.
+
+    Returns:
+        The new state with the same round number. The caller advances it.
     """
     name_model = make_model_namer(state)
     arrived = dict[str, int]()
@@ -91,7 +102,7 @@ def aggregate_clusters(
         for update in updates:
             if not is_arriving(state, update.client_id):
                 yield name_model(update.client_id), update.deltas[GLOBAL], update.num_samples
-            elif centers is None:  # a state of an older version
+            elif centers is None:  # the state is from an older version
                 arrived[update.client_id] = find_largest_cluster(read_assignments(state).values())
             else:
                 arrived[update.client_id] = assign(update, centers.astype(np.float64))
@@ -111,10 +122,14 @@ def aggregate_clusters(
 
 
 def start_clusters(state: ServerState, updates: Sequence[Update], cut: Cut) -> ServerState:
-    """Return the state after the clustering round: each cluster starts from the weighted mean of its clients'
-    models.
+    """Return the state after the clustering round.
 
-    cut.labels are those of the updates, in their order.
+    Each cluster starts from the weighted mean of its clients' models.
+
+    Args:
+        state: the server state before the round.
+        updates: the round's updates. At least one.
+        cut: the clusters, with labels in the order of the updates.
     """
     clusters = {update.client_id: int(label) for update, label in zip(updates, cut.labels, strict=True)}
     start = state.models[GLOBAL]
@@ -145,7 +160,7 @@ def start_clusters(state: ServerState, updates: Sequence[Update], cut: Cut) -> S
 
 
 def _pack_similarity(cut: Cut) -> dict[str, Weights]:
-    """Return what is kept of the comparison, of at most 100 clients: their order is that of their ids."""
+    """Return the similarity and the merges as a slot, or nothing above `MAX_COMPARED_CLIENTS` clients."""
     if cut.similarity is None or len(cut.labels) > MAX_COMPARED_CLIENTS:
         return {}
     return {
@@ -157,10 +172,14 @@ def _pack_similarity(cut: Cut) -> dict[str, Weights]:
 
 
 def read_comparison(state: ServerState) -> tuple[int, Weights, float] | None:
-    """Return the round of the clustering, `matrix` float32[n, n] and `linkage` float32[n - 1, 4]
-    (`clustering.linkage`), and the cut.
+    """Return the comparison of the clients in the clustering round.
 
-    Clients are those of `compared_clients`. None before the clustering, without one, and above 100 clients.
+    The clients are the ones in `list_compared_clients`.
+
+    Returns:
+        The round, the arrays, and the height of the cut. The arrays are `matrix`, shape (n, n), and
+            `linkage`, shape (n - 1, 4), both float32 (`hierarchical.build_linkage`). None before the
+            clustering, without a clustering, and above `MAX_COMPARED_CLIENTS` clients.
     """
     if SIMILARITY not in state.slots:
         return None
@@ -172,8 +191,9 @@ def read_comparison(state: ServerState) -> tuple[int, Weights, float] | None:
 
 
 def list_compared_clients(state: ServerState) -> list[str]:
-    """Return the clients of the clustering round, sorted: all that have a cluster but those that arrived
-    later.
+    """Return the clients of the clustering round, sorted.
+
+    These are all assigned clients except the ones that arrived later.
     """
     return sorted(
         client_id
@@ -183,9 +203,9 @@ def list_compared_clients(state: ServerState) -> list[str]:
 
 
 def explain_clusters(state: ServerState) -> tuple[str, str]:
-    """Return what the clustering did, in words, and a warning when its margin is thin.
+    """Return a summary of the clustering, and a warning if its margin is thin.
 
-    Both empty before it and without one.
+    Both are empty before the clustering, and if there is no clustering.
     """
     clusters = read_assignments(state)
     if f"{_CUT_PREFIX}at" not in state.scalars:

@@ -1,5 +1,6 @@
-"""How alike clients were when they were clustered, as a file: similarities, merges and cut, for a heat map
-with its dendrogram.
+"""The report of a clustering round, for a heat map with its dendrogram.
+
+It holds the clients' similarities, the merges and the cut.
 """
 
 from collections.abc import Mapping
@@ -22,11 +23,15 @@ from edgefl.types import ServerState
 def make_cluster_report(
     algorithm: str, options: Mapping[str, Any], after: ServerState
 ) -> dict[str, Any] | None:
-    """Return what clusters.json holds: round, what was compared, clients, their clusters, cosine
-    similarities, merges and cut.
+    """Return the content of clusters.json, or None if the last round was not a clustering round.
 
-    options: all of the algorithm's, with their defaults. None but for the state that a clustering round has
-    given.
+    Args:
+        algorithm: name of the algorithm.
+        options: all options of the algorithm, with defaults.
+        after: the server state after the round.
+
+    Returns:
+        Round, description of the compared weights, clients, assignment, cosine similarities, merges and cut.
     """
     comparison = read_comparison(after)
     clusters = read_assignments(after)

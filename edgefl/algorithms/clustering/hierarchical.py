@@ -1,12 +1,16 @@
-"""Hierarchical clustering of clients by vectors of their weights; for the aggregator, which has scipy.
+"""Hierarchical clustering of clients by vectors of their weights.
 
-Average linkage on cosine distance: Filippakopoulos et al., Personalization in Distributed tinyML Applications
-via Adaptive Clustered Federated Learning. Ward linkage on Euclidean distance: Ward, JASA 58, 1963, as in
-Yeganeh et al., arXiv:2207.03448. Both give merge heights that never fall, so a cut is a number of merges,
-taken from the lowest on.
+This module needs scipy, which the aggregator has. Average linkage on cosine distance and Ward linkage on
+Euclidean distance both give merge heights that never fall. A cut is therefore a number of merges, counted
+from the lowest.
 
-The same vectors in the same order give the same clusters: sort clients by id. Of merges of equal height the
-one of the earlier clients comes first. A client alone is one cluster; identical clients merge at height 0.
+The same vectors in the same order give the same clusters, so sort clients by id. Among merges of equal
+height, the merge of the earlier clients comes first. A single client is one cluster. Identical clients merge
+at height 0.
+
+Source: average linkage: Filippakopoulos et al., Personalization in Distributed tinyML Applications via
+Adaptive Clustered Federated Learning. Ward linkage: Ward, JASA 58, 1963, as in Yeganeh et al.,
+arXiv:2207.03448.
 """
 
 from collections.abc import Sequence
@@ -26,12 +30,18 @@ THIN_MARGIN_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Cut:
-    """Clusters of clients: labels int64[n] from 0 on, numbered by their first client.
+    """Clusters of n clients. Heights are in units of the distance.
 
-    at: the height of the cut; below: that of the last merge taken, 0 when there is none; above: that of the
-    next, None when no merge is left. Heights are in units of the distance. merges: all of them, see
-    `linkage`; similarity: float64[n, n], the cosine of what was compared, where the one who cuts says so.
-    centers: float64[clusters, d], by which a client that arrives later is placed.
+    Attributes:
+        labels: the cluster of each client, shape (n,), int64. Clusters count from 0 in the order of their
+            first client.
+        height: the height of the cut.
+        last_height: the height of the last merge below the cut, 0 without such a merge.
+        next_height: the height of the first merge above the cut, None without such a merge.
+        merges: all merges, see `build_linkage`.
+        similarity: cosine similarity of the compared vectors, shape (n, n), float64, if the caller adds it.
+        centers: center of each cluster, shape (clusters, d), float64. A client that arrives later is assigned
+            by them.
     """
 
     labels: Labels
@@ -49,14 +59,20 @@ class Cut:
 
     @property
     def margin(self) -> float | None:
-        """What lies between the last merge taken and the next; None when no merge is left."""
+        """The distance between the last merge below the cut and the next merge, None without a next merge."""
         return None if self.next_height is None else self.next_height - self.last_height
 
 
 def cosine_similarity(vectors: Sequence[Array]) -> Matrix:
-    """Return the cosine of each two of n vectors of one length, float64[n, n].
+    """Return the cosine similarity of each pair of vectors.
 
-    A vector of zeros is like others of zeros alone.
+    A vector of zeros is similar only to other vectors of zeros.
+
+    Args:
+        vectors: n vectors of equal length, float32.
+
+    Returns:
+        The similarities, shape (n, n), float64, from -1 to 1.
     """
     matrix = np.asarray(vectors, np.float64).reshape(len(vectors), -1)
     norms = np.linalg.norm(matrix, axis=1, keepdims=True)
@@ -69,12 +85,26 @@ def cosine_similarity(vectors: Sequence[Array]) -> Matrix:
 
 
 def cosine_distance(vectors: Sequence[Array]) -> Matrix:
-    """Return 1 - cosine of each two of n vectors, float64[n, n]."""
+    """Return 1 - cosine similarity of each pair of vectors.
+
+    Args:
+        vectors: n vectors of equal length, float32.
+
+    Returns:
+        The distances, shape (n, n), float64, from 0 to 2.
+    """
     return 1.0 - cosine_similarity(vectors)
 
 
 def euclidean_distance(vectors: Sequence[Array]) -> Matrix:
-    """Return the Euclidean distance of each two of n vectors of one length, float64[n, n]."""
+    """Return the Euclidean distance of each pair of vectors.
+
+    Args:
+        vectors: n vectors of equal length, float32.
+
+    Returns:
+        The distances, shape (n, n), float64.
+    """
     from scipy.spatial.distance import pdist, squareform
 
     matrix = np.asarray(vectors, np.float64).reshape(len(vectors), -1)
@@ -82,10 +112,17 @@ def euclidean_distance(vectors: Sequence[Array]) -> Matrix:
 
 
 def average_unit_vectors(vectors: Sequence[Array], labels: Labels) -> Matrix:
-    """Return the mean of each cluster's vectors, each scaled to length 1: float64[clusters, d].
+    """Return the mean of each cluster's vectors after each vector is scaled to length 1.
 
-    A vector's dot product with it is the vector's length times its mean cosine similarity to the cluster's
-    members: the measure of average linkage.
+    The dot product of a vector with this mean is the vector's length times its mean cosine similarity to the
+    cluster's members. Average linkage uses the same measure.
+
+    Args:
+        vectors: n vectors of equal length d, float32.
+        labels: the cluster of each vector, shape (n,), int64.
+
+    Returns:
+        The means, shape (clusters, d), float64.
     """
     matrix = np.asarray(vectors, np.float64).reshape(len(vectors), -1)
     norms = np.linalg.norm(matrix, axis=1, keepdims=True)
@@ -93,13 +130,26 @@ def average_unit_vectors(vectors: Sequence[Array], labels: Labels) -> Matrix:
 
 
 def average_vectors(vectors: Sequence[Array] | Matrix, labels: Labels) -> Matrix:
-    """Return the mean of each cluster's vectors: float64[clusters, d]."""
+    """Return the mean of each cluster's vectors.
+
+    Args:
+        vectors: n vectors of equal length d, float32 or float64.
+        labels: the cluster of each vector, shape (n,), int64.
+
+    Returns:
+        The means, shape (clusters, d), float64.
+    """
     matrix = np.asarray(vectors, np.float64).reshape(len(vectors), -1)
     return np.stack([matrix[labels == label].mean(axis=0) for label in range(int(labels.max()) + 1)])
 
 
 def find_most_similar_cluster(vector: Array, centers: Matrix) -> int:
-    """Return the cluster of highest mean cosine similarity, by `mean_units`; the lowest of several."""
+    """Return the cluster with the highest mean cosine similarity, the lowest number among equals.
+
+    Args:
+        vector: the vector of a client, shape (d,), float32.
+        centers: result of `average_unit_vectors`, shape (clusters, d), float64.
+    """
     return int(
         np.argmax(
             np.round(
@@ -111,68 +161,99 @@ def find_most_similar_cluster(vector: Array, centers: Matrix) -> int:
 
 
 def find_nearest_cluster(vector: Array, centers: Matrix) -> int:
-    """Return the cluster of the nearest mean, by Euclidean distance; the lowest of several."""
+    """Return the cluster with the nearest center by Euclidean distance, the lowest number among equals.
+
+    Args:
+        vector: the vector of a client, shape (d,), float32.
+        centers: result of `average_vectors`, shape (clusters, d), float64.
+    """
     return int(
         np.argmin(np.round(np.linalg.norm(centers - vector.astype(np.float64), axis=1), ROUNDING_DECIMALS))
     )
 
 
 def build_linkage(distances: Matrix, method: Literal["average", "ward"]) -> Matrix:
-    """Return the merges of n clients from the lowest to the highest, float64[n - 1, 4], in scipy's form.
+    """Return the merges of n clients from the lowest to the highest, in the form of scipy's linkage.
 
-    A row holds the two that merge (a client's index, or n + i for the outcome of row i), the height, and the
-    number of clients in the outcome. distances: float64[n, n]; Ward's method takes Euclidean ones.
+    Args:
+        distances: the distances, shape (n, n), float64. Ward's method needs Euclidean distances.
+        method: `average` or `ward`.
+
+    Returns:
+        The merges, shape (n - 1, 4), float64. A row holds the two merged clusters, the height, and the number
+            of clients in the result. A merged cluster is the index of a client, or n + i for the result of
+            row i.
     """
     from scipy.cluster.hierarchy import linkage as merge
 
     if len(distances) < 2:
         return np.zeros((0, 4))
-    # rounded, since the last bits of a sum depend on the machine and would decide between equal distances
+    # Rounded, because the last bits of a sum depend on the machine and would decide between equal distances.
     return np.asarray(
         merge(np.round(distances[np.triu_indices(len(distances), 1)], ROUNDING_DECIMALS), method)
     )
 
 
 def cut_at(merges: Matrix, distance: float) -> Cut:
-    """Take each merge of a height up to `distance`."""
+    """Cut the merges at a height: each merge up to `distance` is applied.
+
+    Args:
+        merges: see `build_linkage`.
+        distance: height of the cut.
+    """
     return _cut(merges, int(np.searchsorted(merges[:, 2], distance + HEIGHT_TOLERANCE, "right")), distance)
 
 
 def cut_into(merges: Matrix, count: int) -> Cut:
-    """Take as many merges as leave `count` clusters: one for each client when there are fewer clients, one
-    when count is below 1.
+    """Cut the merges so that `count` clusters remain.
+
+    With fewer clients than `count`, each client is a cluster. With a `count` below 1, there is one cluster.
+
+    Args:
+        merges: see `build_linkage`.
+        count: number of clusters.
     """
     return _cut(merges, min(max(len(merges) + 1 - max(count, 1), 0), len(merges)))
 
 
 def cut_widest(merges: Matrix, limit: float | None = None) -> Cut:
-    """Cut in the widest gap between one merge and the next, the highest of equals, among the upper half of
-    the merges.
+    """Cut in the widest gap between two successive merges in the upper half of the merges.
 
-    The lower half is always taken, so that n clients give at most (n + 1) / 2 clusters. Without this bound
-    the gap between the two lowest merges may win: chance makes two clients much more similar than all others.
-    Where there is no gap (equal heights, or fewer than three clients) all clients are one cluster.
+    The highest of equally wide gaps wins. All merges of the lower half are applied, so n clients form at most
+    (n + 1) / 2 clusters. Without this bound, the gap between the two lowest merges may win, because chance
+    makes two clients much more similar than all others. If there is no gap (equal heights, or fewer than
+    three clients), all clients are one cluster.
 
     Args:
-        merges: see `linkage`.
-        limit: no merge above this height is taken, also of the lower half. None: no limit.
+        merges: see `build_linkage`.
+        limit: no merge above this height is applied, even in the lower half. None means no limit.
     """
     heights = merges[:, 2]
-    most = len(merges) if limit is None else int(np.searchsorted(heights, limit + HEIGHT_TOLERANCE, "right"))
-    least = (len(merges) + 1) // 2
-    gaps = np.diff(heights)[max(least, 1) - 1 : most]  # the first is the gap above merge `least`
-    if most <= least or not len(gaps) or gaps.max() <= HEIGHT_TOLERANCE:
-        return _cut(merges, most)
-    return _cut(merges, least + len(gaps) - 1 - int(np.argmax(gaps[::-1])))
+    max_merges = (
+        len(merges) if limit is None else int(np.searchsorted(heights, limit + HEIGHT_TOLERANCE, "right"))
+    )
+    min_merges = (len(merges) + 1) // 2
+    # The first gap is above merge `min_merges`.
+    gaps = np.diff(heights)[max(min_merges, 1) - 1 : max_merges]
+    if max_merges <= min_merges or not len(gaps) or gaps.max() <= HEIGHT_TOLERANCE:
+        return _cut(merges, max_merges)
+    return _cut(merges, min_merges + len(gaps) - 1 - int(np.argmax(gaps[::-1])))
 
 
 def explain_cut(
     clients: int, clusters: int, height: float, last_height: float, next_height: float | None
 ) -> tuple[str, str]:
-    """Return what a cut did, in words, and a warning, empty when there is no reason for one.
+    """Return a summary of a cut, and a warning that is empty if there is no reason for one.
 
-    There is when the cut parts nobody or everybody, and when a cut a tenth higher or lower would give other
-    clusters.
+    The warning is given if all clients are in one cluster, or each client is a cluster of its own. It is also
+    given if a cut at a height 10 % lower or higher would give other clusters.
+
+    Args:
+        clients: number of clients.
+        clusters: number of clusters.
+        height: see `Cut`.
+        last_height: see `Cut`.
+        next_height: see `Cut`.
     """
     following = (
         "no merge is left"
@@ -181,8 +262,7 @@ def explain_cut(
     )
     summary = (
         f"{clusters} clusters of {clients} clients, cut at {height:.4g}: the last merge is at "
-        f"{last_height:.4g}, "
-        f"{following}"
+        f"{last_height:.4g}, {following}"
     )
     remedy = "train more epochs or at a higher learning rate before clustering, or cut elsewhere"
     if clients > 1 and clusters == 1:
@@ -196,8 +276,7 @@ def explain_cut(
         return (
             summary,
             f"the margin is thin: the last merge is at {last_height:.4g}, the cut at {height:.4g}, the "
-            f"next merge at "
-            f"{next_height:.4g}; {remedy}",
+            f"next merge at {next_height:.4g}; {remedy}",
         )
     return summary, ""
 

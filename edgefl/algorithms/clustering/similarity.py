@@ -1,8 +1,10 @@
-"""How alike clients' models are, layer by layer and epoch by epoch.
+"""Similarity of clients' models, by layer and by epoch.
 
-Filippakopoulos et al., Personalization in Distributed tinyML Applications via Adaptive Clustered Federated
-Learning, figures 3 and 4: convolutions are much alike whatever the data, dense layers tell the tasks apart,
-and few epochs are enough.
+The source shows that convolutions are similar whatever the data, that dense layers distinguish the tasks, and
+that few epochs are enough.
+
+Source: Filippakopoulos et al., Personalization in Distributed tinyML Applications via Adaptive Clustered
+Federated Learning, figures 3 and 4.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,8 +22,13 @@ from edgefl.types import Array, Shard, Weights
 def select_compared_weights(weights: Weights, layers: str = "") -> tuple[str, ...]:
     """Return the names of the weights that clients are compared by, sorted.
 
-    layers: names of layers, with commas between; empty means the dense layers, which are those with a kernel
-    of rank 2, with their biases. Raises ConfigError when there is no such layer.
+    Args:
+        weights: the weights of the model.
+        layers: names of layers, separated by commas. Empty selects the dense layers, which are the layers
+            with a kernel of rank 2, including their biases.
+
+    Raises:
+        ConfigError: the model has no such layer.
     """
     requested = {layer.strip().rstrip("/") for layer in layers.split(",") if layer.strip()}
     dense = {extract_layer(name) for name, array in weights.items() if array.ndim == 2}
@@ -37,19 +44,27 @@ def select_compared_weights(weights: Weights, layers: str = "") -> tuple[str, ..
     for layer, names in names_by_layer.items():
         if not names:
             have = ", ".join(sorted({extract_layer(name) for name in weights}))
-            raise ConfigError(f"[algorithm] layers names {layer!r}, which the model has not; it has {have}")
+            raise ConfigError(
+                f"[algorithm] layers has {layer!r}, which is no layer of the model; it has {have}"
+            )
     return tuple(sorted({name for names in names_by_layer.values() for name in names}))
 
 
 def flatten_weights(weights: Weights, names: Sequence[str]) -> Array:
-    """Return the named weights as one vector, float32[d]."""
+    """Return the named weights as one vector, shape (d,), float32."""
     return np.concatenate([weights[name].ravel() for name in names])
 
 
 def compare_layers(models: Sequence[Weights]) -> dict[str, Matrix]:
-    """Return the heat map of each layer: the cosine similarity of each two models, float64[n, n] (figure 3).
+    """Return the cosine similarity of each pair of models by layer.
 
-    models: one a client, trained from the same weights. Layers are in the order of the first model's weights.
+    Args:
+        models: the model of each client, trained from the same weights. At least one.
+
+    Returns:
+        The similarities of each layer, shape (n, n), float64, in the order of the first model's weights.
+
+    Source: Filippakopoulos et al., figure 3.
     """
     layers = dict.fromkeys(extract_layer(name) for name in models[0])
     names = {layer: sorted(name for name in models[0] if extract_layer(name) == layer) for layer in layers}
@@ -67,10 +82,20 @@ def pretrain(
     hyper: Mapping[str, float],
     seed: int = 1,
 ) -> list[list[Weights]]:
-    """Train each client from the same weights, and return after each epoch the models of all, by sorted
-    client id.
+    """Train each client from the same weights, and return the models of all clients after each epoch.
 
-    hyper: of the signature `train`. Optimizer slots start anew with each epoch.
+    The optimizer slots start from zero in each epoch.
+
+    Args:
+        learner: runs the plan.
+        initial: the weights from which all clients start.
+        shards: samples by client id.
+        epochs: number of epochs.
+        hyper: hyperparameters of the signature `train`.
+        seed: random seed.
+
+    Returns:
+        For each epoch, the models in the order of the sorted client ids.
     """
     checkpoints: list[list[Weights]] = []
     before: list[Weights] = [initial] * len(shards)

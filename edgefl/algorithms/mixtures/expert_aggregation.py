@@ -1,7 +1,7 @@
-"""The server's side of FedMix: which experts a client is sent, the mean delta of each, a step of Adam on it.
+"""The server's side of FedMix: the experts in each broadcast, their mean deltas, and the optimizer step.
 
-Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, equation 8, p(s|k) proportional to q(k|s) N_s
-over the round's updates, and appendix I, pruning.
+Source: Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, equation 8, with p(s|k) proportional
+to q(k|s) N_s over the round's updates. Pruning: appendix I.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,19 +16,26 @@ from edgefl.algorithms.server_optimizer import step_optimizer
 from edgefl.types import Broadcast, Scalars, ServerState, Update, Weights
 
 SERVER_PRUNE_FACTOR = 0.9
-"""An expert is pruned at the server later than at the client, so that one near the threshold is not lost at
-once.
+"""The server prunes at this share of the client's threshold.
+
+A client therefore does not lose an expert near the threshold at once.
 """
 
 
 def encode_responsibility(responsibility: rs.Real) -> dict[str, float]:
-    """Return q(z|s) as metrics of an update: `q/0`, `q/1`, ..."""
+    """Return q(z|s) as the metrics `q/0`, `q/1`, ... of an update.
+
+    Args:
+        responsibility: q(z|s), shape (experts,), float64.
+    """
     return {f"q/{k}": float(value) for k, value in enumerate(responsibility)}
 
 
 def decode_responsibility(metrics: Scalars, num_experts: int) -> rs.Real:
-    """Return q(z|s) out of an update's metrics: float64[experts], uniform where it is missing or no
-    distribution.
+    """Return q(z|s) from the metrics of an update.
+
+    Returns:
+        q(z|s), shape (experts,), float64. Uniform if the metrics hold no distribution.
     """
     values = np.array([metrics.get(f"q/{k}", np.nan) for k in range(num_experts)])
     fits = np.isfinite(values).all() and (values >= 0).all() and values.sum() > 0
@@ -36,17 +43,26 @@ def decode_responsibility(metrics: Scalars, num_experts: int) -> rs.Real:
 
 
 def load_responsibility(state: ServerState, client_id: str, num_experts: int) -> rs.Real | None:
-    """Return the q(z|s) that a client told last, float64[experts].
+    """Return the q(z|s) that a client reported last.
 
-    None for one that took part in no round.
+    Returns:
+        q(z|s), shape (experts,), float64. None for a client that has not taken part in a round.
     """
     values = np.array([state.scalars.get(f"q/{client_id}/{k}", np.nan) for k in range(num_experts)])
     return values if np.isfinite(values).all() else None
 
 
 def make_broadcast(state: ServerState, client_id: str, num_experts: int, threshold: float) -> Broadcast:
-    """Return all models for this client but the experts that it last told to have less than .9 of the
-    threshold of.
+    """Return the broadcast with all models except the client's pruned experts.
+
+    An expert is pruned if the client last reported a responsibility below `SERVER_PRUNE_FACTOR` times the
+    threshold.
+
+    Args:
+        state: the server state before the round.
+        client_id: the receiving client.
+        num_experts: number of experts, K.
+        threshold: the client's threshold of q(k|s), eta / K.
     """
     last = load_responsibility(state, client_id, num_experts)
     sent = range(num_experts) if last is None else rs.filter_experts(last, SERVER_PRUNE_FACTOR * threshold)
@@ -61,8 +77,15 @@ def make_broadcast(state: ServerState, client_id: str, num_experts: int, thresho
 def choose_experts(
     models: Mapping[int, Weights], responsibility: rs.Real, threshold: float
 ) -> tuple[int, ...]:
-    """Return the experts that a client uses: those received with q(k|s) of at least the threshold, or else
-    the likeliest received.
+    """Return the experts that a client uses.
+
+    These are the received experts with q(k|s) of at least the threshold. If there is none, it is the received
+    expert with the highest q(k|s).
+
+    Args:
+        models: the received experts by index.
+        responsibility: q(z|s), shape (experts,), float64.
+        threshold: minimum q(k|s).
     """
     left = tuple(k for k in rs.filter_experts(responsibility, threshold) if k in models)
     return left or (max(models, key=lambda k: responsibility[k]),)
@@ -71,11 +94,18 @@ def choose_experts(
 def average_experts(
     state: ServerState, updates: Iterable[Update], num_experts: int, threshold: float
 ) -> tuple[dict[str, Weights], ServerState]:
-    """Return the mean delta of each model that came back, experts' by p(s|k), others' by N_s, and the state
-    with what was told.
+    """Return the mean delta of each model in the updates, and the state with the reported responsibilities.
 
-    A client's experts below the threshold count for nothing, the others for all of it (the renormalisation of
-    algorithm 2).
+    The weights of the mean are p(s|k) for experts and N_s for other models. A client's experts below the
+    threshold have no weight. The responsibilities of its other experts are scaled to sum to 1.
+
+    Args:
+        state: the server state before the round.
+        updates: the round's updates, read once and one at a time.
+        num_experts: number of experts, K.
+        threshold: minimum q(k|s).
+
+    Source: Reisser et al., arXiv:2107.06724, equation 8 and the renormalisation of algorithm 2.
     """
     scalars = dict(state.scalars)
 
@@ -103,11 +133,19 @@ def step_models(
     model_rates: Mapping[str, float] = {},
     optimizer: str = "adam",
 ) -> ServerState:
-    """Return the next round's state after the optimizer's step on each model that has a mean delta.
+    """Return the next round's state after an optimizer step on each model that has a mean delta.
 
-    One that nobody trained stays.
+    A model without a mean delta is not changed.
 
-    own_rates: learning rates of models that have one of their own, by name.
+    Args:
+        state: the server state before the round.
+        means: mean delta of each trained model, by the model's name.
+        learning_rate: step size of the server optimizer.
+        model_rates: step sizes of models with another learning rate, by the model's name.
+        optimizer: one of `server_optimizer.OPTIMIZERS`.
+
+    Raises:
+        ConfigError: as in `server_optimizer.check_optimizer`.
     """
     models = dict(state.models)
     slots = dict(state.slots)

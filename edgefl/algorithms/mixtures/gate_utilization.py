@@ -1,8 +1,7 @@
-"""How much a mixture leans on each of its experts: the mean of its gate over samples, for whoever looks at a
-fleet.
+"""How much a mixture uses each of its experts: the mean of its gate over samples.
 
-Isaksson et al., Adaptive Expert Models, 2022, figure 6, and Reisser et al., arXiv:2107.06724, figure 7, draw
-it a client each.
+Source: one such figure for each client: Isaksson et al., Adaptive Expert Models, 2022, figure 6, and Reisser
+et al., arXiv:2107.06724, figure 7.
 """
 
 import numpy as np
@@ -18,15 +17,21 @@ GATE_METRIC_PREFIX = "gate_"
 LOCAL_EXPERT_PREFIX = "local"
 PREDICT_GATE = "predict_gate"
 GATE_WEIGHT_PREFIXES = ("gate/", "responsibility/")
-"""What the names of a gate's weights begin with."""
+"""Prefixes of the names of a gate's weights."""
 
 
 def measure_gate_utilization(learner: Learner, mixture: Weights, x: Array) -> dict[str, float]:
-    """Return the mean gate weight of each expert as metrics `gate_0`, `gate_1`, ..., which sum to 1. x:
-    float32[n, *input_shape].
+    """Return the mean gate weight of each expert as metrics.
 
-    In AEM and in PFL-MoE (`gate_0` is the federated classifier) the last is the client's own. Empty for a
-    mixture without a gate, and without samples.
+    Args:
+        learner: runs the plan.
+        mixture: weights of the mixture.
+        x: samples, shape (n, *input_shape), float32.
+
+    Returns:
+        The metrics `gate_0`, `gate_1`, ..., which sum to 1. In AEM and PFL-MoE, the last expert is the
+            client's local expert. In PFL-MoE, `gate_0` is the federated classifier. Empty for a mixture
+            without a gate, and without samples.
     """
     weights = predict_gate_weights(learner, mixture, x) if len(x) else None
     return (
@@ -37,8 +42,9 @@ def measure_gate_utilization(learner: Learner, mixture: Weights, x: Array) -> di
 
 
 def count_local_experts(spec: PlanSpec) -> int:
-    """Return how many of a mixture's experts no other client has: 1 with a local expert, which is the last of
-    its gate, else 0.
+    """Return the number of a mixture's experts that belong to a single client.
+
+    It is 1 for a mixture with a local expert, which is the last expert of the gate. Otherwise it is 0.
     """
     mixtures = (signature for signature in spec.signatures if signature.name == "predict_mixture")
     return int(
@@ -51,10 +57,20 @@ def count_local_experts(spec: PlanSpec) -> int:
 
 
 def measure_gate_by_class(learner: Learner, mixture: Weights, x: Array, y: Labels) -> NDArray[np.float64]:
-    """Return (class, samples of it, mean gate weight of each expert): float64[classes that occur, 2 +
-    experts], sorted by class.
+    """Return the mean gate weights of each class.
 
-    No row without a gate. It tells a client's labels, so it is for a simulation and never sent.
+    The result reveals a client's labels. Only simulations use it, and it is never sent.
+
+    Args:
+        learner: runs the plan.
+        mixture: weights of the mixture.
+        x: samples, shape (n, *input_shape), float32.
+        y: labels, shape (n,), int64.
+
+    Returns:
+        One row for each class that occurs, sorted by class, shape (classes, 2 + experts), float64. A row
+            holds the class, its number of samples, and the mean gate weight of each expert. No rows without a
+            gate or without samples.
     """
     weights = predict_gate_weights(learner, mixture, x) if len(x) else None
     if weights is None:
@@ -66,9 +82,16 @@ def measure_gate_by_class(learner: Learner, mixture: Weights, x: Array, y: Label
 
 
 def predict_gate_weights(learner: Learner, mixture: Weights, x: Array) -> NDArray[np.floating] | None:
-    """Return the gate's weight for each sample and expert, [n, experts].
+    """Return the gate's weight for each sample and expert.
 
-    None where the mixture has no gate that is known here.
+    Args:
+        learner: runs the plan.
+        mixture: weights of the mixture.
+        x: samples, shape (n, *input_shape), float32.
+
+    Returns:
+        The gate weights, shape (n, experts), float32 or float64. None if the mixture has no gate, or an
+            unknown one.
     """
     if not any(key.startswith(GATE_WEIGHT_PREFIXES) for key in mixture):
         return None
@@ -78,12 +101,12 @@ def predict_gate_weights(learner: Learner, mixture: Weights, x: Array) -> NDArra
     if PREDICT_GATE in signatures:
         signature = learner.spec.find_signature(PREDICT_GATE)
         input_name = signature.data[0].name
-        # The kernel holds the mean's division: `for_sum`
+        # The kernel includes the division of the mean, see `aem.scale_gate_for_sum`.
         data = x if input_name == "x" else _sum_features(learner, mixture, count, x)
         return learner.predict(
             PREDICT_GATE, {spec.name: mixture[spec.name] for spec in signature.frozen}, {input_name: data}
         )
-    # Permuted labels have responsibilities and no gate
+    # FedMix for permuted labels has responsibilities, but no gate.
     if "responsibility/0" in mixture and TRAIN_GATE in signatures:
         models = {k: strip_prefix(name_expert(k), mixture) for k in range(count)}
         share = np.array([float(mixture[f"responsibility/{k}"][0]) for k in range(count)])
@@ -91,10 +114,10 @@ def predict_gate_weights(learner: Learner, mixture: Weights, x: Array) -> NDArra
         return apply_gate(mix_hidden_features(learner, used, share, x), mixture)
     if name in ("pfl-mf", "pfl-mfe") and "gate/kernel" in mixture:
         inputs = _predict_features(learner, mixture, x) if name == "pfl-mfe" else x.reshape(len(x), -1)
-        of_global = 0.5 * (
+        global_share = 0.5 * (
             1 + np.tanh(0.5 * (inputs.astype(np.float64) @ mixture["gate/kernel"] + mixture["gate/bias"]))
         )
-        return np.concatenate([of_global, 1 - of_global], axis=1)
+        return np.concatenate([global_share, 1 - global_share], axis=1)
     return None
 
 

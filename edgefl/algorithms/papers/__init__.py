@@ -1,1 +1,1 @@
-"""Federated algorithms. One paper, one file."""
+"""One module for each algorithm of a paper. Each module provides its `ENTRIES`."""

@@ -1,20 +1,24 @@
-"""Adaptive Expert Models: clients explore cluster models and mix all of them with a local one by a gate.
+"""Adaptive Expert Models (AEM): clients explore cluster models and mix them with a local model by a gate.
 
-Isaksson et al., Adaptive Expert Models for Personalization in Federated Learning, 2022, algorithms 1 to 4 and
-equation 5. In IFCA a client takes the model of lowest loss. Here it does so with probability 1 - epsilon, and
-else takes any of the J. Optionally a model that stopped improving is no longer selectable. Only clients that
-chose a model by its loss count for that. Afterwards each client trains a local model (AdamW), then a gate
-(AdamW), a softmax over J + 1:
+In IFCA, a client takes the model with the lowest loss. In AEM, it does so with probability 1 - epsilon. With
+probability epsilon, it takes one of the J models at random. Optionally, a model that has stopped improving
+can no longer be selected. Only clients that chose a model by its loss count for that.
 
-    p(y|x) = sum_j g_j(x) p_j(y|x) + g_l(x) p_l(y|x),    its loss is -log p(y|x)
+After the rounds, each client trains a local model and then a gate, both with AdamW. The gate is a softmax
+over J + 1 models:
 
-The gate never sees an expert's weights: each expert's probability of the right label is data of `train_gate`,
-`likelihood`: float32[batch, J + 1], computed once a client. The loss of a sample is then -log sum_j g_j(x)
-likelihood_j.
+    p(y|x) = sum_j g_j(x) p_j(y|x) + g_l(x) p_l(y|x)
 
-Traffic: that of IFCA, down only the models still selectable; with early stopping up one more number, the
-chosen model's loss on the client's validation samples, unless the client explored. At the end down all J, the
-start of the local model and of a gate that has one.
+Its loss is -log p(y|x). The gate never sees the weights of an expert. The probability that each expert gives
+to the correct label is data of `train_gate`. It is called `likelihood`, has the shape (batch, J + 1),
+float32, and is computed once for each client. The loss of a sample is then -log sum_j g_j(x) likelihood_j.
+
+Communication cost: as in IFCA, but only the selectable models are sent down. With early stopping, a client
+that did not explore sends one more number up, the chosen model's loss on its validation samples. At the end,
+all J models are sent down, and the initial weights of the local model and of a gate that has any.
+
+Source: Isaksson et al., Adaptive Expert Models for Personalization in Federated Learning, 2022, algorithms 1
+to 4 and equation 5.
 """
 
 import math
@@ -60,7 +64,7 @@ Tensor = Any
 Tensors = Mapping[str, Tensor]
 
 LOCAL_PART = "local"
-"""The local expert, and the start of it in a state."""
+"""The local expert, and its initial weights in a state."""
 LOCAL_EXPERT = "local_expert"
 """The peer of a mixture that is the local expert, trained on all of the client's samples."""
 GATE_PART = "gate"
@@ -74,9 +78,14 @@ WAITED_ROUNDS_PREFIX = "waited/"
 def explore_models(
     received: Mapping[int, Weights], epsilon: float, rng: np.random.Generator
 ) -> dict[int, Weights]:
-    """Return one of the models with probability epsilon, each alike; else all, to choose from.
+    """Return one random model with probability epsilon, and otherwise all models to choose from.
 
-    At epsilon 0 nothing is drawn.
+    With epsilon 0 nothing is drawn.
+
+    Args:
+        received: the received models by index.
+        epsilon: probability of exploring, from 0 to 1.
+        rng: draws whether to explore, and the model.
     """
     if epsilon and received and rng.random() < epsilon:
         index = list(received)[int(rng.integers(len(received)))]
@@ -85,10 +94,14 @@ def explore_models(
 
 
 def track_best_losses(scalars: Mapping[str, float], means: Mapping[int, float]) -> dict[str, float]:
-    """Return scalars with each model's lowest mean validation loss and the rounds that it has waited for a
-    lower one.
+    """Return the scalars with each model's lowest mean validation loss and its waiting time.
 
-    A round in which no client validated a model does not count for that model.
+    The waiting time is the number of rounds since that loss. A round in which no client validated a model
+    does not count for that model.
+
+    Args:
+        scalars: the scalars of the server state.
+        means: mean validation loss in the round by model.
     """
     tracked = dict(scalars)
     for index, mean in sorted(means.items()):
@@ -103,7 +116,13 @@ def track_best_losses(scalars: Mapping[str, float], means: Mapping[int, float]) 
 
 
 def list_active_models(state: ServerState, patience: int) -> dict[int, Weights]:
-    """Return the cluster models that are still trained, by index; patience 0: all."""
+    """Return the cluster models that are still trained, by index.
+
+    Args:
+        state: the server state.
+        patience: number of rounds without a lower validation loss after which a model stops. With 0 no model
+            stops.
+    """
     waited = {
         index: state.scalars.get(f"{WAITED_ROUNDS_PREFIX}{index}", 0.0)
         for index in select_experts(state.models)
@@ -117,34 +136,38 @@ def list_active_models(state: ServerState, patience: int) -> dict[int, Weights]:
 
 @dataclass(frozen=True)
 class AemOptions(IfcaOptions):
-    """Those of IFCA, and those of exploration, the local model and the gate.
+    """Options of IFCA, and of exploration, the local model and the gate.
 
-    The defaults were chosen on the federations of `edgefl reproduce outcomes`; they are not the paper's for
-    CIFAR-10. The paper trains the gate on the samples that the local model knows by heart, and a step size of
-    3e-6 over 200 epochs leaves it nearly as it began; a gate that does learn there trusts the local model
-    alone, and loses with IID data. Raises ConfigError for shares and probabilities out of their range.
+    The defaults were chosen on the federations of `edgefl reproduce outcomes`. They are not the paper's
+    values for CIFAR-10. The paper trains the gate on the samples that the local model has memorized. A step
+    size of 3e-6 over 200 epochs leaves that gate almost at its initial weights. A gate that learns on these
+    samples trusts only the local model and loses with IID data.
+
+    Raises:
+        ConfigError: a share or a probability is out of range. Or patience or gate_unseen is set, but
+            validation_share is 0.
 
     Attributes:
-        validation_share: share of a client's training samples that never trains a cluster model: for patience
-            and the choice of the best model at the end
-        epsilon: probability of a random model; 0: IFCA
-        patience: rounds without a lower validation loss after which a model stops; 0: none does. When all
-            have stopped the federation ends
-        local_model: name of another architecture for the local model; empty: the federated one
-        local_options: options of local_model
-        local_epochs: epochs of the local model
-        local_learning_rate: step size of the local model's AdamW
-        local_weight_decay: weight decay of the local model's AdamW
-        gate: pixels (linear), features (linear, on the mean of the experts' features), cnn (the paper's,
-            the model gate-cnn) or a model's name
-        gate_options: options of the gate's model
-        gate_epochs: epochs of the gate's training
-        gate_learning_rate: step size of the gate's AdamW
-        gate_weight_decay: weight decay of the gate's AdamW
-        gate_share: share of the training samples that is held back from the local model for the gate; 0:
-            both train on all
-        gate_unseen: the gate trains on the validation samples, in place of gate_share
-        baselines: measure also the best cluster model, fine-tuned as the local one is
+        validation_share: share of a client's training samples that never train a cluster model. They are used
+            for patience and for the choice of the best model at the end.
+        epsilon: probability of a random model. 0: IFCA.
+        patience: rounds without a lower validation loss after which a model stops. The federation ends when
+            all models have stopped. 0: no model stops.
+        local_model: name of another architecture for the local model. Empty: the federated architecture.
+        local_options: options of local_model.
+        local_epochs: epochs of the local model.
+        local_learning_rate: step size of the local model's AdamW.
+        local_weight_decay: weight decay of the local model's AdamW.
+        gate: pixels (linear), features (linear, on the mean of the experts' features), cnn (the paper's gate,
+            the model gate-cnn) or a model's name.
+        gate_options: options of the gate's model.
+        gate_epochs: epochs of the gate's training.
+        gate_learning_rate: step size of the gate's AdamW.
+        gate_weight_decay: weight decay of the gate's AdamW.
+        gate_share: share of the training samples that train the gate instead of the local model. 0: both
+            train on all samples.
+        gate_unseen: whether the gate trains on the validation samples, instead of gate_share.
+        baselines: whether to also measure the best cluster model after fine-tuning like the local model.
     """
 
     epsilon: float = 0.33
@@ -176,7 +199,16 @@ class AemOptions(IfcaOptions):
 
 
 def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
-    """Return AEM over IFCA. The peer `local_expert` of a mixture trains on all of the client's samples."""
+    """Return AEM on top of IFCA.
+
+    The peer `local_expert` of a mixture trains on all of the client's samples.
+
+    Args:
+        learner: runs the plan. The aggregator passes None.
+        options: the options of the algorithm.
+
+    Source: Isaksson et al., 2022, algorithms 1 to 4.
+    """
     base = ifca(learner, options)
     local_hyper = {"learning_rate": options.local_learning_rate, "weight_decay": options.local_weight_decay}
     gate_hyper = {"learning_rate": options.gate_learning_rate, "weight_decay": options.gate_weight_decay}
@@ -220,7 +252,7 @@ def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
         return replace(update, metrics={**update.metrics, VALIDATION_LOSS: loss}), state
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
-        if state.phase != PHASE_FEDERATE:  # all models have stopped: a round changes nothing
+        if state.phase != PHASE_FEDERATE:  # all models have stopped, so a round changes nothing
             return replace(state, round=state.round + 1)
         sums: dict[int, tuple[float, float]] = {}
 
@@ -286,9 +318,9 @@ def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
         }
         local = fit("train_local", first, local_rows)
         predict_local = "predict_local" if options.local_model else "predict"
-        of_local = predict_label_log_p(learner, predict_local, local, x[gate_rows], y[gate_rows])
+        local_log_p = predict_label_log_p(learner, predict_local, local, x[gate_rows], y[gate_rows])
         likelihood = np.exp(
-            np.stack([*(values[gate_rows] for values in log_p.values()), of_local], axis=1)
+            np.stack([*(values[gate_rows] for values in log_p.values()), local_log_p], axis=1)
         ).astype(np.float32)
         features = options.gate == "features"
         gate_inputs = {"features": _average_features(learner, received, x)} if features else {"x": x}
@@ -297,11 +329,17 @@ def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
             for spec in learner.spec.find_signature("predict_gate").frozen
         }
         data = {**{name: array[gate_rows] for name, array in gate_inputs.items()}, "likelihood": likelihood}
-        begin = {**start, **broadcast.models.get(GATE_PART, {})}
+        initial_gate = {**start, **broadcast.models.get(GATE_PART, {})}
         trained = {
-            **begin,
+            **initial_gate,
             **learner.fit(
-                "train_gate", begin, data, y[gate_rows], epochs=options.gate_epochs, rng=rng, hyper=gate_hyper
+                "train_gate",
+                initial_gate,
+                data,
+                y[gate_rows],
+                epochs=options.gate_epochs,
+                rng=rng,
+                hyper=gate_hyper,
             )[0],
         }
         weights = learner.predict("predict_gate", trained, gate_inputs)
@@ -310,11 +348,11 @@ def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
         frozen = {
             name: array for part, model in parts.items() for name, array in with_prefix(part, model).items()
         }
-        whole = fit("train_local", first, all_rows) if len(local_rows) < len(all_rows) else local
+        full_local = fit("train_local", first, all_rows) if len(local_rows) < len(all_rows) else local
         peers = {
             FEDERATED_MODEL: Peer("predict", received[best]),
-            LOCAL_EXPERT: Peer(predict_local, whole),
-            "ensemble": Peer("predict_mixture", {**frozen, **start}),  # a gate of zeros weighs all alike
+            LOCAL_EXPERT: Peer(predict_local, full_local),
+            "ensemble": Peer("predict_mixture", {**frozen, **start}),  # a gate of zeros gives equal weights
         }
         if options.baselines:
             peers["tuned"] = Peer(
@@ -328,7 +366,7 @@ def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
         mixed = {**frozen, **(scale_gate_for_sum(trained, len(received)) if features else trained)}
         return Mixture(mixed, peers, {"best": float(best), "experts_used": float(used), **usage}), state
 
-    return replace(  # with patience, validation losses decide which models are sent
+    return replace(
         base,
         name="aem",
         init=init,
@@ -336,7 +374,7 @@ def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
         local_update=local_update,
         aggregate=aggregate,
         personalize=personalize,
-        by_sums=not options.patience,
+        by_sums=not options.patience,  # with patience, validation losses decide which models are sent
     )
 
 
@@ -347,10 +385,17 @@ def _average_features(learner: Learner, received: Mapping[int, Weights], x: np.n
 
 @dataclass(frozen=True)
 class Gate:
-    """Which weights a gate has, and its logits float32[batch, experts] of what it sees.
+    """The weights of a gate and the function that computes its logits.
 
-    sees: the name of its data tensor, with its shape a sample. logits(weights, data, training, noise) gives
-    also what a training pass assigns.
+    Attributes:
+        input_name: name of the data tensor that is the gate's input.
+        shape: shape of one sample of this tensor.
+        specs: the weights of the gate.
+        apply: maps (weights, input, training, noise) to the logits, shape (batch, experts), float32, and to
+            the values that a training pass assigns.
+        noise: returns the noise tensors of a training pass for a batch size.
+        statistics: names of the weights that a training pass assigns.
+        initial: initial weights, empty for zeros.
     """
 
     input_name: str
@@ -363,10 +408,11 @@ class Gate:
 
 
 def build_aem_objectives(network: "Network", options: AemOptions) -> tuple["Objective", ...]:
-    """Return IFCA's; the local model's; the gate's training and its weights; the mixture.
+    """Return the objectives of IFCA, the local model, the gate and the mixture.
 
-    Raises ConfigError for a gate or a local model that does not exist, or when the network has a layer of
-    such a name.
+    Raises:
+        ConfigError: the gate or the local model does not exist, gate_options is set for a linear gate, or a
+            layer of the network is called `local` or `gate`.
     """
     from edgefl.compiler import objective as of
     from edgefl.compiler.optimizer import adamw
@@ -375,7 +421,7 @@ def build_aem_objectives(network: "Network", options: AemOptions) -> tuple["Obje
     if clashes:
         raise ConfigError(
             f"a layer of the model is named {clashes[0]!r}, which is the name of a part of the mixture; give "
-            "it another"
+            "the layer another name"
         )
     train, predict, _ = build_fedavg_objectives(network, options)
     batch = options.batch_size
@@ -407,7 +453,11 @@ def build_aem_objectives(network: "Network", options: AemOptions) -> tuple["Obje
 
 
 def make_gate(network: "Network", options: AemOptions) -> Gate:
-    """Return the gate that the options name, over num_experts cluster models and the local one."""
+    """Return the gate that the options select, over num_experts cluster models and the local model.
+
+    Raises:
+        ConfigError: the gate does not exist, or gate_options is set for a linear gate.
+    """
     kind = options.gate
     count = options.num_experts + 1
     if kind not in ("pixels", "features"):
@@ -435,10 +485,14 @@ def make_gate(network: "Network", options: AemOptions) -> Gate:
 
 
 def scale_gate_for_sum(gate: Weights, num_experts: int) -> dict[str, Array]:
-    """Return a gate on the sum of the experts' features that does what this one does on their mean.
+    """Return a gate on the sum of the experts' features, equal to this gate on their mean.
 
-    The mixture only adds up: the converter would fold a division into the kernel, where a device cannot fill
-    it in.
+    The mixture only adds the features. The converter would fold a division into the kernel, and a device
+    could not insert its own kernel there.
+
+    Args:
+        gate: weights of a gate on the mean.
+        num_experts: number of experts.
     """
     kernel = f"{GATE_PART}/kernel"
     return {**gate, kernel: np.asarray(gate[kernel] / np.float32(num_experts), np.float32)}
@@ -522,9 +576,9 @@ def _build_gate_prediction(gate: Gate) -> "Objective":
 def _build_mixture_prediction(
     network: "Network", local: "Network", gate: Gate, num_experts: int
 ) -> "Objective":
-    """Return predict_mixture: the log of the mixed probability.
+    """Return `predict_mixture`, the log of the mixed probability.
 
-    Exported is the probability itself, for a LOG has no int8 form.
+    The export contains the probability itself, because a LOG has no int8 form.
     """
     import tensorflow as tf
 
@@ -539,7 +593,7 @@ def _build_mixture_prediction(
             network.apply_head(strip_prefix(name, weights), h) for name, h in zip(names, trunks, strict=True)
         ]
         logits.append(local.apply(strip_prefix(LOCAL_PART, weights), x)[0])
-        # The gate's kernel holds the mean's division: see `for_sum`
+        # The gate's kernel includes the division of the mean, see `scale_gate_for_sum`.
         seen = x if gate.input_name == "x" else sum(trunks[1:], trunks[0])
         g = tf.nn.softmax(gate.apply(weights, seen, False, None)[0])
         parts = [g[:, i : i + 1] * tf.nn.softmax(expert_logits) for i, expert_logits in enumerate(logits)]

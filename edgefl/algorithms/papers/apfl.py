@@ -1,14 +1,20 @@
-"""APFL: each client mixes the weights of a model of its own with those of the global one.
+"""APFL: each client mixes the weights of a personal model with the weights of the global model.
 
-Deng et al., Adaptive Personalized Federated Learning, arXiv:2003.13461, algorithm 1. On each batch:
+On each batch a client takes these steps for its copy w of the global model, whose delta is sent, and for its
+personal model v:
 
-    w <- w - eta grad f(w)                            its copy of the global model, whose delta is sent
-    v <- v - eta grad_v f(alpha v + (1 - alpha) w)    its own model
+    w <- w - eta grad f(w)
+    v <- v - eta grad_v f(alpha v + (1 - alpha) w)
 
-Once a round, before these steps, alpha <- alpha - eta_alpha <v - w, grad f(alpha v + (1 - alpha) w)>, kept in
-[0, 1] (equation 10). The personal model is alpha v + (1 - alpha) w: one model, not two.
+Once in each round, before these steps, it adapts alpha, which stays in [0, 1]:
 
-Traffic: that of FedAvg; v and alpha stay on the device.
+    alpha <- alpha - eta_alpha <v - w, grad f(alpha v + (1 - alpha) w)>
+
+The mixture is alpha v + (1 - alpha) w, which is one model instead of two.
+
+Communication cost: as in FedAvg. v and alpha stay on the device.
+
+Source: Deng et al., Adaptive Personalized Federated Learning, arXiv:2003.13461, algorithm 1 and equation 10.
 """
 
 from collections.abc import Mapping
@@ -41,12 +47,15 @@ PERSONAL_MODEL_PREFIX = "own"
 
 @dataclass(frozen=True)
 class ApflOptions(FedAvgOptions):
-    """Those of FedAvg, and those of the mixture. Raises ConfigError for an alpha above 1.
+    """Options of FedAvg, and of the mixture.
+
+    Raises:
+        ConfigError: alpha is not between 0 and 1, or as in `FedAvgOptions`.
 
     Attributes:
-        alpha: share of the client's own model at first, or always
-        adaptive: whether alpha is learnt
-        alpha_learning_rate: step size of the SGD on alpha
+        alpha: share of the personal model, initially or always.
+        adaptive: whether alpha is learnt.
+        alpha_learning_rate: step size of the SGD on alpha.
     """
 
     alpha: float = 0.5
@@ -61,8 +70,17 @@ class ApflOptions(FedAvgOptions):
 def apfl(learner: Learner | None, options: ApflOptions) -> Algorithm:
     """Return FedAvg whose mixture is alpha v + (1 - alpha) w.
 
-    v starts from the global model. Moving statistics are not mixed: the personal model has its own. When it
-    personalizes, a client trains once more, from the last global model and its v.
+    v starts from the global model. Moving statistics are not mixed, because the personal model has its own.
+    When a client personalizes, it trains once more, from the last global model and its v.
+
+    Args:
+        learner: runs the plan. The aggregator passes None.
+        options: the options of the algorithm.
+
+    Raises:
+        ConfigError: as in `fedavg`.
+
+    Source: Deng et al., arXiv:2003.13461, algorithm 1.
     """
     base = fedavg(learner, options)
     sanitizer = options.sanitizer
@@ -71,9 +89,7 @@ def apfl(learner: Learner | None, options: ApflOptions) -> Algorithm:
     def train_both(
         received: Weights, state: ClientState, shard: Shard, rng: np.random.Generator
     ) -> tuple[dict[str, Array], ClientState, float]:
-        """Return the client's copy of the global model, what it keeps, and the mean of the two models'
-        losses.
-        """
+        """Return the copy of the global model, the client's new state, and the mean loss of both models."""
         assert learner is not None
         signature = learner.spec.find_signature("train_both")
         personal = {name: array for name, array in state.arrays.items() if name in received}
@@ -150,9 +166,15 @@ def apfl(learner: Learner | None, options: ApflOptions) -> Algorithm:
 
 
 def interpolate_models(model: Weights, personal: Weights, alpha: float) -> dict[str, Array]:
-    """Return alpha own + (1 - alpha) model.
+    """Return alpha personal + (1 - alpha) model.
 
-    Weights that are not among the own ones, and own statistics, are taken as they are.
+    Weights without a personal counterpart are copied from `model`. Moving statistics are copied from
+    `personal`.
+
+    Args:
+        model: the client's copy of the global model.
+        personal: the personal weights.
+        alpha: share of the personal weights, from 0 to 1.
     """
     share = {name: 1.0 if name.endswith(STATISTICS) else alpha for name in personal}
     return {
@@ -165,7 +187,7 @@ def interpolate_models(model: Weights, personal: Weights, alpha: float) -> dict[
 
 
 def build_apfl_objectives(network: "Network", options: ApflOptions) -> tuple["Objective", ...]:
-    """Return FedAvg's, `train_both` over the two models, and `train_alpha`."""
+    """Return the objectives of FedAvg, `train_both` over the two models, and `train_alpha`."""
     from edgefl.compiler.optimizer import sgd
 
     train, *others = build_fedavg_objectives(network, options)

@@ -1,10 +1,12 @@
-"""Biased FedAvg: all is shared but the output layer's bias, which is each client's own.
+"""Biased FedAvg: all weights are shared except the bias of the output layer, which is personal.
 
-A baseline of Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, section 4: b_s models the skew
-of the client's labels, and nothing else. It also keeps from the server what can be read off that bias
-(appendix C), though not what the output layer's kernel tells.
+The personal bias b_s models only the skew of the client's labels. It also hides from the server what the bias
+would reveal about the labels. The kernel of the output layer still reveals some of it.
 
-Traffic: that of FedAvg without one number a class.
+Communication cost: as in FedAvg, minus one number for each class.
+
+Source: a baseline of Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, section 4 and appendix
+C.
 """
 
 from dataclasses import dataclass
@@ -27,10 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BiasedFedAvgOptions(FedAvgOptions):
-    """Those of FedAvg, and the name of the bias.
+    """Options of FedAvg, and the name of the bias.
 
     Attributes:
-        output_bias: name of the personal bias; empty: that of the last dense layer
+        output_bias: name of the personal bias. Empty: the bias of the last dense layer.
     """
 
     output_bias: str = ""
@@ -39,8 +41,17 @@ class BiasedFedAvgOptions(FedAvgOptions):
 def biased_fedavg(learner: Learner | None, options: BiasedFedAvgOptions) -> Algorithm:
     """Return FedAvg with a personal bias.
 
-    The option output_bias is for models whose bias is not found, for example with the last layers frozen.
-    `init` raises ConfigError when there is no such weight.
+    The option output_bias is for models whose bias is not found automatically, for example because the last
+    layers are frozen.
+
+    Args:
+        learner: runs the plan. The aggregator passes None.
+        options: the options of the algorithm.
+
+    Raises:
+        ConfigError: as in `fedavg`. `init` raises it if the bias does not exist.
+
+    Source: Reisser et al., arXiv:2107.06724, section 4.
     """
 
     def choose(weights: Weights) -> list[str]:
@@ -58,7 +69,11 @@ def biased_fedavg(learner: Learner | None, options: BiasedFedAvgOptions) -> Algo
 def build_biased_fedavg_objectives(
     network: "Network", options: BiasedFedAvgOptions
 ) -> tuple["Objective", ...]:
-    """Return FedAvg's; ConfigError when the bias that would be personal is not of the model's last layer."""
+    """Return the objectives of FedAvg.
+
+    Raises:
+        ConfigError: the personal bias is not the bias of the model's output layer.
+    """
     weights = network.read_weights()
     name = options.output_bias or find_output_layer(weights)[1]
     if name not in network.head_names or weights[name].shape != (network.num_classes,):

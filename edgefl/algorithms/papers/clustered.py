@@ -1,17 +1,20 @@
-"""Clustered federated learning on dense layers: one model a cluster of like clients, mixed with each client's
-own.
+"""Clustered federated learning on dense layers: one model for each cluster of similar clients.
 
-Filippakopoulos et al., Personalization in Distributed tinyML Applications via Adaptive Clustered Federated
-Learning.
-All clients train h_0 for E epochs. Clients with similar dense layers (cosine similarity, average linkage,
-merges up to distance 1 - t) form a cluster, which starts from h_c = sum_k |D_k| / |D_c| h_k. Then in each
-round a client trains h_k, the cluster takes the weighted mean h_c of its clients', and the client goes on
-from h_k <- lambda h_k + (1 - lambda) h_c.
-The paper compares the weights h_k with t = .9; this module compares the deltas h_k - h_0 with t = 0 unless
-options say otherwise. The client holds h_k and mixes, so only h_c comes down; one without h_k (its first
-round in a cluster, line 34 of the paper's algorithm, or after it lost its state) starts from h_c itself.
+All clients train h_0 for E epochs. Clients with similar dense layers form a cluster (cosine similarity,
+average linkage, merges up to distance 1 - t). A cluster starts from h_c = sum_k |D_k| / |D_c| h_k. In each
+later round, a client trains h_k and the cluster takes the weighted mean h_c of its clients' models. The
+client then continues from h_k <- lambda h_k + (1 - lambda) h_c.
 
-Traffic: down one model; up one delta and one count.
+The paper compares the weights h_k with t = .9. By default, this module compares the deltas h_k - h_0 with t =
+0.
+
+The client stores h_k and mixes, so it receives only h_c. A client without h_k starts from h_c. This happens
+in its first round in a cluster (line 34 of the paper's algorithm), or after it lost its state.
+
+Communication cost: down one model, up one delta and one count.
+
+Source: Filippakopoulos et al., Personalization in Distributed tinyML Applications via Adaptive Clustered
+Federated Learning.
 """
 
 from collections.abc import Iterable
@@ -48,9 +51,15 @@ from edgefl.types import Broadcast, ClientState, Mixture, Peer, ServerState, Sha
 
 
 def mix_with_cluster(local: Weights, cluster: Weights, mixing: float) -> dict[str, np.ndarray]:
-    """Return mixing * own + (1 - mixing) * cluster; where the two are equal, exactly that.
+    """Return mixing * local + (1 - mixing) * cluster.
 
-    What `own` lacks is the cluster's.
+    If both values are equal, the result is exactly this value. Weights that `local` lacks are copied from
+    `cluster`.
+
+    Args:
+        local: the client's weights, which may be empty.
+        cluster: the weights of the cluster's model.
+        mixing: share of the client's weights, from 0 to 1.
     """
     rate = np.float32(mixing)
     return {
@@ -62,37 +71,52 @@ def mix_with_cluster(local: Weights, cluster: Weights, mixing: float) -> dict[st
 def cut_by_similarity(
     updates: Iterable[Update], start: Weights, threshold: float, cut: str, compare: str, layers: str
 ) -> Cut:
-    """Cluster clients by the dense layers of their models, `start` plus each update's delta, or of the
-    deltas; at least one update.
+    """Cluster clients by the dense layers of their models, or of their deltas.
 
     The automatic cut never merges clients whose mean similarity is below zero.
+
+    Args:
+        updates: the updates of the clustering round. At least one.
+        start: the weights that the clients trained from.
+        threshold: minimum similarity of the clients of a cluster, from 0 to 1.
+        cut: `threshold` or `auto`.
+        compare: `weights` compares `start` plus each delta, `deltas` compares the deltas.
+        layers: see `similarity.select_compared_weights`.
+
+    Raises:
+        ConfigError: the model has no such layer.
     """
     names = select_compared_weights(start, layers)
     base = flatten_weights(start, names) * np.float32(compare == "weights")
     vectors = [base + flatten_weights(update.deltas[GLOBAL], names) for update in updates]
     distances = cosine_distance(vectors)
     merges = build_linkage(distances, "average")
-    made = cut_at(merges, 1.0 - threshold) if cut == "threshold" else cut_widest(merges, limit=1.0)
-    return replace(made, similarity=1.0 - distances, centers=average_unit_vectors(vectors, made.labels))
+    clusters = cut_at(merges, 1.0 - threshold) if cut == "threshold" else cut_widest(merges, limit=1.0)
+    return replace(
+        clusters, similarity=1.0 - distances, centers=average_unit_vectors(vectors, clusters.labels)
+    )
 
 
 @dataclass(frozen=True)
 class ClusteredOptions(TrainingOptions):
-    """Options of training, and those of clusters. Raises ConfigError for an option out of its range.
+    """Options of training by SGD, and of the clusters.
 
-    `deltas` compares what training changed, `weights` whole weights, as in the paper. Deltas leave out the
-    first weights, which all clients have in common: the deltas of clients without a common task are about
-    orthogonal at every learning rate. The paper's rule is compare = "weights" with threshold = 0.9. It
-    depends on how large the first weights are and on how far clients have moved
-    (`clusters.explain_clusters` reports the cut's margin).
+    compare = "deltas" compares the changes of the training, "weights" the whole weights as in the paper.
+    Deltas leave out the initial weights, which all clients have in common. The deltas of clients without a
+    common task are about orthogonal at every learning rate. The paper's rule is compare = "weights" with
+    threshold = 0.9. It depends on the size of the initial weights and on how far clients have moved.
+    `cluster_models.explain_clusters` reports the cut's margin.
+
+    Raises:
+        ConfigError: an option is out of range.
 
     Attributes:
-        clustering: false: one cluster from round 1 on, the paper's baseline
-        threshold: least similarity t of the clients of a cluster, 0 to 1; the paper's is .9, on weights
-        cut: threshold, or auto: in the widest gap (`clustering.cut_widest`), which needs no threshold
-        compare: deltas: what training changed, or weights
-        layers: compared layers, with commas between; empty: the dense ones
-        mixing: the paper's lambda: 1 is the client's own model, 0 its cluster's
+        clustering: whether to cluster. false: one cluster from round 1, the paper's baseline.
+        threshold: minimum similarity t of the clients of a cluster, 0 to 1. The paper uses .9 on weights.
+        cut: threshold, or auto for a cut in the widest gap, which needs no threshold.
+        compare: deltas (the changes of the training) or weights.
+        layers: compared layers, separated by commas. Empty: the dense layers.
+        mixing: the paper's lambda. 1 is the client's own model, 0 its cluster's model.
     """
 
     clustering: bool = True
@@ -111,7 +135,18 @@ class ClusteredOptions(TrainingOptions):
 
 
 def clustered(learner: Learner | None, options: ClusteredOptions) -> Algorithm:
-    """Return clustered federated learning; a client's mixture is its own h_k, mixed once more at the end."""
+    """Return clustered federated learning, whose mixture is the client's h_k, mixed once more at the end.
+
+    Args:
+        learner: runs the plan. The aggregator passes None.
+        options: the options of the algorithm.
+
+    Raises:
+        ConfigError: `init` raises it if the model has none of the compared layers.
+
+    Source: Filippakopoulos et al., Personalization in Distributed tinyML Applications via Adaptive Clustered
+    Federated Learning.
+    """
     hyper = as_sgd_hyper(options)
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
@@ -132,15 +167,15 @@ def clustered(learner: Learner | None, options: ClusteredOptions) -> Algorithm:
     ) -> tuple[Update, ClientState]:
         assert learner is not None
         received = broadcast.models[GLOBAL]
-        begin = (
+        initial = (
             received
             if broadcast.phase == PHASE_CLUSTER
             else mix_with_cluster(state.arrays, received, options.mixing)
         )
         trained, loss = learner.fit(
-            "train", begin, {"x": shard.x_train}, shard.y_train, epochs=options.epochs, rng=rng, hyper=hyper
+            "train", initial, {"x": shard.x_train}, shard.y_train, epochs=options.epochs, rng=rng, hyper=hyper
         )
-        local_model = {**begin, **trained}
+        local_model = {**initial, **trained}
         update = Update(
             client_id,
             broadcast.round,
@@ -164,7 +199,7 @@ def clustered(learner: Learner | None, options: ClusteredOptions) -> Algorithm:
                 round=state.round + 1,
             )
         round_updates = list(updates)
-        if not round_updates:  # nobody to place: the next round tries again
+        if not round_updates:  # no client to assign, so the next round clusters
             return replace(state, round=state.round + 1)
         return start_clusters(
             state,

@@ -1,10 +1,12 @@
-"""Ditto: beside the global model, each client trains one of its own that is held near it.
+"""Ditto: each client trains a personal model near the global model.
 
-Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, arXiv:2012.04221, algorithm 1.
-The global model w is that of FedAvg; client k takes steps v <- v - eta (grad F_k(v) + lambda (v -
-w_received)), which the server never sees.
+The global model w is trained as in FedAvg. Client k also takes the steps v <- v - eta (grad F_k(v) + lambda
+(v - w_received)). The server never sees v.
 
-Traffic: that of FedAvg.
+Communication cost: as in FedAvg.
+
+Source: Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, arXiv:2012.04221,
+algorithm 1.
 """
 
 from dataclasses import dataclass, replace
@@ -27,13 +29,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DittoOptions(FedAvgOptions):
-    """Those of FedAvg, and those of the personal model.
+    """Options of FedAvg, and of the personal model.
 
     Attributes:
-        penalty: the paper's lambda, fixed when the plan is built
-        personal_epochs: epochs of the personal model in each round that its client takes part in
-        personal_learning_rate: step size of the personal model's SGD
-        personal_momentum: momentum of the personal model's SGD
+        penalty: weight of the penalty, the paper's lambda, fixed when the plan is built.
+        personal_epochs: epochs of the personal model in each round that its client takes part in.
+        personal_learning_rate: step size of the personal model's SGD.
+        personal_momentum: momentum of the personal model's SGD.
     """
 
     penalty: float = 1.0
@@ -43,10 +45,19 @@ class DittoOptions(FedAvgOptions):
 
 
 def ditto(learner: Learner | None, options: DittoOptions) -> Algorithm:
-    """Return FedAvg with a personal model beside it, which is the mixture.
+    """Return FedAvg with a personal model, which is the mixture.
 
-    A client trains its personal model once more when it personalizes, towards the last global model. A client
-    without a personal model starts from the global one.
+    When a client personalizes, it trains its personal model once more, towards the last global model. A
+    client without a personal model starts from the global model.
+
+    Args:
+        learner: runs the plan. The aggregator passes None.
+        options: the options of the algorithm.
+
+    Raises:
+        ConfigError: as in `fedavg`.
+
+    Source: Li et al., arXiv:2012.04221, algorithm 1.
     """
     hyper = {"learning_rate": options.personal_learning_rate, "momentum": options.personal_momentum}
     base = fedavg(learner, options)
@@ -90,7 +101,7 @@ def ditto(learner: Learner | None, options: DittoOptions) -> Algorithm:
 
 
 def build_ditto_objectives(network: "Network", options: DittoOptions) -> tuple["Objective", ...]:
-    """Return FedAvg's, and `train_personal` with the penalty."""
+    """Return the objectives of FedAvg, and `train_personal` with the penalty."""
     from edgefl.compiler import objective as of
     from edgefl.compiler.optimizer import sgd
 

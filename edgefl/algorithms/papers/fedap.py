@@ -1,13 +1,20 @@
-"""FedAP: meta-learning steps within clusters of clients, then a few epochs of each client's own.
+"""FedAP: meta-learning steps within clusters of clients, then a few epochs on each client's own data.
 
-Yeganeh et al., Adaptive Personalization in Federated Learning for Highly Non-i.i.d. Data, arXiv:2207.03448.
-First FedAvg over all clients; then all train some epochs from the same model and Ward's method clusters them
-by how far apart that took them; then in each cluster, which starts from its weighted mean, theta <- theta +
-beta_t (sum_k n_k / n theta_k - theta) (equation 9), where beta falls linearly. At the end each client trains
-the model that it received on its own data.
-The moving statistics of batch norms are not aggregated: each client keeps its own.
+The federation has three phases:
 
-Traffic: down one model; up one delta (zeros for the moving statistics) and one count.
+- Pretraining: FedAvg over all clients.
+- Clustering: all clients train some epochs from the same model. Ward's method clusters them by the distance
+  of their deltas.
+- Clusters: each cluster starts from its weighted mean. In each round, theta <- theta + beta_t (sum_k n_k / n
+  theta_k - theta), where beta falls linearly.
+
+At the end, each client trains the received model on its own data. The moving statistics of batch norms are
+not aggregated, because each client uses its own.
+
+Communication cost: down one model, up one delta (zeros for the moving statistics) and one count.
+
+Source: Yeganeh et al., Adaptive Personalization in Federated Learning for Highly Non-i.i.d. Data,
+arXiv:2207.03448, equation 9.
 """
 
 from collections.abc import Iterable
@@ -48,58 +55,71 @@ FEDERATED_ROUNDS = "federated_rounds"
 
 
 def schedule_beta(t: int, start: float, end: float, decay_rounds: int) -> float:
-    """Return the step of round t = 0, 1, ...: from `start` linearly to `end` at `decay_rounds`, `end` from
-    then on.
+    """Return the step size beta of a round.
+
+    It falls linearly from `start` to `end` over `decay_rounds` rounds and then stays at `end`.
+
+    Args:
+        t: number of earlier rounds in clusters.
+        start: beta of the first round.
+        end: beta after the decay.
+        decay_rounds: length of the decay in rounds. With 0, beta is always `end`.
     """
     return start + (end - start) * min(t / decay_rounds, 1.0) if decay_rounds else end
 
 
 def select_statistics(weights: Weights) -> dict[str, Array]:
-    """Return the moving statistics among the weights.
-
-    Both sides know them by their names, those of Keras's batch norm.
-    """
+    """Return the moving statistics among the weights, which have the names of Keras's batch norm."""
     return {name: array for name, array in weights.items() if name.rpartition("/")[2] in STATISTICS}
 
 
 def cut_by_distance(updates: Iterable[Update], cut_distance: float, num_clusters: int) -> Cut:
-    """Cluster clients that trained from one model by their deltas: Ward's method on the distance of all but
-    statistics.
+    """Cluster clients by the Euclidean distances of their deltas with Ward's method.
+
+    Moving statistics are not compared.
+
+    Args:
+        updates: the updates of the clustering round, from clients that trained from the same model. At least
+            one.
+        cut_distance: height of the cut. 0 cuts in the widest gap.
+        num_clusters: number of clusters, instead of the cut. 0 uses the cut.
     """
     vectors = [flatten_delta(update) for update in updates]
     merges = build_linkage(euclidean_distance(vectors), "ward")
     by_distance = cut_at(merges, cut_distance) if cut_distance else cut_widest(merges)
-    made = cut_into(merges, num_clusters) if num_clusters else by_distance
-    return replace(made, similarity=cosine_similarity(vectors), centers=average_vectors(vectors, made.labels))
+    clusters = cut_into(merges, num_clusters) if num_clusters else by_distance
+    return replace(
+        clusters, similarity=cosine_similarity(vectors), centers=average_vectors(vectors, clusters.labels)
+    )
 
 
 def flatten_delta(update: Update) -> Array:
-    """Return what clients are compared by: all of the delta but moving statistics, float32[d]."""
+    """Return the delta without moving statistics as one vector, shape (d,), float32."""
     delta = update.deltas[GLOBAL]
     return flatten_weights(delta, sorted(delta.keys() - select_statistics(delta).keys()))
 
 
 @dataclass(frozen=True)
 class FedApOptions(TrainingOptions):
-    """Options of training, and those of FedAP.
+    """Options of training by SGD, and of FedAP.
 
-    beta_start = beta_end = 1 and personalize_epochs = 0 give FedAvg, in clusters or not.
+    beta_start = beta_end = 1 and personalize_epochs = 0 give FedAvg, with or without clusters.
 
     Attributes:
-        clustering: false: neither pretraining nor clusters
-        pretrain_rounds: rounds of FedAvg before the clustering; 0: a quarter of the rounds, at least 1
-        cluster_epochs: epochs in the clustering round
-        cut_distance: where Ward's merges are cut; it depends on the model's size and learning rate (see
-            `clusters.explain_clusters`); 0: in the widest gap among the upper half of the merges
-        num_clusters: number of clusters, in place of the cut; 0: by the cut
-        beta_start: beta in the first round in clusters
-        beta_end: beta from decay_rounds on
-        decay_rounds: rounds over which beta falls, counted from the first round in clusters; 0: all
-            rounds in clusters
-        personalize_epochs: epochs of each client on its own data at the end
-        least_steps: number of steps of these epochs at least; a client with few samples takes more epochs; 0:
-            only the epochs
-        share_statistics: average the moving statistics of batch norms too
+        clustering: whether to pretrain and to cluster.
+        pretrain_rounds: rounds of FedAvg before the clustering. 0: a quarter of the rounds, at least 1.
+        cluster_epochs: epochs in the clustering round.
+        cut_distance: height at which Ward's merges are cut. It depends on the model's size and the learning
+            rate. 0: in the widest gap in the upper half of the merges.
+        num_clusters: number of clusters, instead of the cut. 0: by the cut.
+        beta_start: beta in the first round in clusters.
+        beta_end: beta from decay_rounds on.
+        decay_rounds: rounds over which beta falls, counted from the first round in clusters. 0: all rounds in
+            clusters.
+        personalize_epochs: epochs of each client on its own data at the end.
+        least_steps: minimum number of steps of these epochs. A client with few samples trains more epochs. 0:
+            no minimum.
+        share_statistics: whether to average the moving statistics of batch norms too.
     """
 
     clustering: bool = True
@@ -118,7 +138,7 @@ class FedApOptions(TrainingOptions):
 def resolve_fedap_options(options: FedApOptions, config: FederationConfig) -> FedApOptions:
     """Return the options with phase lengths for a configuration's rounds, where they are 0.
 
-    With 20 rounds: 5 of FedAvg, 1 that clusters, 14 in clusters.
+    For example, 20 rounds are 5 rounds of FedAvg, 1 clustering round and 14 rounds in clusters.
     """
     if not options.clustering:
         return replace(options, decay_rounds=options.decay_rounds or config.rounds)
@@ -128,7 +148,16 @@ def resolve_fedap_options(options: FedApOptions, config: FederationConfig) -> Fe
 
 
 def fedap(learner: Learner | None, options: FedApOptions) -> Algorithm:
-    """Return FedAP, with clusters or (clustering = false: no pretraining, no clustering) without."""
+    """Return FedAP, with clusters or without.
+
+    Without clusters there is no pretraining either.
+
+    Args:
+        learner: runs the plan. The aggregator passes None.
+        options: the options of the algorithm.
+
+    Source: Yeganeh et al., arXiv:2207.03448.
+    """
     hyper = as_sgd_hyper(options)
 
     def train(
@@ -183,7 +212,7 @@ def fedap(learner: Learner | None, options: FedApOptions) -> Algorithm:
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
         if state.phase == PHASE_CLUSTER:
             round_updates = list(updates)
-            if not round_updates:  # nobody to place: the next round tries again
+            if not round_updates:  # no client to assign, so the next round clusters
                 return replace(state, round=state.round + 1)
             return start_clusters(
                 state,

@@ -1,13 +1,16 @@
-"""Federated averaging.
+"""FedAvg, federated averaging.
 
-McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017,
-algorithm 1:
-w <- w + sum_k n_k / n (w_k - w), where w_k comes from E epochs of SGD at client k.
-The mean may be another (edgefl.algorithms.robust), the server may take it as a gradient
-(edgefl.algorithms.server_optimizer), and a device may change its delta before it sends it
-(edgefl.algorithms.update_sanitization); all three are off at first.
+Client k trains E epochs of SGD and returns w_k. The server takes the mean weighted by the number of samples,
+w <- w + sum_k n_k / n (w_k - w).
 
-Traffic: down one model; up one delta and one count.
+Three extensions are off by default. The mean may be a robust one (`edgefl.algorithms.robust`). The server may
+use the mean as a gradient (`edgefl.algorithms.server_optimizer`). A device may change its delta before it
+sends it (`edgefl.algorithms.update_sanitization`).
+
+Communication cost: down one model, up one delta and one count.
+
+Source: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS
+2017, algorithm 1.
 """
 
 from collections.abc import Iterable, Iterator
@@ -32,31 +35,35 @@ if TYPE_CHECKING:
     from edgefl.compiler.objective import Objective
 
 SKIPPED_ROUNDS = "skipped_rounds"
-"""The server's count of rounds whose updates were too few for its mean."""
+"""The server's count of rounds with too few updates for its mean."""
 
 
 @dataclass(frozen=True)
 class FedAvgOptions(TrainingOptions):
-    """Options of FedAvg. Raises ConfigError for options that do not fit together.
+    """Options of FedAvg.
+
+    Raises:
+        ConfigError: the mean or the server optimizer is unknown, or an option is out of range.
 
     Attributes:
-        mean: weighted (by samples), trimmed, median or krum; all but weighted count each client once and
-            hold a round's deltas in memory
-        trim: with mean trimmed: the share of clients cut off at either end of each value
-        krum_faults: with mean krum: number of clients that may be hostile, f; a round of fewer than 2 f + 3
-            updates changes nothing and is counted in the state's scalars
-        krum_keep: with mean krum: number of deltas of least score that the mean is taken of
-        clip_norm: the largest L2 norm that the server lets a delta have; 0: any
-        server_optimizer: none, momentum, adam or yogi
-        server_learning_rate: step size of the server optimizer; 0: 1 for none and momentum, .001 for adam
-            and yogi
-        server_beta1: decay of the server optimizer's momentum
-        server_beta2: decay of the server optimizer's velocity
-        server_epsilon: added to the root of the velocity
-        clip_update: the device shortens its delta to this L2 norm; 0: it does not
-        noise_multiplier: the device adds Gaussian noise of this times clip_update; 0: none
-        withhold: ends of weights' names, with commas between, whose delta is zero; the weights stay as
-            broadcast
+        mean: weighted (by samples), trimmed, median or krum. All except weighted count each client once and
+            keep a round's deltas in memory.
+        trim: share of the clients cut off at either end of each value, with mean = "trimmed".
+        krum_faults: number of clients that may be hostile, f, with mean = "krum". A round with fewer than 2 f
+            + 3 updates changes no model and is counted in the state's scalars.
+        krum_keep: number of deltas with the lowest scores that are averaged, with mean = "krum".
+        clip_norm: maximum L2 norm of a delta at the server. 0: no limit.
+        server_optimizer: none, momentum, adam or yogi.
+        server_learning_rate: step size of the server optimizer. 0: 1 for none and momentum, .001 for adam and
+            yogi.
+        server_beta1: decay of the server optimizer's momentum.
+        server_beta2: decay of the server optimizer's velocity.
+        server_epsilon: added to the root of the server optimizer's velocity.
+        clip_update: maximum L2 norm of a delta, to which the device scales it down. 0: no limit.
+        noise_multiplier: standard deviation of the Gaussian noise that the device adds, as a multiple of
+            clip_update. 0: no noise.
+        withhold: suffixes of the names of weights whose delta is sent as zero, separated by commas. These
+            weights keep their broadcast values.
     """
 
     mean: str = "weighted"
@@ -90,14 +97,21 @@ class FedAvgOptions(TrainingOptions):
 
     @property
     def sanitizer(self) -> UpdateSanitizer:
-        """What a device does to its delta before it sends it."""
+        """The changes that a device makes to its delta before it sends it."""
         return UpdateSanitizer(self.clip_update, self.noise_multiplier, split_comma_list(self.withhold))
 
 
 def fedavg(learner: Learner | None, options: FedAvgOptions) -> Algorithm:
-    """Return FedAvg; its mixture is the global model itself. The aggregator needs no learner.
+    """Return FedAvg, whose mixture is the global model.
 
-    `init` raises ConfigError for withheld weights that the model lacks.
+    Args:
+        learner: runs the plan. The aggregator passes None.
+        options: the options of the algorithm.
+
+    Raises:
+        ConfigError: there is noise without clip_update. `init` raises it if a withheld weight does not exist.
+
+    Source: McMahan et al., AISTATS 2017, algorithm 1.
     """
     sanitizer = options.sanitizer
     hyper = as_sgd_hyper(options)
@@ -118,7 +132,7 @@ def fedavg(learner: Learner | None, options: FedAvgOptions) -> Algorithm:
         trained, loss = learner.fit(
             "train", weights, {"x": shard.x_train}, shard.y_train, epochs=options.epochs, rng=rng, hyper=hyper
         )
-        delta = subtract({**received, **trained}, received)  # zero for what the model keeps frozen
+        delta = subtract({**received, **trained}, received)  # zero for frozen weights
         if broadcast.round != LOCAL_ROUND:
             delta = sanitizer.apply(delta, trained, rng)
         return Update(client_id, broadcast.round, len(shard.y_train), {GLOBAL: delta}, {"loss": loss}), state
@@ -176,7 +190,7 @@ def fedavg(learner: Learner | None, options: FedAvgOptions) -> Algorithm:
 
 
 def build_fedavg_objectives(network: "Network", options: SGDOptions) -> tuple["Objective", ...]:
-    """Return train, predict and, the same graph, predict_mixture."""
+    """Return the objectives `train`, `predict` and `predict_mixture`. The last two have the same graph."""
     from edgefl.compiler import objective as of
     from edgefl.compiler.optimizer import sgd
 

@@ -1,28 +1,30 @@
-"""FedMix: a federation of experts, each for a region of the samples, and a private gate on every client.
+"""FedMix: a federation of experts, each for a region of the samples, with a private gate on every client.
 
-Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, equations 6, 8, 9 and algorithm 2:
-a client ascends E_q(z|y)[log p_wz(y|x,z) + log p_theta(z|x,s)] by the logits phi of q(z|y), the experts w and
-its gate theta, with no entropy term (MAP); p_theta(z|x,s) = softmax(A h_s + b), h_s = sum_k q(k|s) h_k, h_k
-the input of expert k's last layer, and q(z|s) = sum_y p(y|s) q(z|y). Server, all by Adam: Delta_k = sum_s
-p(s|k) (w_k - w_ks), p(s|k) proportional to q(k|s) N_s, and Delta_phi = sum_s N_s / N (phi - phi_s) - grad
-H(sum_c p(c) q(z|c)), the classes c taken as equally frequent.
-Pruning: a client neither trains nor returns an expert with q(k|s) < eta / K, the server does not send it one
-with q(k|s) < .9 eta / K. (Algorithm 2 of the paper sets p(z|s) anew in each round; what a client told last
-has to outlive it.)
+Client: it ascends E_q(z|y)[log p_wz(y|x,z) + log p_theta(z|x,s)] by the logits phi of q(z|y), the experts w
+and its gate theta. There is no entropy term (MAP). The gate is p_theta(z|x,s) = softmax(A h_s + b) with h_s =
+sum_k q(k|s) h_k. h_k is the input of expert k's last layer, and q(z|s) = sum_y p(y|s) q(z|y).
 
-Traffic: down the client's experts and phi, with a federated gate that too; up their deltas, a count and
-q(z|s), K numbers.
-p(y|s), the gate and the personal bias stay on the device; phi's delta tells which labels a client has, as the
-output layer's does.
+Server, all by Adam: Delta_k = sum_s p(s|k) (w_k - w_ks), with p(s|k) proportional to q(k|s) N_s. Delta_phi =
+sum_s N_s / N (phi - phi_s) - grad H(sum_c p(c) q(z|c)), where all classes c count as equally frequent.
+
+Pruning: a client neither trains nor returns an expert with q(k|s) < eta / K. The server does not send an
+expert with q(k|s) < .9 eta / K. Algorithm 2 of the paper resets p(z|s) in each round. Here the server
+remembers the q(z|s) that a client reported last.
 
 The plan has a training signature for each number of experts that a client may be left with, so a pruned
-expert costs no time. The client's experts are settled once a round, because a program's shapes are fixed. The
-step computes q(z|s) from phi and the client's p(y|s): the gate's term moves phi through h_s and the experts
-through h_k, as the paper's gradients do.
+expert costs no time. A client chooses its experts once in each round, because the shapes of a program are
+fixed. The step computes q(z|s) from phi and the client's p(y|s). The gate's term moves phi through h_s and
+the experts through h_k, as do the paper's gradients.
 
-objective = "likelihood" is equation 3 itself: the bound with the true posterior p(z|x,y,s) for q(z|y), held
-fixed in the gradient, and with its entropy, has the value and the gradients of -log sum_z p(z|x,s) p(y|x,z).
-phi stays uniform, for h_s.
+objective = "likelihood" is equation 3 itself. It is the bound with the true posterior p(z|x,y,s), held fixed
+in the gradient, instead of q(z|y), and with its entropy. It has the value and the gradients of -log sum_z
+p(z|x,s) p(y|x,z). phi stays uniform, for h_s.
+
+Communication cost: down the client's experts and phi, and the gate if it is federated. Up their deltas, a
+count and q(z|s), which is K numbers. p(y|s), the gate and the personal bias stay on the device. The delta of
+phi reveals which labels a client has, as does the delta of the output layer.
+
+Source: Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, equations 3, 6, 8, 9 and algorithm 2.
 """
 
 from collections.abc import Iterable, Mapping
@@ -87,7 +89,7 @@ Tensors = Mapping[str, Tensor]
 
 TRAIN_MIXTURE = "train_mixture"
 PERSONAL_BIAS_PREFIX = "personal"
-"""Before the name of the weight that a client adds its own to: the bias of the last layer."""
+"""Prefix of a client's personal bias, before the name of the last layer's bias that it is added to."""
 CONDITION_SHARE = "condition_share"
 CHOSEN_EXPERTS = "chosen"
 CONDITION = "condition"
@@ -95,47 +97,54 @@ BOUND = "bound"
 LIKELIHOOD = "likelihood"
 GATE_MODEL = "gate"
 CLOSED_GATE_LOGIT = -16.0
-"""Added to the gate's logit of an expert that the client has not: e^-16 of its share is left, in float and in
-int8.
+"""Added to the gate's logit of an expert that the client lacks.
+
+It leaves e^-16 of the expert's share, in float and in int8.
 """
 
 
 WEIGHT_DISTANCE = 0.3
-"""How far the server optimizer must be able to move a weight: about the size of a layer's first weights."""
+"""How far the server optimizer must be able to move a weight: about the size of a layer's initial weights."""
 PHI_DISTANCE = 4.0
 """How far it must be able to move a logit of phi: e^4 to 1 is a responsibility of .98 to .02."""
 
 
 @dataclass(frozen=True)
 class FedMixOptions:
-    """Options of FedMix. Raises ConfigError for options that do not fit together.
+    """Options of FedMix.
 
-    Adam moves each logit of phi by at most about its rate a round, so that experts part within tens of
-    rounds only at a higher rate than the weights bear: phi_learning_rate.
+    Adam moves each logit of phi by at most about its rate in a round. Experts specialize within tens of
+    rounds only if the rate is higher than the weights tolerate. This is what phi_learning_rate is for.
+
+    Raises:
+        ConfigError: an option is out of range, or objective = "likelihood" is combined with prune or
+            condition.
 
     Attributes:
-        num_experts: the number of experts, K; where it is not set, at most one for each client that the
-            configuration expects
-        epochs: passes over the client's samples in a round
-        learning_rate: step size of SGD on the client
-        batch_size: samples in a training batch; fixed when the plan is built
-        server_optimizer: adam, none, momentum or yogi
-        server_learning_rate: step size of the server optimizer; 0: for adam and yogi .3 / rounds, at least
-            .001, else 1
-        phi_learning_rate: step size of the server optimizer on phi; 0: for adam and yogi 4 / rounds, at
-            most 1 and at least server_learning_rate, else server_learning_rate
-        objective: bound, or likelihood for equation 3 itself, a mixture of experts without q(z|y): p(s|k)
-            is then of the client's mean gate, and there is neither prune nor condition = "side"
-        prune: eta, 0 to 1; 0 keeps all experts
-        condition: label, or side for q(z|side information)
-        num_sides: number of kinds of side information
-        entropy: weight of the marginal entropy's gradient
-        gate: local, or federated, whose weights are averaged like a model's while q(k|s) stays the client's
-        gate_epochs: epochs of the training of a gate, where a client comes to personalization without one
-        personal_epochs: epochs of the personal training after the rounds, of experts, gate and bias
-            (appendix G); 0: the experts stay as the federation sent them
-        bias: each client adds output biases of its own to all experts' logits; a client that took part in
-            no round has none
+        num_experts: number of experts, K. If it is not set, there is at most one for each client that the
+            configuration expects.
+        epochs: passes over the client's samples in a round.
+        learning_rate: step size of SGD on the client.
+        batch_size: samples in a training batch, fixed when the plan is built.
+        server_optimizer: adam, none, momentum or yogi.
+        server_learning_rate: step size of the server optimizer. 0: for adam and yogi .3 / rounds, at least
+            .001, otherwise 1.
+        phi_learning_rate: step size of the server optimizer on phi. 0: for adam and yogi 4 / rounds, at most
+            1 and at least server_learning_rate, otherwise server_learning_rate.
+        objective: bound, or likelihood for equation 3 itself, a mixture of experts without q(z|y). With
+            likelihood, p(s|k) uses the client's mean gate, and neither prune nor condition = "side" is
+            possible.
+        prune: pruning threshold eta, 0 to 1. 0: no pruning.
+        condition: label, or side for q(z|side information).
+        num_sides: number of kinds of side information.
+        entropy: weight of the marginal entropy's gradient.
+        gate: local, or federated. The weights of a federated gate are averaged like a model, while q(k|s)
+            stays personal.
+        gate_epochs: epochs of the gate's training on a client that has no gate when it personalizes.
+        personal_epochs: epochs of the personal training after the rounds, of experts, gate and bias (appendix
+            G). 0: the experts stay unchanged.
+        bias: whether each client adds personal output biases to the logits of all experts. A client that took
+            part in no round has none.
     """
 
     num_experts: int = 4
@@ -171,8 +180,10 @@ class FedMixOptions:
 
 
 def resolve_fedmix_options(options: FedMixOptions, config: FederationConfig) -> FedMixOptions:
-    """Return the options with the server's rates for a configuration's rounds, and at most one expert for
-    each client, where they are not set.
+    """Return the options with values that are derived from the configuration, where they are not set.
+
+    These are the server's learning rates for the configuration's rounds, and at most one expert for each
+    client.
     """
     name = options.server_optimizer
     rate = options.server_learning_rate or choose_server_rate(name, WEIGHT_DISTANCE, config.rounds)
@@ -186,24 +197,30 @@ def resolve_fedmix_options(options: FedMixOptions, config: FederationConfig) -> 
 
 
 def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
-    """Return FedMix; a client's mixture is its experts under its gate.
+    """Return FedMix, whose mixture is the client's experts under its gate.
 
-    Expert 0 starts from the initial weights, the others from further draws. phi starts uniform, the gate at
-    zero.
+    Expert 0 starts from the initial weights, and the others from further draws. phi starts uniform, the gate
+    at zero.
+
+    Args:
+        learner: runs the plan. The aggregator passes None.
+        options: the options of the algorithm.
+
+    Source: Reisser et al., arXiv:2107.06724, algorithm 2.
     """
     num_experts = options.num_experts
     threshold = options.prune / num_experts
     hyper = {"learning_rate": options.learning_rate}
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
-        apart = {PHI_MODEL: (PHI_MODEL,)} | (
+        separate_names = {PHI_MODEL: (PHI_MODEL,)} | (
             {GATE_MODEL: (GATE_KERNEL, GATE_BIAS)} if options.gate == FEDERATED_MODEL else {}
         )
-        separate = {model: {name: weights[name] for name in names} for model, names in apart.items()}
+        separate = {model: {name: weights[name] for name in names} for model, names in separate_names.items()}
         network = {
             name: array
             for name, array in weights.items()
-            if not any(name in names for names in apart.values())
+            if not any(name in names for names in separate_names.values())
         }
         drawn = {
             name_expert(k): model for k, model in enumerate(draw_initial_weights(network, num_experts, rng))
@@ -260,13 +277,15 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
         now, loss = train({k: models[k] for k in used}, phi, private, shard, options.epochs, rng)
         after = rs.average_responsibilities(rs.normalize_logits(now[PHI_MODEL]), shares)
         if options.objective == LIKELIHOOD:
-            ended = {k: {name: now[f"expert{k}/{name}"] for name in models[k]} for k in used}
-            after = apply_gate(mix_hidden_features(learner, ended, after, shard.x_train), now).mean(axis=0)
-        least = min(threshold, max(after[k] for k in used))
+            trained_experts = {k: {name: now[f"expert{k}/{name}"] for name in models[k]} for k in used}
+            after = apply_gate(mix_hidden_features(learner, trained_experts, after, shard.x_train), now).mean(
+                axis=0
+            )
+        min_responsibility = min(threshold, max(after[k] for k in used))
         deltas = {
             name_expert(k): subtract({name: now[f"expert{slot}/{name}"] for name in models[k]}, models[k])
             for slot, k in enumerate(used)
-            if after[k] >= least
+            if after[k] >= min_responsibility
         }
         deltas[PHI_MODEL] = subtract({PHI_MODEL: now[PHI_MODEL]}, broadcast.models[PHI_MODEL])
         private_trained = {name: now[name] for name in private}
@@ -284,8 +303,10 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
         means, state = average_experts(state, updates, num_experts, threshold)
         if PHI_MODEL in means:
             phi = state.models[PHI_MODEL][PHI_MODEL]
-            push = options.entropy * rs.differentiate_marginal_entropy(phi, np.full(len(phi), 1 / len(phi)))
-            means[PHI_MODEL] = {PHI_MODEL: np.asarray(means[PHI_MODEL][PHI_MODEL] + push, np.float32)}
+            entropy_step = options.entropy * rs.differentiate_marginal_entropy(
+                phi, np.full(len(phi), 1 / len(phi))
+            )
+            means[PHI_MODEL] = {PHI_MODEL: np.asarray(means[PHI_MODEL][PHI_MODEL] + entropy_step, np.float32)}
         return step_models(
             state,
             means,
@@ -300,27 +321,30 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
         assert learner is not None
         phi = broadcast.models[PHI_MODEL][PHI_MODEL]
         conditions = read_conditions(shard, options.condition, len(phi))
-        of_condition = rs.normalize_logits(phi)
+        condition_responsibility = rs.normalize_logits(phi)
         models = select_experts(broadcast.models)
         shares = rs.measure_shares(conditions, len(phi))
-        q = rs.average_responsibilities(of_condition, shares)
+        q = rs.average_responsibilities(condition_responsibility, shares)
         used = choose_experts(models, q, threshold)
-        left = {k: models[k] for k in used}
+        remaining = {k: models[k] for k in used}
         q = rs.prune_experts(q, used)
-        hidden = mix_hidden_features(learner, left, q, shard.x_train)
+        hidden = mix_hidden_features(learner, remaining, q, shard.x_train)
         private = load_private_weights(learner, broadcast, state)
         if options.gate == "local" and GATE_KERNEL not in state.arrays:
-            data = {"hidden": hidden, "responsibility": of_condition[conditions].astype(np.float32)}
+            data = {
+                "hidden": hidden,
+                "responsibility": condition_responsibility[conditions].astype(np.float32),
+            }
             trained = learner.fit(
                 TRAIN_GATE, private, data, shard.y_train, epochs=options.gate_epochs, rng=rng, hyper=hyper
             )[0]
             private = {**private, **trained}
-        personal_models, personal_private, personal_q = left, private, q
+        personal_models, personal_private, personal_q = remaining, private, q
         if options.personal_epochs:
-            now, _ = train(left, phi, private, shard, options.personal_epochs, rng)
+            now, _ = train(remaining, phi, private, shard, options.personal_epochs, rng)
             personal_models = {
                 k: {name: now[f"expert{slot}/{name}"] for name in model}
-                for slot, (k, model) in enumerate(left.items())
+                for slot, (k, model) in enumerate(remaining.items())
             }
             personal_private = {name: now[name] for name in private}
             personal_q = rs.prune_experts(
@@ -343,7 +367,9 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
             for k, v in enumerate(row)
         }
         return Mixture(
-            weights, peers, diagnostics | {"specialization": rs.measure_specialization(of_condition)}
+            weights,
+            peers,
+            diagnostics | {"specialization": rs.measure_specialization(condition_responsibility)},
         ), state
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
@@ -364,9 +390,18 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
 
 
 def read_conditions(shard: Shard, condition: str, count: int) -> Labels:
-    """Return what the responsibility of each training sample hangs on, int64[n].
+    """Return the condition of each training sample: its label or its side information.
 
-    DataError for side information that is not there.
+    Args:
+        shard: the client's samples.
+        condition: `label` or `side`.
+        count: number of conditions.
+
+    Returns:
+        The conditions, shape (n,), int64.
+
+    Raises:
+        DataError: the shard has no side information for each sample, or it is out of range.
     """
     if condition == "label":
         return shard.y_train
@@ -379,14 +414,21 @@ def read_conditions(shard: Shard, condition: str, count: int) -> Labels:
     if len(side) != len(shard.y_train) or (len(side) and not 0 <= side.min() <= side.max() < count):
         raise DataError(
             f"side_train has {len(side)} values for {len(shard.y_train)} samples, expected one each from 0 "
-            f"to {count - 1}; set num_sides to how many kinds there are"
+            f"to {count - 1}; set num_sides to the number of kinds"
         )
     return side
 
 
 def load_private_weights(learner: Learner, broadcast: Broadcast, state: ClientState) -> dict[str, Array]:
-    """Return gate and output bias: the federation's gate where it comes down, else what the client kept, else
-    zeros.
+    """Return the gate and the output bias of a client.
+
+    A federated gate comes from the broadcast. All other weights come from the client's state, and are zeros
+    without it.
+
+    Args:
+        learner: runs the plan.
+        broadcast: the broadcast of the round.
+        state: the state of the client.
     """
     private = {}
     for spec in learner.spec.find_signature(TRAIN_MIXTURE).trained:
@@ -401,10 +443,15 @@ def load_private_weights(learner: Learner, broadcast: Broadcast, state: ClientSt
 def assemble_mixture(
     models: Mapping[int, Weights], responsibility: rs.Real, private: Weights
 ) -> dict[str, Array]:
-    """Return the weights of `predict_mixture`, for the experts that the client has.
+    """Return the weights of `predict_mixture`.
 
-    The place of one that it has not is taken by its likeliest, under a gate that is closed: the graph is the
-    same for every client.
+    The graph is the same for every client. So an expert that the client lacks is replaced by its likeliest
+    expert, and the gate closes it.
+
+    Args:
+        models: the client's experts by index. At least one.
+        responsibility: q(z|s), shape (experts,), float64.
+        private: the client's gate and output bias.
     """
     count = len(responsibility)
     likeliest = max(models, key=lambda k: responsibility[k])
@@ -425,23 +472,31 @@ def assemble_mixture(
 
 
 def name_train_signature(count: int, num_experts: int) -> str:
-    """Return the training signature's name of a client that is left with `count` experts."""
+    """Return the name of the training signature for a client that is left with `count` experts."""
     return TRAIN_MIXTURE if count == num_experts else f"{TRAIN_MIXTURE}_{count}"
 
 
 def list_expert_counts(options: FedMixOptions) -> range:
-    """Return how many experts a client may be left with."""
+    """Return the numbers of experts that a client may be left with."""
     return range(1 if options.prune else options.num_experts, options.num_experts + 1)
 
 
 def make_gate_specs(width: int, num_experts: int) -> tuple[TensorSpec, ...]:
-    """Return A and b of equation 9: float32[width, experts] and float32[experts]."""
+    """Return the specs of the gate's weights A, shape (width, experts), and b, shape (experts,), float32.
+
+    Source: Reisser et al., arXiv:2107.06724, equation 9.
+    """
     return TensorSpec(GATE_KERNEL, (width, num_experts)), TensorSpec(GATE_BIAS, (num_experts,))
 
 
 def build_fedmix_objectives(network: "Network", options: FedMixOptions) -> tuple["Objective", ...]:
-    """Return train_mixture (one for each number of experts left), hidden_logits, train_gate, predict,
-    predict_mixture.
+    """Return the objectives of FedMix.
+
+    These are `train_mixture` for each number of experts left, `hidden_logits`, `train_gate`, `predict` and
+    `predict_mixture`.
+
+    Raises:
+        ConfigError: the option bias is set, but the output layer has no bias.
     """
     from edgefl.compiler import objective as of
 
@@ -465,7 +520,7 @@ def _find_output_bias(network: "Network", options: FedMixOptions) -> tuple[Tenso
     biases = [spec for spec in head if spec.name.endswith("/bias") and spec.shape == (network.num_classes,)]
     if not biases:
         raise ConfigError(
-            "[algorithm] bias = true, but the model's last layer has none; give it one, or leave bias out"
+            "[algorithm] bias = true, but the model's last layer has no bias; add one, or leave bias out"
         )
     return (TensorSpec(f"{PERSONAL_BIAS_PREFIX}/{biases[-1].name}", biases[-1].shape),)
 
@@ -487,11 +542,11 @@ def _build_training(network: "Network", options: FedMixOptions, count: int) -> "
     def compute_loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
         import tensorflow as tf
 
-        of_condition = tf.nn.softmax(weights[PHI_MODEL])
+        condition_responsibility = tf.nn.softmax(weights[PHI_MODEL])
         condition = tf.one_hot(data["y"], conditions) if by_label else data[CONDITION]
-        for_gate = tf.matmul(condition, of_condition)
+        for_gate = tf.matmul(condition, condition_responsibility)
         used = for_gate
-        marginal = tf.matmul(weights[CONDITION_SHARE], of_condition)
+        marginal = tf.matmul(weights[CONDITION_SHARE], condition_responsibility)
         if count < num_experts:
             used, marginal = (_select_chosen(values, weights[CHOSEN_EXPERTS]) for values in (used, marginal))
         hidden = []
@@ -513,7 +568,7 @@ def _build_training(network: "Network", options: FedMixOptions, count: int) -> "
         if direct:
             joint = tf.stop_gradient(gated - tf.concat(losses, axis=1))
             used = for_gate = tf.nn.softmax(joint)
-            gated = gated - tf.nn.log_softmax(joint)  # its entropy
+            gated = gated - tf.nn.log_softmax(joint)  # adds the entropy of the posterior
         gate_bound = tf.reduce_sum(for_gate * gated, axis=1)
         return tf.reshape(weighted_sum(split_columns(used), losses), (batch,)) - gate_bound, assigned
 
@@ -551,16 +606,17 @@ def _build_training(network: "Network", options: FedMixOptions, count: int) -> "
 
 
 def _select_chosen(values: Tensor, chosen: Tensor) -> Tensor:
-    """Return the columns of the experts that are left, each row scaled to sum to one."""
+    """Return the columns of the remaining experts, each row scaled to sum to 1."""
     import tensorflow as tf
 
-    left = tf.matmul(values, chosen)
-    return left / tf.reduce_sum(left, axis=1, keepdims=True)
+    remaining = tf.matmul(values, chosen)
+    return remaining / tf.reduce_sum(remaining, axis=1, keepdims=True)
 
 
 def _build_hidden_logits(network: "Network") -> "Objective":
-    """Give the input of an expert's last dense layer and its logits, side by side: float32[batch,
-    hidden_width + classes].
+    """Return the objective that predicts the input of an expert's last dense layer and its logits.
+
+    The output has the shape (batch, hidden_width + classes), float32.
     """
     from edgefl.compiler import objective as of
 
@@ -581,7 +637,10 @@ def _build_hidden_logits(network: "Network") -> "Objective":
 
 
 def _build_gate_training(network: "Network", options: FedMixOptions) -> "Objective":
-    """Train theta_s alone, on h_s that was computed once: what a client needs that took part in no round."""
+    """Return the objective that trains only theta_s, on an h_s that is computed once.
+
+    A client that took part in no round needs it.
+    """
     from edgefl.compiler import objective as of
     from edgefl.compiler.optimizer import sgd
 
@@ -611,7 +670,7 @@ def _build_gate_training(network: "Network", options: FedMixOptions) -> "Objecti
 
 
 def _build_mixture_prediction(network: "Network", options: FedMixOptions) -> "Objective":
-    """Give log sum_k p(k|x,s) p_k(y|x); exported, the probabilities."""
+    """Return `predict_mixture`, log sum_k p(k|x,s) p_k(y|x). The export contains the probabilities."""
     from edgefl.compiler import objective as of
     from edgefl.compiler.mixing import mix_log_probabilities, mix_probabilities, split_columns, weighted_sum
 

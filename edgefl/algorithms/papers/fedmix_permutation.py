@@ -1,14 +1,19 @@
-"""FedMix where the mapping from samples to labels differs between clients: an expert for each kind of client.
+"""FedMix for clients with different mappings from samples to labels: one expert for each kind of client.
 
-Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, section 4.3 and appendix B: q(z|s) = pi itself
-takes the place of a gate. After each batch pi <- alpha pi + (1 - alpha) pi_now, pi_now proportional to
-exp(mean_i log p(y_i, k | x_i) / beta) (equations 11, 13), with p(y, k | x) = p_k(y|x) pi_k: the prior is what
-pi was before, so that what fits a little better is told apart within some rounds. The client ascends sum_k
-pi_k log p_k(y|x). That falls into one objective an expert, so each takes a classifier's step on the same
-batch, with the learning rate times pi_k; the loss of that step is the likelihood that pi needs.
-Server as in FedMix: p(s|k) proportional to pi_k N_s, then Adam; pruning too, by pi.
+pi = q(z|s) takes the place of a gate. After each batch, pi <- alpha pi + (1 - alpha) pi_now. pi_now is
+proportional to exp(mean_i log p(y_i, k | x_i) / beta), with p(y, k | x) = p_k(y|x) pi_k. The prior is the
+previous pi, so an expert that fits slightly better stands out within some rounds.
 
-Traffic: down the client's experts, up their deltas, a count and pi, K numbers.
+The client ascends sum_k pi_k log p_k(y|x). This separates into one objective for each expert. So each expert
+takes the step of a classifier on the same batch, with the learning rate times pi_k. The loss of that step is
+the likelihood that pi needs.
+
+The server works as in FedMix: p(s|k) is proportional to pi_k N_s, followed by Adam. Pruning uses pi.
+
+Communication cost: down the client's experts, up their deltas, a count and pi, which is K numbers.
+
+Source: Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, section 4.3 and appendix B, equations
+11 and 13.
 """
 
 from collections.abc import Iterable, Mapping
@@ -48,13 +53,24 @@ Tensors = Mapping[str, Tensor]
 
 PI_NAME = "pi"
 MIN_PRIOR = 1e-6
-"""The least prior: what has faded away may come back when it fits much better."""
+"""Minimum prior of an expert, so that a faded expert can return when it fits much better."""
 
 
 def update_pi(before: rs.Real, log_p: Mapping[int, float], beta: float, damping: float) -> rs.Real:
-    """Return pi after a batch: float64[experts]. log_p: of the experts looked at, mean log p_k(y|x).
+    """Return pi after a batch.
 
-    The others fade by the damping.
+    Experts without a likelihood fade by the damping.
+
+    Args:
+        before: pi before the batch, shape (experts,), float64.
+        log_p: mean log p_k(y|x) of the evaluated experts by index.
+        beta: temperature, above 0.
+        damping: share of the previous pi, from 0 to 1.
+
+    Returns:
+        pi, shape (experts,), float64.
+
+    Source: Reisser et al., arXiv:2107.06724, equations 11 and 13.
     """
     looked_at = list(log_p)
     prior = np.log(np.maximum(before[looked_at], MIN_PRIOR))
@@ -65,20 +81,23 @@ def update_pi(before: rs.Real, log_p: Mapping[int, float], beta: float, damping:
 
 @dataclass(frozen=True)
 class FedMixPermutationOptions:
-    """Options of FedMix for permuted labels. Raises ConfigError for an option out of its range.
+    """Options of FedMix for permuted labels.
+
+    Raises:
+        ConfigError: an option is out of range.
 
     Attributes:
-        num_experts: the number of experts, K; where it is not set, at most one for each client that the
-            configuration expects
-        epochs: passes over the client's samples in a round
-        learning_rate: step size of SGD on the client
-        batch_size: samples in a training batch; fixed when the plan is built
-        server_learning_rate: step size of the server's Adam; 0: .3 / rounds, at least .001
-        damping: alpha, the share of pi that a batch keeps
-        beta: temperature of pi
-        prune: eta; a client no longer trains an expert with pi_k < eta / K; 0 keeps all experts
-        mixture: sum for sum_k pi_k p_k, or likeliest for the expert of the largest pi alone, which takes a
-            K-th of the memory
+        num_experts: number of experts, K. If it is not set, there is at most one for each client that the
+            configuration expects.
+        epochs: passes over the client's samples in a round.
+        learning_rate: step size of SGD on the client.
+        batch_size: samples in a training batch, fixed when the plan is built.
+        server_learning_rate: step size of the server's Adam. 0: .3 / rounds, at least .001.
+        damping: alpha, the share of pi that remains after a batch.
+        beta: temperature of pi.
+        prune: pruning threshold eta. A client no longer trains an expert with pi_k < eta / K. 0: no pruning.
+        mixture: sum for sum_k pi_k p_k, or likeliest for the expert with the largest pi, which needs 1/K of
+            the memory.
     """
 
     num_experts: int = 4
@@ -106,8 +125,10 @@ class FedMixPermutationOptions:
 def resolve_permutation_options(
     options: FedMixPermutationOptions, config: FederationConfig
 ) -> FedMixPermutationOptions:
-    """Return the options with the server's rate for a configuration's rounds, and at most one expert for each
-    client, where they are not set.
+    """Return the options with values that are derived from the configuration, where they are not set.
+
+    These are the server's learning rate for the configuration's rounds, and at most one expert for each
+    client.
     """
     return replace(
         options,
@@ -118,9 +139,15 @@ def resolve_permutation_options(
 
 
 def fedmix_permutation(learner: Learner | None, options: FedMixPermutationOptions) -> Algorithm:
-    """Return FedMix for permuted labels; a client's mixture is its experts by pi.
+    """Return FedMix for permuted labels, whose mixture is the client's experts weighted by pi.
 
-    Expert 0 starts from the initial weights, the others from further draws. pi starts uniform.
+    Expert 0 starts from the initial weights, and the others from further draws. pi starts uniform.
+
+    Args:
+        learner: runs the plan. The aggregator passes None.
+        options: the options of the algorithm.
+
+    Source: Reisser et al., arXiv:2107.06724, section 4.3 and appendix B.
     """
     num_experts = options.num_experts
     threshold = options.prune / num_experts
@@ -161,7 +188,7 @@ def fedmix_permutation(learner: Learner | None, options: FedMixPermutationOption
                 seed = int(rng.integers(1 << 62))
                 losses = {}
                 for k in choose_experts(models, pi, threshold):
-                    # each expert sees the same batch and noise, as it would in one joint step
+                    # Each expert gets the same batch and noise, as in one joint step.
                     shared_rng = np.random.Generator(np.random.PCG64(seed))
                     hyper = {"learning_rate": options.learning_rate * float(pi[k])}
                     trained, losses[k] = learner.fit(
@@ -223,7 +250,7 @@ def fedmix_permutation(learner: Learner | None, options: FedMixPermutationOption
 def _assemble_mixture(models: Mapping[int, Weights], shares: rs.Real, likeliest: Weights) -> Weights:
     """Return the weights of sum_k pi_k p_k.
 
-    The place of an expert that the client has not is taken by its likeliest, with a share of 0.
+    An expert that the client lacks is replaced by its likeliest expert, with a share of 0.
     """
     parts = {
         f"expert{k}/{name}": array
@@ -239,7 +266,7 @@ def _assemble_mixture(models: Mapping[int, Weights], shares: rs.Real, likeliest:
 def build_permutation_objectives(
     network: "Network", options: FedMixPermutationOptions
 ) -> tuple["Objective", ...]:
-    """Return train, predict and predict_mixture: log sum_k pi_k p_k, or one expert."""
+    """Return `train`, `predict` and `predict_mixture`, which is log sum_k pi_k p_k or one expert."""
     from edgefl.compiler import objective as of
     from edgefl.compiler.mixing import mix_log_probabilities, mix_probabilities
     from edgefl.compiler.optimizer import sgd

@@ -1,10 +1,11 @@
-"""FedProx: federated averaging whose clients are held near the model that they received.
+"""FedProx: federated averaging with a penalty on a client's distance from the received model.
 
-Li et al., Federated Optimization in Heterogeneous Networks, arXiv:1812.06127, algorithm 2: client k trains on
-F_k(w) + mu / 2 |w - w_received|^2, with F_k its mean loss. mu = 0 is federated averaging.
+Client k trains on F_k(w) + mu / 2 |w - w_received|^2, where F_k is its mean loss. With mu = 0 it is federated
+averaging.
 
-Traffic: that of federated averaging. An update also tells how far the client went: `distance`, the length of
-what it sends.
+Communication cost: as in FedAvg. An update also reports `distance`, the L2 norm of the delta that it sends.
+
+Source: Li et al., Federated Optimization in Heterogeneous Networks, arXiv:1812.06127, algorithm 2.
 """
 
 from collections.abc import Mapping
@@ -31,17 +32,27 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class FedProxOptions(FedAvgOptions):
-    """Those of FedAvg, and the penalty.
+    """Options of FedAvg, and the weight of the penalty.
 
     Attributes:
-        mu: weight of the penalty, fixed when the plan is built; 0: FedAvg
+        mu: weight of the penalty, fixed when the plan is built. 0: FedAvg.
     """
 
     mu: float = 0.01
 
 
 def fedprox(learner: Learner | None, options: FedProxOptions) -> Algorithm:
-    """Return FedAvg that trains on the proximal objective."""
+    """Return FedAvg whose clients train on the proximal objective.
+
+    Args:
+        learner: runs the plan. The aggregator passes None.
+        options: the options of the algorithm.
+
+    Raises:
+        ConfigError: as in `fedavg`.
+
+    Source: Li et al., arXiv:1812.06127, algorithm 2.
+    """
     base = fedavg(learner, options)
 
     def local_update(
@@ -54,8 +65,13 @@ def fedprox(learner: Learner | None, options: FedProxOptions) -> Algorithm:
 
 
 def add_proximal_term(objective: "Objective", mu: float) -> "Objective":
-    """Return the objective with mu / 2 |w - w_received|^2 added, w_received being the frozen weights
-    `received/NAME`.
+    """Return the objective with mu / 2 |w - w_received|^2 added to the loss.
+
+    The received weights are the frozen weights `received/NAME`.
+
+    Args:
+        objective: the training objective.
+        mu: weight of the penalty. With 0 the objective is returned unchanged.
     """
 
     if not mu:
@@ -78,7 +94,7 @@ def add_proximal_term(objective: "Objective", mu: float) -> "Objective":
 
 
 def build_fedprox_objectives(network: "Network", options: FedProxOptions) -> tuple["Objective", ...]:
-    """Return FedAvg's, with the penalty in `train`."""
+    """Return the objectives of FedAvg, with the penalty in `train`."""
     train, *others = build_fedavg_objectives(network, options)
     return (add_proximal_term(train, options.mu), *others)
 

@@ -1,14 +1,15 @@
-"""IFCA: clients choose among several models, and the clusters are who chose which.
+"""IFCA: each client chooses among several models, and the clusters are the clients with the same choice.
 
-Ghosh et al., An Efficient Framework for Clustered Federated Learning, NeurIPS 2020, with model averaging and
-one cohort for all models, as Isaksson et al., Adaptive Expert Models for Personalization in Federated
-Learning, 2022, equations 2 and 3:
-j = argmin_j sum_i l(x_i, y_i, w_j) over the client's training data; E epochs of SGD from w_j; w_j <- sum_k
-n_k / n_j w_k over the clients that chose j; a model that nobody chose stays as it is. After the rounds a
-client uses the model of lowest loss on its validation samples, which it never trained on (Isaksson et al.,
-section 3.1).
+A client chooses the model with the lowest loss over its training data, j = argmin_j sum_i l(x_i, y_i, w_j).
+It trains E epochs of SGD from w_j. The server sets w_j <- sum_k n_k / n_j w_k over the clients that chose j.
+A model that no client chose does not change. After the rounds, a client uses the model with the lowest loss
+on its validation samples, which it has never trained on.
 
-Traffic: down J models; up the delta of one, a count and the choice.
+Communication cost: down J models, up one delta, a count and the choice.
+
+Source: Ghosh et al., An Efficient Framework for Clustered Federated Learning, NeurIPS 2020. Model averaging,
+one cohort for all models, and the validation samples: Isaksson et al., Adaptive Expert Models for
+Personalization in Federated Learning, 2022, equations 2 and 3 and section 3.1.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -47,15 +48,15 @@ if TYPE_CHECKING:
 
 PICKS_PREFIX = "picks/"
 MAX_HELD_OUT_SHARE = 0.9
-"""The largest share of a client's training samples that may be held back."""
+"""Maximum share of a client's training samples that may be held out."""
 CURRENT_SAMPLES = 64
-"""Number of training samples, at most, on which a client chooses the model that it would use now."""
+"""Maximum number of training samples on which a client chooses the model that it would use now."""
 
 
 def find_lowest_loss(losses: Mapping[int, float]) -> int:
-    """Return the index of the lowest loss, the first of several.
+    """Return the index of the lowest loss, the first among equals.
 
-    One that is not a number is never chosen if another is.
+    A loss that is not finite is chosen only if all others are not finite either.
     """
     return min(losses, key=lambda index: losses[index] if np.isfinite(losses[index]) else np.inf)
 
@@ -68,8 +69,15 @@ def measure_mean_losses(
     samples: int,
     rng: np.random.Generator,
 ) -> dict[int, float]:
-    """Return the mean loss of each model, all over the same `samples` samples drawn by rng; 0: over all,
-    nothing drawn.
+    """Return the mean loss of each model by index.
+
+    Args:
+        learner: runs the plan.
+        models: the models by index.
+        x: samples, shape (n, *input_shape), float32.
+        y: labels, shape (n,), int64.
+        samples: number of samples to draw, the same ones for all models. 0 uses all samples without any draw.
+        rng: draws the samples.
     """
     if 0 < samples < len(y):
         drawn = np.sort(rng.choice(len(y), size=samples, replace=False))
@@ -84,19 +92,19 @@ def measure_mean_losses(
 def split_validation_rows(
     labels: Labels, share: float, groups: Labels | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Split a client's training samples into those that train and those that validate, for the whole
-    federation.
+    """Split a client's training samples into training and validation samples for the whole federation.
 
-    The split depends on the arguments alone, so that it is the same in each round and after a client lost its
-    state. A group is not divided where there are two or more.
+    The split depends only on the arguments. A client therefore gets the same split in each round, even if it
+    has lost its state. With two or more groups, no group is divided.
 
     Args:
-        labels: int64[n], the labels of the training samples.
-        share: share that validates, at least one sample.
-        groups: int64[n], the recording of each sample, where it is known.
+        labels: labels of the training samples, shape (n,), int64.
+        share: share of validation samples. At least one sample is held out, except with a share of 0.
+        groups: the recording of each sample, shape (n,), int64, or None.
 
     Returns:
-        Indices int64, sorted: (train, validate). Nothing validates at share 0 or with fewer than two samples.
+        Sorted indices of the training and the validation samples, int64. There are no validation samples if
+            the share is 0 or there are fewer than two samples.
     """
     count = len(labels)
     if count < 2 or not share:
@@ -111,7 +119,7 @@ def split_validation_rows(
 
 
 def read_pick_counts(state: ServerState) -> dict[int, int]:
-    """Return how many updates each model has had, by index; a model that nobody chose so far is left out."""
+    """Return the number of updates of each model by index. Models that no client has chosen are left out."""
     return {
         int(key.removeprefix(PICKS_PREFIX)): int(count)
         for key, count in state.scalars.items()
@@ -121,16 +129,17 @@ def read_pick_counts(state: ServerState) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class IfcaOptions(TrainingOptions):
-    """Options of training, and those of IFCA.
+    """Options of training by SGD, and of IFCA.
 
-    Raises ConfigError when there is no expert and for a share out of range.
+    Raises:
+        ConfigError: num_experts is below 1, or validation_share is out of range.
 
     Attributes:
-        num_experts: the number of cluster models, J; where it is not set, at most one for each client that
-            the configuration expects
-        selection_samples: number of the client's samples that a choice is made on; 0: all
-        validation_share: share of a client's training samples that never trains a cluster model: the last
-            choice is made on them; 0: on training samples
+        num_experts: number of cluster models, J. If it is not set, there is at most one for each client that
+            the configuration expects.
+        selection_samples: number of the client's samples that a choice uses. 0: all samples.
+        validation_share: share of a client's training samples that never train a cluster model. The last
+            choice uses them. 0: the last choice uses training samples.
     """
 
     num_experts: int = 6
@@ -144,14 +153,20 @@ class IfcaOptions(TrainingOptions):
 
 
 def resolve_ifca_options(options: IfcaOptions, config: FederationConfig) -> IfcaOptions:
-    """Return the options with no more experts than a configuration has clients, where it sets none."""
+    """Return the options with at most one expert for each client, if the configuration sets no number."""
     return replace(options, num_experts=limit_experts(options.num_experts, config))
 
 
 def ifca(learner: Learner | None, options: IfcaOptions) -> Algorithm:
-    """Return IFCA; its mixture is the model of lowest loss on the client's validation samples.
+    """Return IFCA, whose mixture is the model with the lowest loss on the client's validation samples.
 
-    Model 0 starts from the initial weights, the others from further draws (see `draws`).
+    Model 0 starts from the initial weights, and the others from further draws (`edgefl.algorithms.draws`).
+
+    Args:
+        learner: runs the plan. The aggregator passes None.
+        options: the options of the algorithm.
+
+    Source: Ghosh et al., NeurIPS 2020.
     """
     hyper = as_sgd_hyper(options)
 
@@ -180,7 +195,7 @@ def ifca(learner: Learner | None, options: IfcaOptions) -> Algorithm:
         trained, loss = learner.fit(
             "train", received[chosen], {"x": x}, y, epochs=options.epochs, rng=rng, hyper=hyper
         )
-        # Zero for what the model keeps frozen
+        # The delta of frozen weights is zero.
         delta = subtract({**received[chosen], **trained}, received[chosen])
         return Update(
             client_id,

@@ -1,10 +1,12 @@
-"""LG-FedAvg: each client learns a representation of its own under layers that all share.
+"""LG-FedAvg: each client learns a personal representation below shared layers.
 
-Liang et al., Think Locally, Act Globally, arXiv:2001.01523, algorithm 1: the first layers are local, the
-others are averaged. (Reisser et al., arXiv:2107.06724, compare with it as `Local/Global`, with the input
-layer local.)
+The first layers are local, and the other layers are averaged.
 
-Traffic: down the shared part, and once the local part's first values; up the delta of the shared part.
+Communication cost: down the shared part, and once the initial values of the local part. Up the delta of the
+shared part.
+
+Source: Liang et al., Think Locally, Act Globally, arXiv:2001.01523, algorithm 1. Reisser et al.,
+arXiv:2107.06724, compare with it as `Local/Global`, with a local input layer.
 """
 
 from dataclasses import dataclass
@@ -27,11 +29,14 @@ if TYPE_CHECKING:
 
 
 def select_local_weights(weights: Weights, layers: str) -> list[str]:
-    """Return the names of the weights in these layers: a comma list of layers or of what they begin with.
+    """Return the names of the weights in these layers.
 
-    The first layer if empty.
+    Args:
+        weights: the weights of the model, in the plan's order.
+        layers: layers or prefixes of layers, separated by commas. Empty selects the first layer.
 
-    Weights are in the plan's order. Raises ConfigError for an entry that is no layer.
+    Raises:
+        ConfigError: an entry is not a layer of the model.
     """
     chosen = split_comma_list(layers) or (extract_layer(next(iter(weights))),)
     for layer in chosen:
@@ -50,25 +55,39 @@ def _is_in_layer(name: str, layer: str) -> bool:
 
 @dataclass(frozen=True)
 class LgFedAvgOptions(FedAvgOptions):
-    """Those of FedAvg, and the local layers.
+    """Options of FedAvg, and the local layers.
 
     Attributes:
-        local_layers: layers that stay on the device, or what their names begin with, with commas between;
-            empty: the first one
+        local_layers: layers that stay on the device, or prefixes of them, separated by commas. Empty: the
+            first layer.
     """
 
     local_layers: str = ""
 
 
 def lg_fedavg(learner: Learner | None, options: LgFedAvgOptions) -> Algorithm:
-    """Return FedAvg of all but the local layers."""
+    """Return FedAvg of all layers except the local ones.
+
+    Args:
+        learner: runs the plan. The aggregator passes None.
+        options: the options of the algorithm.
+
+    Raises:
+        ConfigError: as in `fedavg`. `init` raises it if a layer does not exist, or all weights are local.
+
+    Source: Liang et al., arXiv:2001.01523, algorithm 1.
+    """
     return make_partial_sharing(
         learner, "lg-fedavg", lambda weights: select_local_weights(weights, options.local_layers), options
     )
 
 
 def build_lg_fedavg_objectives(network: "Network", options: LgFedAvgOptions) -> tuple["Objective", ...]:
-    """Return FedAvg's; ConfigError for a layer that the model lacks."""
+    """Return the objectives of FedAvg.
+
+    Raises:
+        ConfigError: an entry of `local_layers` is not a layer of the model.
+    """
     select_local_weights(network.read_weights(), options.local_layers)
     return build_fedavg_objectives(network, options)
 

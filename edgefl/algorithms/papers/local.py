@@ -1,10 +1,13 @@
-"""No federation: each client trains alone, from the same first weights, for as many epochs as the rounds
-would have given it.
+"""Local training, the baseline without a federation.
 
-The baseline `Local` of all five papers. Rounds pass and cost a message each; the work is done when a client
-personalizes, so that who was drawn into which cohort makes no difference.
+Each client trains alone from the same initial weights. It trains as many epochs as it would have trained in
+the rounds. This is the baseline `Local` of all five papers.
 
-Traffic: down nothing in the rounds and the first weights at their end; up nothing but that a client is there.
+Rounds still run, and cost one message for each client. The client trains when it personalizes, so the choice
+of cohorts makes no difference.
+
+Communication cost: down nothing in the rounds and the initial weights at their end, up one message without a
+delta.
 """
 
 import math
@@ -30,19 +33,24 @@ EPOCHS_SCALAR = "epochs"
 
 @dataclass(frozen=True)
 class LocalOptions(TrainingOptions):
-    """Those of training by SGD, and a bound.
+    """Options of training by SGD, and a limit.
 
     Attributes:
-        max_epochs: the largest number of epochs in total; 0: no bound
+        max_epochs: maximum number of epochs in total. 0: no limit.
     """
 
     max_epochs: int = 0
 
 
 def local(learner: Learner | None, options: LocalOptions) -> Algorithm:
-    """Return the baseline without a federation: `epochs` for each round, `max_epochs` at most.
+    """Return the baseline without a federation.
 
-    An update has no delta, and its loss is NaN because nothing was trained.
+    A client trains `epochs` epochs for each round, but at most `max_epochs` in total. An update has no delta.
+    Its loss is NaN because nothing was trained.
+
+    Args:
+        learner: runs the plan. The aggregator passes None.
+        options: the options of the algorithm.
     """
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
@@ -66,7 +74,7 @@ def local(learner: Learner | None, options: LocalOptions) -> Algorithm:
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
         for _ in updates:
-            pass  # they may be computed as they are read
+            pass  # an iterator may compute the updates only when they are read
         return replace(state, round=state.round + 1)
 
     def personalize(

@@ -1,8 +1,8 @@
-"""Federated averaging of a part of the model; the rest is each client's own and stays on its device.
+"""Federated averaging of a part of the model. The other weights are personal and stay on each device.
 
-The server decides once, by name, what is own. It broadcasts the shared part as `global` and the own part's
-first values as `start`; these never change, so they cross the wire once for each client. An update holds the
-shared part only.
+The server decides once, by name, which weights are personal. It broadcasts the shared part as `global` and
+the initial values of the personal part as `start`. The latter never change, so each client downloads them
+only once. An update holds only the shared part.
 """
 
 from collections.abc import Callable, Collection
@@ -26,11 +26,19 @@ def make_partial_sharing(
     choose_personal: Callable[[Weights], Collection[str]],
     options: FedAvgOptions,
 ) -> Algorithm:
-    """Return FedAvg of all weights but those that `choose_own` names.
+    """Return FedAvg of all weights except the personal ones.
 
-    The mixture is the shared part with the client's own. A client without an own part, since it never trained
-    or lost its state, trains the whole for one round's epochs and keeps that. Raises ConfigError at `init`
-    when nothing or all is own.
+    The mixture is the shared part with the client's personal part. A client has no personal part if it has
+    never trained or lost its state. It then trains the whole model for one round's epochs and uses that.
+
+    Args:
+        learner: runs the plan. The aggregator passes None.
+        name: name of the algorithm.
+        choose_personal: returns the names of the personal weights.
+        options: the options of FedAvg.
+
+    Raises:
+        ConfigError: as in `fedavg`. `init` raises it if no weight or all weights are personal.
     """
     base = fedavg(learner, options)
     sanitizer = options.sanitizer
@@ -39,8 +47,7 @@ def make_partial_sharing(
         personal = set(choose_personal(weights))
         if not personal or len(personal) == len(weights):
             raise ConfigError(
-                f"{name}: {len(personal)} of {len(weights)} weights would be each client's own, expected "
-                f"some and "
+                f"{name}: {len(personal)} of {len(weights)} weights would be personal, expected some but "
                 "not all"
             )
         state = base.init(weights, rng)
@@ -69,9 +76,9 @@ def make_partial_sharing(
     def train_model(
         received: Weights, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[dict[str, Array], Update]:
-        """Return the weights after a round's training, and the update as it is before any defence."""
-        alone = Broadcast(LOCAL_ROUND, "", {GLOBAL: received})
-        update, _ = base.local_update(alone, ClientState(), shard, client_id, rng)
+        """Return the weights after a round's training, and the update before its sanitization."""
+        local_broadcast = Broadcast(LOCAL_ROUND, "", {GLOBAL: received})
+        update, _ = base.local_update(local_broadcast, ClientState(), shard, client_id, rng)
         return {
             key: np.asarray(received[key] + delta, np.float32) for key, delta in update.deltas[GLOBAL].items()
         }, update
@@ -80,11 +87,13 @@ def make_partial_sharing(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
         assert learner is not None
-        end, update = train_model(assemble_model(broadcast, state), shard, client_id, rng)
+        trained, update = train_model(assemble_model(broadcast, state), shard, client_id, rng)
         shared = {key: update.deltas[GLOBAL][key] for key in broadcast.models[GLOBAL]}
-        moving = {spec.name for spec in learner.spec.find_signature("train").trained}
-        sent = replace(update, round=broadcast.round, deltas={GLOBAL: sanitizer.apply(shared, moving, rng)})
-        return sent, replace(state, arrays={key: end[key] for key in broadcast.models[START_MODEL]})
+        trained_names = {spec.name for spec in learner.spec.find_signature("train").trained}
+        sent = replace(
+            update, round=broadcast.round, deltas={GLOBAL: sanitizer.apply(shared, trained_names, rng)}
+        )
+        return sent, replace(state, arrays={key: trained[key] for key in broadcast.models[START_MODEL]})
 
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
@@ -95,9 +104,9 @@ def make_partial_sharing(
         }
         if any(key in state.arrays for key in broadcast.models[START_MODEL]):
             return Mixture(model, peers), state
-        end, _ = train_model(model, shard, "", rng)
-        return Mixture(end, peers), replace(
-            state, arrays={key: end[key] for key in broadcast.models[START_MODEL]}
+        trained, _ = train_model(model, shard, "", rng)
+        return Mixture(trained, peers), replace(
+            state, arrays={key: trained[key] for key in broadcast.models[START_MODEL]}
         )
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:

@@ -1,9 +1,10 @@
-"""PFL-FT: federated averaging, then each client fine-tunes the whole model on its own data.
+"""PFL-FT: federated averaging, after which each client fine-tunes the whole model on its own data.
 
-The baseline of Guo et al., PFL-MoE: Personalized Federated Learning Based on Mixture of Experts, 2020,
-section V; first in Wang et al., Federated Evaluation of On-device Personalization, arXiv:1910.10252.
+Communication cost: as in FedAvg. Personal weights do not leave the device.
 
-Traffic: that of federated averaging; what is personal does not leave the device.
+Source: the baseline of Guo et al., PFL-MoE: Personalized Federated Learning Based on Mixture of Experts,
+2020, section V. It first appears in Wang et al., Federated Evaluation of On-device Personalization,
+arXiv:1910.10252.
 """
 
 from dataclasses import dataclass, replace
@@ -27,16 +28,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PflFtOptions(FedAvgOptions):
-    """Those of FedAvg, and those of the personal training after the rounds.
+    """Options of FedAvg, and of the personal training after the rounds.
+
+    Raises:
+        ConfigError: adapt_batch_size is below 1, or as in `FedAvgOptions`.
 
     Attributes:
-        adapt_epochs: epochs of the personal training
-        least_steps: number of steps of the personal training at least; a client with few samples takes more
-            epochs; 0: only the epochs
-        adapt_learning_rate: step size of the personal training's SGD
-        adapt_momentum: momentum of the personal training's SGD
-        adapt_weight_decay: decoupled weight decay of the personal training's SGD
-        adapt_batch_size: samples in a batch of the personal training; fixed when the plan is built
+        adapt_epochs: epochs of the personal training.
+        least_steps: minimum number of steps of the personal training. A client with few samples trains more
+            epochs. 0: no minimum.
+        adapt_learning_rate: step size of the personal training's SGD.
+        adapt_momentum: momentum of the personal training's SGD.
+        adapt_weight_decay: decoupled weight decay of the personal training's SGD.
+        adapt_batch_size: samples in a batch of the personal training, fixed when the plan is built.
     """
 
     adapt_epochs: int = 10
@@ -60,7 +64,7 @@ class PflFtOptions(FedAvgOptions):
         }
 
     def count_epochs(self, samples: int) -> int:
-        """Return the epochs of the personal training on so many samples."""
+        """Return the epochs of the personal training on this number of samples."""
         return extend_epochs(self.adapt_epochs, self.least_steps, samples, self.adapt_batch_size)
 
     def make_adapt_optimizer(self) -> "Optimizer":
@@ -73,7 +77,17 @@ class PflFtOptions(FedAvgOptions):
 
 
 def pfl_ft(learner: Learner | None, options: PflFtOptions) -> Algorithm:
-    """Return FedAvg whose mixture is the global model after some epochs of SGD on the client's data."""
+    """Return FedAvg whose mixture is the global model after fine-tuning on the client's data.
+
+    Args:
+        learner: runs the plan. The aggregator passes None.
+        options: the options of the algorithm.
+
+    Raises:
+        ConfigError: as in `fedavg`.
+
+    Source: Guo et al., 2020, section V.
+    """
 
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
@@ -95,7 +109,7 @@ def pfl_ft(learner: Learner | None, options: PflFtOptions) -> Algorithm:
 
 
 def build_pfl_ft_objectives(network: "Network", options: PflFtOptions) -> tuple["Objective", ...]:
-    """Return FedAvg's, and `train_all` with the settings of the fine-tuning."""
+    """Return the objectives of FedAvg, and `train_all` with the settings of the fine-tuning."""
     from edgefl.compiler import objective as of
 
     return (

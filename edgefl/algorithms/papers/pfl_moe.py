@@ -1,12 +1,16 @@
-"""PFL-MoE: a personal classifier, mixed with the global one by a gate.
+"""PFL-MoE: a personal classifier, mixed with the global classifier by a gate.
 
-Guo et al., PFL-MoE: Personalized Federated Learning Based on Mixture of Experts, 2020, algorithms 1 and 2.
-After FedAvg, on each client: copy the classifier (FC1-3), freeze the convolutions, train the copy on D_per;
-then train g = sigmoid(gate(z)) on D_gate, where z is the image (MF) or the features (MFE), so that
-logits = g * global(x) + (1 - g) * local(x). FB keeps the copy alone and trains it on all of D.
-(Algorithm 2, line 7 of the paper updates theta; what is meant is theta_Ci, the client's own copy.)
+After FedAvg, each client copies the classifier (FC1-3), freezes the convolutions and trains the copy on
+D_per. Then it trains g = sigmoid(gate(z)) on D_gate. The gate's input z is the image (MF) or the features
+(MFE). The mixture is logits = g * global(x) + (1 - g) * local(x). FB uses only the copy and trains it on all
+of D.
 
-Traffic: that of FedAvg; nothing that is personal leaves the device.
+Algorithm 2, line 7 of the paper updates theta, but means theta_Ci, the client's copy.
+
+Communication cost: as in FedAvg. Personal weights do not leave the device.
+
+Source: Guo et al., PFL-MoE: Personalized Federated Learning Based on Mixture of Experts, 2020, algorithms 1
+and 2.
 """
 
 import math
@@ -37,19 +41,17 @@ Tensors = Mapping[str, Tensor]
 
 PflMoeKind = Literal["fb", "mf", "mfe"]
 ADAPTED = "adapted"
-"""The peer of a mixture that is its own local expert without the gate: what the paper's tables call
-PFL-FB.
-"""
+"""The peer of a mixture that is its local expert without the gate, called PFL-FB in the paper's tables."""
 
 
 @dataclass(frozen=True)
 class PflMoeOptions(PflFtOptions):
-    """Those of PFL-FT, whose personal training is here that of the classifier, and those of the gate.
+    """Options of PFL-FT, whose personal training trains only the classifier here, and of the gate.
 
     Attributes:
-        gate_epochs: epochs of the gate's training
-        gate_learning_rate: step size of the gate's Adam
-        gate_share: share of the client's samples that is held back from the classifier for the gate
+        gate_epochs: epochs of the gate's training.
+        gate_learning_rate: step size of the gate's Adam.
+        gate_share: share of the client's samples that train the gate instead of the classifier.
     """
 
     gate_epochs: int = 10
@@ -58,7 +60,18 @@ class PflMoeOptions(PflFtOptions):
 
 
 def pfl_moe(kind: PflMoeKind, learner: Learner | None, options: PflMoeOptions) -> Algorithm:
-    """Return FedAvg whose clients end with a personal classifier, and a gate for MF and MFE."""
+    """Return FedAvg whose clients end with a personal classifier, and with a gate for MF and MFE.
+
+    Args:
+        kind: `fb`, `mf` or `mfe`.
+        learner: runs the plan. The aggregator passes None.
+        options: the options of the algorithm.
+
+    Raises:
+        ConfigError: as in `fedavg`.
+
+    Source: Guo et al., 2020, algorithms 1 and 2.
+    """
 
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
@@ -88,14 +101,16 @@ def pfl_moe(kind: PflMoeKind, learner: Learner | None, options: PflMoeOptions) -
                 {**trunk, **with_prefix("local", train_head(np.arange(len(features))))}, peers
             ), state
 
-        per, gated = split_gate_samples(shard.y_train, options.gate_share, rng, shard.group_train)
-        local = train_head(per)
-        gate_features = {"features": features[gated]}
+        local_rows, gate_rows = split_gate_samples(shard.y_train, options.gate_share, rng, shard.group_train)
+        local = train_head(local_rows)
+        gate_features = {"features": features[gate_rows]}
         logits = np.stack(
             [learner.predict("predict_head", classifier, gate_features) for classifier in (head, local)],
             axis=1,
         )
-        inputs = features[gated] if kind == "mfe" else shard.x_train[gated].reshape(len(gated), -1)
+        inputs = (
+            features[gate_rows] if kind == "mfe" else shard.x_train[gate_rows].reshape(len(gate_rows), -1)
+        )
         zeros = {
             spec.name: np.zeros(spec.shape, np.float32)
             for spec in learner.spec.find_signature("train_gate").trained
@@ -103,15 +118,15 @@ def pfl_moe(kind: PflMoeKind, learner: Learner | None, options: PflMoeOptions) -
         data = {"gate_input": inputs, "logits": logits}
         hyper = {"learning_rate": options.gate_learning_rate}
         batch = learner.spec.find_signature("train_gate").batch_size
-        epochs = extend_epochs(options.gate_epochs, options.least_steps, len(gated), batch)
+        epochs = extend_epochs(options.gate_epochs, options.least_steps, len(gate_rows), batch)
         gate = learner.fit(
-            "train_gate", zeros, data, shard.y_train[gated], epochs=epochs, rng=rng, hyper=hyper
+            "train_gate", zeros, data, shard.y_train[gate_rows], epochs=epochs, rng=rng, hyper=hyper
         )[0]
         peers[ADAPTED] = Peer("predict", {**model, **local})
-        everything = features if kind == "mfe" else shard.x_train.reshape(len(features), -1)
-        # 1 - sigmoid
+        all_inputs = features if kind == "mfe" else shard.x_train.reshape(len(features), -1)
+        # The local share is 1 - sigmoid(gate).
         local_share = float(
-            np.mean(0.5 - 0.5 * np.tanh(0.5 * (everything @ gate["gate/kernel"] + gate["gate/bias"])))
+            np.mean(0.5 - 0.5 * np.tanh(0.5 * (all_inputs @ gate["gate/kernel"] + gate["gate/bias"])))
         )
         usage = {"gate/global": 1 - local_share, "gate/local": local_share}
         return Mixture(
@@ -124,7 +139,7 @@ def pfl_moe(kind: PflMoeKind, learner: Learner | None, options: PflMoeOptions) -
 def build_pfl_moe_objectives(
     kind: PflMoeKind, network: "Network", options: PflMoeOptions
 ) -> tuple["Objective", ...]:
-    """Return FedAvg's, the split at the classifier, the gate's training (MF, MFE) and the mixture."""
+    """Return the objectives of FedAvg, the split classifier, the gate (MF, MFE) and the mixture."""
     from edgefl.compiler import objective as of
     from edgefl.compiler.optimizer import adam
 
@@ -171,7 +186,7 @@ def _mix_logits(g: Tensor, first: Tensor, second: Tensor) -> Tensor:
 def _build_mixture_prediction(
     network: "Network", kind: PflMoeKind | None, gate: tuple[TensorSpec, ...] = ()
 ) -> "Objective":
-    """Return predict_mixture: one trunk, the local head (FB), or both heads under the gate."""
+    """Return `predict_mixture`: one trunk with the local head (FB), or with both heads and the gate."""
     from edgefl.compiler import objective as of
 
     trunk = network.select(network.trunk_names)

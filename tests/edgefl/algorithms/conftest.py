@@ -1,5 +1,6 @@
-"""One sample of class 0 and a model of five numbers, small enough to train by hand: logits = x * trunk *
-kernel + bias.
+"""One sample of class 0 and a model of five numbers, small enough to train by hand.
+
+The model is logits = x * trunk * kernel + bias.
 """
 
 from collections.abc import Mapping
@@ -17,16 +18,18 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 @dataclass(frozen=True)
 class OneSample:
-    """The start gives both classes one half: the first step's gradient is (-.5, .5) for kernel and bias, 0
-    for the trunk.
+    """The initial model gives both classes a probability of one half.
+
+    The first step's gradient is (-.5, .5) for kernel and bias, and 0 for the trunk.
     """
 
     start: Weights
     shard: Shard
 
     def algorithm(self, name: str, **options: Any) -> Algorithm:
-        """Return the algorithm with its learner: rate 1, no momentum, one epoch of the one sample, if not
-        said otherwise.
+        """Return the algorithm with its learner.
+
+        By default it trains with rate 1, no momentum and one epoch of the one sample.
         """
         full: dict[str, Any] = {
             "learning_rate": 1.0,
@@ -58,7 +61,7 @@ class OneSample:
 
 @pytest.fixture(scope="session")
 def one() -> OneSample:
-    """See OneSample."""
+    """Return a `OneSample`."""
     start = {
         "trunk/kernel": np.ones((1, 1), np.float32),
         "head/kernel": np.zeros((1, 2), np.float32),

@@ -1,4 +1,4 @@
-"""Every algorithm of the registry passes the laws, on numpy and compiled, and a broken one does not."""
+"""Every algorithm of the registry satisfies the laws, on numpy and compiled. A broken algorithm does not."""
 
 from dataclasses import replace
 
@@ -12,9 +12,9 @@ from edgefl.learner.litert import LiteRTLearner
 from edgefl.types import ClientState, Shard
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
-FEWER = {"aem": {"local_epochs": 20}}  # a tenth of its default
+FEWER = {"aem": {"local_epochs": 20}}  # fewer than the default
 COMPILED = {"epochs": 1, "learning_rate": 0.1, "batch_size": 8}
-ITS_OWN = {"aem": {"num_experts": 2, "local_epochs": 2, "gate_epochs": 2}}
+SMALL_OPTIONS = {"aem": {"num_experts": 2, "local_epochs": 2, "gate_epochs": 2}}
 
 
 def start(name):
@@ -28,16 +28,18 @@ def start(name):
 @pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_laws_hold(name, shards):
     learner, initial = start(name)
-    check_algorithm(lambda each: make_algorithm(name, each, FEWER.get(name, {})), learner, initial, shards)
+    check_algorithm(
+        lambda any_learner: make_algorithm(name, any_learner, FEWER.get(name, {})), learner, initial, shards
+    )
 
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_laws_hold_on_litert(name, tiny_config, digits):
     from edgefl.algorithms.plans import build_plan
 
-    known = complete_algorithm_options(name, {})
-    given = COMPILED | ITS_OWN.get(name, {})
-    options = {key: value for key, value in given.items() if key in known}
+    defaults = complete_algorithm_options(name, {})
+    given = COMPILED | SMALL_OPTIONS.get(name, {})
+    options = {key: value for key, value in given.items() if key in defaults}
     plan, initial = build_plan(replace(tiny_config, algorithm=name, options=options))
     x, y = digits
     shards = {
@@ -47,89 +49,91 @@ def test_laws_hold_on_litert(name, tiny_config, digits):
     train, test = threes[:20], threes[20:30]
     shards["one class"] = Shard(x[train], y[train], x[test], y[test], 10)
     resolved = plan.spec.options
-    check_algorithm(lambda each: make_algorithm(name, each, resolved), LiteRTLearner(plan), initial, shards)
+    check_algorithm(
+        lambda any_learner: make_algorithm(name, any_learner, resolved), LiteRTLearner(plan), initial, shards
+    )
 
 
 def forgetful(learner):
-    """Keep a count outside of the state: the same call gives other bits."""
+    """Count calls outside of the state, so that the same call gives other bits."""
     base = fedavg(learner, FedAvgOptions())
     calls = []
 
     def local_update(*args):
         calls.append(1)
-        update, own = base.local_update(*args)
+        update, client_state = base.local_update(*args)
         return replace(
             update, deltas={"global": {n: a * len(calls) for n, a in update.deltas["global"].items()}}
-        ), own
+        ), client_state
 
     return replace(base, local_update=local_update)
 
 
 def leaky(learner):
-    """Send the client's own samples along."""
+    """Send the client's own samples along with the update."""
     base = fedavg(learner, FedAvgOptions())
 
     def local_update(broadcast, state, shard, client_id, rng):
-        update, own = base.local_update(broadcast, state, shard, client_id, rng)
-        return replace(update, deltas={**update.deltas, "samples": {"x": shard.x_train}}), own
+        update, client_state = base.local_update(broadcast, state, shard, client_id, rng)
+        return replace(update, deltas={**update.deltas, "samples": {"x": shard.x_train}}), client_state
 
     return replace(base, local_update=local_update)
 
 
 def careless(learner):
-    """Train in place on what was broadcast."""
+    """Train in place on the broadcast weights."""
     base = fedavg(learner, FedAvgOptions())
 
     def local_update(broadcast, *rest):
-        update, own = base.local_update(broadcast, *rest)
+        update, client_state = base.local_update(broadcast, *rest)
         for array in broadcast.models["global"].values():
             array += 1
-        return update, own
+        return update, client_state
 
     return replace(base, local_update=local_update)
 
 
 def silent(learner):
-    """Tell no loss."""
+    """Report no loss."""
     base = fedavg(learner, FedAvgOptions())
 
     def local_update(*args):
-        update, own = base.local_update(*args)
-        return replace(update, metrics={}), own
+        update, client_state = base.local_update(*args)
+        return replace(update, metrics={}), client_state
 
     return replace(base, local_update=local_update)
 
 
 def diverging(learner):
-    """Send what is no number."""
+    """Send NaN."""
     base = fedavg(learner, FedAvgOptions())
 
     def local_update(*args):
-        update, own = base.local_update(*args)
+        update, client_state = base.local_update(*args)
         return replace(
             update, deltas={"global": {n: a * np.float32("nan") for n, a in update.deltas["global"].items()}}
-        ), own
+        ), client_state
 
     return replace(base, local_update=local_update)
 
 
 def restless(learner):
-    """Count in place in what the client keeps."""
+    """Change an array of the client's state in place."""
     base = fedavg(learner, FedAvgOptions())
 
     def local_update(broadcast, state, *rest):
         update, _ = base.local_update(broadcast, state, *rest)
-        kept = dict(state.arrays) or {"count": np.zeros(1, np.float32)}
-        kept["count"] += 1
-        return update, replace(state, arrays=kept)
+        changed = dict(state.arrays) or {"count": np.zeros(1, np.float32)}
+        changed["count"] += 1
+        return update, replace(state, arrays=changed)
 
     return replace(base, local_update=local_update)
 
 
 def memorizing(learner):
-    """Carry something from round to round that a save and a load lose: an array's memory order."""
+    """Depend on the memory order of an array, which a save and a load lose."""
     base = fedavg(learner, FedAvgOptions())
-    kept = ClientState({"counts": np.zeros((2, 2), np.float32, order="F")})
+    changed = ClientState({"counts": np.zeros((2, 2), np.float32, order="F")})
 
     def local_update(broadcast, state, *rest):
         update, _ = base.local_update(broadcast, state, *rest)
@@ -137,13 +141,13 @@ def memorizing(learner):
         scale = np.float32(1.0 if was_loaded else 0.5)
         return replace(
             update, deltas={"global": {n: a * scale for n, a in update.deltas["global"].items()}}
-        ), kept
+        ), changed
 
     return replace(base, local_update=local_update)
 
 
 def dividing(learner):
-    """Take the mean of nothing."""
+    """Compute a mean of no updates."""
     base = fedavg(learner, FedAvgOptions())
 
     def aggregate(state, updates):
@@ -167,7 +171,7 @@ def dividing(learner):
         (forgetful, "same seed"),
         (leaky, "what was broadcast"),
         (careless, "in place"),
-        (silent, "tells its loss"),
+        (silent, "reports its loss"),
         (diverging, "finite float32"),
         (restless, "in place"),
         (memorizing, "survive a save and a load"),

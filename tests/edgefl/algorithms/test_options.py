@@ -8,7 +8,7 @@ from edgefl.algorithms.options import extend_epochs
     [(45, 10, 67), (200, 10, 16), (1600, 10, 10), (1600, 30, 30), (45, 0, 0), (1, 10, 200), (0, 10, 10)],
 )
 def test_few_samples_are_trained_on_for_more_epochs(samples: int, epochs: int, expected: int) -> None:
-    """Batches of 16: 45 samples are 3 steps an epoch, and 67 epochs are the first with 200 steps."""
+    """With batches of 16, 45 samples are 3 steps an epoch. 67 epochs are the first with 200 steps."""
     assert extend_epochs(epochs, 200, samples, 16) == expected
 
 

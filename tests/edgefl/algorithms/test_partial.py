@@ -1,6 +1,4 @@
-"""Partial sharing (LG-FedAvg, biased FedAvg): a two-client round by hand, what crosses the wire, and who
-comes late.
-"""
+"""Partial sharing (LG-FedAvg, biased FedAvg): a two-client round by hand, the messages, and late clients."""
 
 import numpy as np
 import pytest
@@ -21,18 +19,19 @@ def started(one, name, **options):
 
 
 def test_a_round_by_hand(one):
-    """The client's bias goes to (.5, -.5) and stays; the kernel's delta (.5, -.5) leaves, and counts as 1 of
-    4 samples.
+    """The client's bias goes to (.5, -.5) and stays on the device.
+
+    The kernel's delta (.5, -.5) is sent, and counts as 1 of 4 samples.
     """
     algorithm, state = started(one, "biased-fedavg")
     sent = algorithm.broadcast(state, "a")
     assert set(sent.models["global"]) == {"trunk/kernel", "head/kernel"}
     assert set(sent.models[START_MODEL]) == {"head/bias"}
-    update, own = algorithm.local_update(sent, ClientState(), one.shard, "a", derive_rng(1, 1, "a"))
+    update, client_state = algorithm.local_update(sent, ClientState(), one.shard, "a", derive_rng(1, 1, "a"))
     assert set(update.deltas) == {"global"}
     assert set(update.deltas["global"]) == {"trunk/kernel", "head/kernel"}
     np.testing.assert_allclose(update.deltas["global"]["head/kernel"], [[0.5, -0.5]], atol=1e-6)
-    np.testing.assert_allclose(own.arrays["head/bias"], [0.5, -0.5], atol=1e-6)
+    np.testing.assert_allclose(client_state.arrays["head/bias"], [0.5, -0.5], atol=1e-6)
     other = Update(
         "b", 1, 3, {"global": {name: np.zeros_like(array) for name, array in update.deltas["global"].items()}}
     )
@@ -41,17 +40,17 @@ def test_a_round_by_hand(one):
     np.testing.assert_array_equal(after.models[START_MODEL]["head/bias"], [0, 0])
 
 
-def test_the_own_part_goes_on_from_where_it_was(one):
+def test_the_personal_part_continues_from_its_last_values(one):
     algorithm, state = started(one, "biased-fedavg")
-    kept = ClientState({"head/bias": np.array([3.0, -3.0], np.float32)})
-    _, own = algorithm.local_update(
-        algorithm.broadcast(state, "a"), kept, one.shard, "a", derive_rng(1, 1, "a")
+    before = ClientState({"head/bias": np.array([3.0, -3.0], np.float32)})
+    _, client_state = algorithm.local_update(
+        algorithm.broadcast(state, "a"), before, one.shard, "a", derive_rng(1, 1, "a")
     )
-    assert own.arrays["head/bias"][0] == pytest.approx(3 + 1 / (1 + np.exp(6)), abs=1e-6)
+    assert client_state.arrays["head/bias"][0] == pytest.approx(3 + 1 / (1 + np.exp(6)), abs=1e-6)
 
 
 def test_the_start_crosses_the_wire_once(one):
-    """The shared part, moved in each round, is all that comes down from the second round on."""
+    """From the second round on, only the shared part is sent down, because it moves in each round."""
     algorithm, state = started(one, "lg-fedavg", local_layers="head")
     ledger = CommunicationCost()
     costs = []
@@ -65,36 +64,36 @@ def test_the_start_crosses_the_wire_once(one):
                 "a",
             )
         )
-    # A task tells the time, which has not always as many digits
+    # A task contains the time, whose number of digits varies.
     assert costs[1] == pytest.approx(costs[2], abs=10)
     assert costs[0] > costs[1] + 50
 
 
-def test_personal_is_the_shared_part_with_the_own_one(one):
+def test_the_mixture_is_the_shared_part_with_the_personal_part(one):
     algorithm, state = started(one, "lg-fedavg")
     ended = algorithm.broadcast(type(state)(2, PHASE_PERSONALIZE, state.models), "a")
-    kept = ClientState({"trunk/kernel": np.full((1, 1), 7, np.float32)})
-    mixture, after = algorithm.personalize(ended, kept, one.shard, derive_rng(1, 2, "a"))
+    before = ClientState({"trunk/kernel": np.full((1, 1), 7, np.float32)})
+    mixture, after = algorithm.personalize(ended, before, one.shard, derive_rng(1, 2, "a"))
     assert mixture.weights["trunk/kernel"][0, 0] == 7
     assert mixture.peers["federated"].weights["trunk/kernel"][0, 0] == 1
-    assert after == kept
+    assert after == before
 
 
-def test_who_comes_late_trains_the_whole_for_a_round(one):
+def test_a_late_client_trains_the_whole_model_for_a_round(one):
     algorithm, state = started(one, "biased-fedavg")
     ended = algorithm.broadcast(type(state)(2, PHASE_PERSONALIZE, state.models), "late")
-    mixture, own = algorithm.personalize(ended, ClientState(), one.shard, derive_rng(1, 2, "late"))
+    mixture, client_state = algorithm.personalize(ended, ClientState(), one.shard, derive_rng(1, 2, "late"))
     np.testing.assert_allclose(mixture.weights["head/bias"], [0.5, -0.5], atol=1e-6)
     np.testing.assert_allclose(mixture.weights["head/kernel"], [[0.5, -0.5]], atol=1e-6)
-    assert set(own.arrays) == {"head/bias"}
+    assert set(client_state.arrays) == {"head/bias"}
 
 
 def test_defences_act_on_the_shared_part_alone(one):
     algorithm, state = started(one, "biased-fedavg", clip_update=0.1)
-    update, own = algorithm.local_update(
+    update, client_state = algorithm.local_update(
         algorithm.broadcast(state, "a"), ClientState(), one.shard, "a", derive_rng(1, 1, "a")
     )
-    np.testing.assert_allclose(own.arrays["head/bias"], [0.5, -0.5], atol=1e-6)
+    np.testing.assert_allclose(client_state.arrays["head/bias"], [0.5, -0.5], atol=1e-6)
     np.testing.assert_allclose(
         update.deltas["global"]["head/kernel"], [[0.1 / 2**0.5, -0.1 / 2**0.5]], atol=1e-6
     )
@@ -126,15 +125,15 @@ def test_layers_by_name():
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "words"),
+    ("name", "options", "message"),
     [
         ("lg-fedavg", {"local_layers": "haed"}, "did you mean 'head'"),
         ("lg-fedavg", {"local_layers": "trunk,head"}, "not all"),
         ("biased-fedavg", {"output_bias": "head/bais"}, "did you mean 'head/bias'"),
     ],
 )
-def test_a_part_that_is_none_is_an_error(one, name, options, words):
-    with pytest.raises(ConfigError, match=words):
+def test_an_empty_or_complete_part_is_an_error(one, name, options, message):
+    with pytest.raises(ConfigError, match=message):
         started(one, name, **options)
 
 

@@ -1,4 +1,4 @@
-"""Which algorithm `edgefl init` recommends: cases by hand, and the federations of the benchmark."""
+"""The algorithm that `edgefl init` recommends: cases by hand, and the federations of the benchmark."""
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ from edgefl.reproduce.outcomes import FEDERATIONS
 
 
 def devices(*classes: str, samples: int = 100) -> list[dict[int, int]]:
-    """Return devices with as many samples of each of their classes, which are digits."""
-    return [{int(digit): samples for digit in own} for own in classes]
+    """Return devices with equally many samples of each of their classes, which are digits."""
+    return [{int(digit): samples for digit in digits} for digits in classes]
 
 
 @pytest.mark.parametrize(
@@ -21,9 +21,9 @@ def devices(*classes: str, samples: int = 100) -> list[dict[int, int]]:
     [(59, 4, "fedmix"), (60, 4, "pfl-mfe"), (59, 3, "pfl-mfe"), (1, 9, "fedmix")],
 )
 def test_few_samples_on_enough_devices_get_four_experts(samples, count, algorithm):
-    found = recommend([{0: samples}] * count)
-    assert found.algorithm == algorithm
-    assert (f"{samples} samples or fewer" in found.reason) == (algorithm == "fedmix")
+    advice = recommend([{0: samples}] * count)
+    assert advice.algorithm == algorithm
+    assert (f"{samples} samples or fewer" in advice.reason) == (algorithm == "fedmix")
 
 
 def test_the_median_device_decides():
@@ -40,17 +40,17 @@ def test_a_caution_where_training_alone_was_as_good():
 
 
 @given(st.lists(st.dictionaries(st.integers(-1, 9), st.integers(0, 300), max_size=6), min_size=1, max_size=8))
-def test_the_order_of_devices_does_not_matter(found):
-    assert recommend(found) == recommend(found[::-1])
+def test_the_order_of_devices_does_not_matter(counts):
+    assert recommend(counts) == recommend(counts[::-1])
 
 
 @pytest.mark.parametrize("name", ["cifar100-tasks", "few", "fashion-dirichlet", "many"])
 def test_the_benchmark_knows_what_is_recommended(name):
-    each = FEDERATIONS[name]
-    size = each.data.num_train or 12_000
-    labels = np.arange(size) % each.model.num_classes
+    federation = FEDERATIONS[name]
+    size = federation.data.num_train or 12_000
+    labels = np.arange(size) % federation.model.num_classes
     x = np.zeros((len(labels), 1), np.float32)
-    data = Dataset(x, labels, x, labels, each.model.num_classes)
-    shards = make_shards(data, each.partition, seed=1)
+    data = Dataset(x, labels, x, labels, federation.model.num_classes)
+    shards = make_shards(data, federation.partition, seed=1)
     dealt = [dict(enumerate(np.bincount(shard.y_train).tolist())) for shard in shards.values()]
-    assert recommend(dealt).algorithm == each.recommended
+    assert recommend(dealt).algorithm == federation.recommended

@@ -1,4 +1,4 @@
-"""What the registry tells of each algorithm."""
+"""The registry describes each algorithm."""
 
 import ast
 import json
@@ -31,22 +31,22 @@ def test_papers_are_imported_by_papers_and_by_the_registry_alone():
 
 
 def test_every_algorithm_is_listed_with_source_and_options():
-    told = CliRunner().invoke(algorithms, [], catch_exceptions=False).output
+    listing = CliRunner().invoke(algorithms, [], catch_exceptions=False).output
     for name, entry in REGISTRY.items():
-        assert f"{name}\n  {entry.source}\n" in told
-    assert told.count("clip_norm=0.0") == 1  # fedavg's, which the others refer to
+        assert f"{name}\n  {entry.source}\n" in listing
+    assert listing.count("clip_norm=0.0") == 1  # only fedavg lists it, the others refer to fedavg
     listed = json.loads(CliRunner().invoke(algorithms, ["--json"], catch_exceptions=False).output)
-    assert {name: each["options"] for name, each in listed.items()} == {
+    assert {name: description["options"] for name, description in listed.items()} == {
         name: dict(entry.defaults) for name, entry in REGISTRY.items()
     }
 
 
 def test_the_options_of_one_algorithm_are_explained():
-    told = CliRunner().invoke(algorithms, ["fedprox"], catch_exceptions=False).output
-    assert told.startswith("fedprox\n  Li et al.")
+    listing = CliRunner().invoke(algorithms, ["fedprox"], catch_exceptions=False).output
+    assert listing.startswith("fedprox\n  Li et al.")
     for key, text in read_key_docs(REGISTRY["fedprox"].options).items():
-        assert f"  {key} = " in told
-        assert text in " ".join(told.split())
+        assert f"  {key} = " in listing
+        assert text in " ".join(listing.split())
     listed = json.loads(CliRunner().invoke(algorithms, ["fedprox", "--json"], catch_exceptions=False).output)
     assert listed["fedprox"]["explained"] == read_key_docs(REGISTRY["fedprox"].options)
 

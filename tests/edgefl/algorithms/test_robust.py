@@ -1,4 +1,4 @@
-"""Robust means: each by hand, then that they do not care for one hostile client, and FedAvg with them."""
+"""Robust means: each by hand, then with one hostile client, and FedAvg with each mean."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,10 @@ def test_norm_and_clip_by_hand():
 
 
 def test_trimmed_mean_by_hand():
-    """Of 1, 2, 6, 9, 1000 a fifth is cut off at either end: (2 + 6 + 9) / 3; in the other column 0, 1, 2."""
+    """A fifth of 1, 2, 6, 9, 1000 is cut off at either end, which leaves (2 + 6 + 9) / 3.
+
+    The other column leaves 0, 1, 2.
+    """
     five = deltas([1, 0], [2, 1], [6, 2], [9, -500], [1000, 3])
     np.testing.assert_allclose(trimmed_mean(five, 0.2)["w"], [17 / 3, 1.0], rtol=1e-6)
     np.testing.assert_allclose(trimmed_mean(five, 0.0)["w"], [1018 / 5, -494 / 5], rtol=1e-6)
@@ -50,8 +53,9 @@ def test_median_by_hand():
 
 
 def test_krum_by_hand():
-    """On a line at 0, 1, 3, 7, 100 with one fault, two neighbours count: scores 10, 5, 13, 52, 18058 -> 1;
-    the two least: .5.
+    """On a line at 0, 1, 3, 7, 100 with one fault, two neighbours count.
+
+    The scores are 10, 5, 13, 52, 18058, so Krum returns 1. The mean of the two lowest is .5.
     """
     line = deltas([0], [1], [3], [7], [100])
     assert krum(line, 1)["w"][0] == 1.0
@@ -74,15 +78,15 @@ def test_more_faults_than_krum_takes(count, faults, keep):
     kind=st.sampled_from(["trimmed", "median", "krum"]),
     honest=st.lists(st.floats(-1, 1, width=32), min_size=6, max_size=9),
     hostile=st.floats(-(2.0**99), 2.0**99, width=32),
-    place=st.integers(0, 6),
+    position=st.integers(0, 6),
     count=st.integers(1, 10**6),
 )
-def test_one_hostile_client_does_not_leave_the_range_of_the_others(kind, honest, hostile, place, count):
+def test_one_hostile_client_does_not_leave_the_range_of_the_others(kind, honest, hostile, position, count):
     rows = [[value] for value in honest]
-    rows.insert(place, [hostile])
-    terms = [(delta, count if i == place else 1) for i, delta in enumerate(deltas(*rows))]
-    found = average_deltas(kind, terms, trim=0.1)["w"][0]
-    assert min(honest) - 1e-6 <= found <= max(honest) + 1e-6
+    rows.insert(position, [hostile])
+    terms = [(delta, count if i == position else 1) for i, delta in enumerate(deltas(*rows))]
+    averaged = average_deltas(kind, terms, trim=0.1)["w"][0]
+    assert min(honest) - 1e-6 <= averaged <= max(honest) + 1e-6
 
 
 @settings(max_examples=30, deadline=None)
@@ -90,7 +94,7 @@ def test_one_hostile_client_does_not_leave_the_range_of_the_others(kind, honest,
     kind=st.sampled_from(["trimmed", "median", "krum"]),
     rows=st.lists(st.tuples(st.floats(-9, 9, width=32), st.floats(-9, 9, width=32)), min_size=5, max_size=8),
 )
-def test_of_equal_deltas_each_mean_is_that_delta(kind, rows):
+def test_every_mean_of_equal_deltas_is_that_delta(kind, rows):
     same = [rows[0]] * len(rows)
     np.testing.assert_allclose(average_deltas(kind, [(d, 3) for d in deltas(*same)])["w"], rows[0], rtol=1e-6)
 
@@ -138,7 +142,7 @@ def test_the_server_optimizer_keeps_its_state_between_rounds():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"mean": "medain"}, "did you mean 'median'"),
         ({"mean": "trimmed", "trim": 0.5}, "below .5"),
@@ -146,8 +150,8 @@ def test_the_server_optimizer_keeps_its_state_between_rounds():
         ({"server_beta2": 1.5}, "below 1"),
     ],
 )
-def test_a_wrong_option_says_so_when_the_federation_starts(options, words):
-    with pytest.raises(ConfigError, match=words):
+def test_a_wrong_option_says_so_when_the_federation_starts(options, message):
+    with pytest.raises(ConfigError, match=message):
         make_algorithm("fedavg", None, options)
 
 
@@ -166,5 +170,8 @@ def test_laws_hold_with_other_means_optimizers_and_defences(options, shards):
     rng = np.random.default_rng(7)
     initial = {w.name: rng.normal(0, 0.5, w.shape).astype(np.float32) for w in spec.weights}
     check_algorithm(
-        lambda each: make_algorithm("fedavg", each, options), SoftmaxLearner(spec), initial, shards
+        lambda any_learner: make_algorithm("fedavg", any_learner, options),
+        SoftmaxLearner(spec),
+        initial,
+        shards,
     )

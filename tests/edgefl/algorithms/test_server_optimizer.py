@@ -1,4 +1,4 @@
-"""Server optimizers: two steps of each worked by hand, and what holds for any delta."""
+"""Server optimizers: two steps of each worked by hand, and properties for any delta."""
 
 import numpy as np
 import pytest
@@ -27,15 +27,16 @@ def test_none_adds_the_mean_delta():
 
 
 def test_momentum_by_hand():
-    """m: 2, then .5 * 2 + 3 = 4; w: 0 + 2 + 4."""
+    """m is 2, then .5 * 2 + 3 = 4, so w is 0 + 2 + 4."""
     end, slots = run("momentum", {"beta1": 0.5}, [2.0, 3.0])
     assert end == 6.0
     assert slots["momentum/w"][0] == 4.0
 
 
 def test_adam_by_hand():
-    """beta1 .5, beta2 .75, eta .1. Step 1: m' = 2, v' = 4, w = .1. Step 2: m = 2, m' = 2.666667; v = 3, v' =
-    6.857143; w = .1 + .101835.
+    """beta1 is .5, beta2 is .75 and eta is .1.
+
+    Step 1: m' = 2, v' = 4, w = .1. Step 2: m = 2, m' = 2.666667, v = 3, v' = 6.857143, w = .1 + .101835.
     """
     hyper = {"learning_rate": 0.1, "beta1": 0.5, "beta2": 0.75, "epsilon": 1e-12}
     assert run("adam", hyper, [2.0])[0] == pytest.approx(0.1)
@@ -47,8 +48,9 @@ def test_adam_by_hand():
 
 
 def test_yogi_by_hand():
-    """v: 0 -> 1 (as Adam's), then v < d^2 = 9, so v + .25 * 9 = 3.25 where Adam has 3; with d = .5, v > d^2:
-    1 - .0625.
+    """v goes from 0 to 1 as in Adam.
+
+    Then v < d^2 = 9, so v + .25 * 9 = 3.25, where Adam has 3. With d = .5, v > d^2, so v is 1 - .0625.
     """
     hyper = {"learning_rate": 0.1, "beta1": 0.5, "beta2": 0.75}
     assert run("yogi", hyper, [2.0, 3.0])[1]["velocity/w"][0] == pytest.approx(3.25)
@@ -86,10 +88,10 @@ def test_finite_pure_and_still_where_nothing_moves(name, deltas):
     weights = {"w": np.array([1.0, 1.0], np.float32)}
     slots = {}
     for value in deltas:
-        given_slots = {key: array.copy() for key, array in slots.items()}
+        slots_before = {key: array.copy() for key, array in slots.items()}
         delta = {"w": np.array([value, 0.0], np.float32)}
         new, after = step_optimizer(name, {}, weights, delta, slots)
-        assert all(np.array_equal(slots[key], given_slots[key]) for key in slots)
+        assert all(np.array_equal(slots[key], slots_before[key]) for key in slots)
         assert new["w"].dtype == np.float32
         assert np.isfinite(new["w"]).all()
         assert all(array.dtype == np.float32 for array in after.values())
@@ -99,7 +101,7 @@ def test_finite_pure_and_still_where_nothing_moves(name, deltas):
 
 
 @pytest.mark.parametrize(
-    ("name", "hyper", "words"),
+    ("name", "hyper", "message"),
     [
         ("adan", {}, "did you mean 'adam'"),
         ("adam", {"beta_1": 0.9}, "did you mean 'beta1'"),
@@ -107,8 +109,8 @@ def test_finite_pure_and_still_where_nothing_moves(name, deltas):
         ("adam", {"epsilon": 0.0}, "above 0"),
     ],
 )
-def test_a_wrong_setting_is_named(name, hyper, words):
-    with pytest.raises(ConfigError, match=words):
+def test_a_wrong_setting_is_named(name, hyper, message):
+    with pytest.raises(ConfigError, match=message):
         check_optimizer(name, hyper)
 
 

@@ -1,5 +1,6 @@
-"""Every algorithm serves clients with one class, with a class of their own, with very few samples and without
-test samples.
+"""Every algorithm serves unusual clients.
+
+They have one class, an exclusive class, very few samples, or no test samples.
 """
 
 import math
@@ -25,7 +26,7 @@ PHASES = {  # all phases within three rounds
     "fedap": {"pretrain_rounds": 1, "decay_rounds": 2},
 }
 DEFAULT = replace(PersonalizationConfig(), least_steps=20)
-"""The default personalization, with fewer steps for the sake of time."""
+"""The default personalization with fewer steps, to save time."""
 FEW = {"one sample": 1, "two samples": 2, "three samples": 3}
 
 
@@ -41,7 +42,7 @@ def shard(seed: int, labels: np.ndarray, tested: int = 12) -> Shard:
 
 @pytest.fixture
 def unusual() -> dict[str, Shard]:
-    """Return shards of four classes. Class 3 is that of `own class` alone."""
+    """Return shards of four classes. Only `own class` has class 3."""
     common = np.arange(30) % 3
     shards = {
         "usual": shard(1, common),
@@ -57,7 +58,7 @@ def unusual() -> dict[str, Shard]:
 def run(
     name: str, shards: dict[str, Shard], settings: PersonalizationConfig, **options: Any
 ) -> tuple[Simulation, list[set[str]]]:
-    """Return the end of three simulated rounds, and the clients of each round."""
+    """Return the result of three simulated rounds, and the clients of each round."""
     phases = PHASES.get(name, {})
     spec = softmax_spec(
         name,
@@ -85,7 +86,7 @@ def test_unusual_clients_take_part(
     name: str, settings: PersonalizationConfig, unusual: dict[str, Shard], caplog: pytest.LogCaptureFixture
 ) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)  # a division by zero, a mean of nothing
+        warnings.simplefilter("error", RuntimeWarning)  # a division by zero, or a mean of no values
         end, rounds = run(name, unusual, settings)
     assert rounds == [set(unusual)] * 3
     for weights in [*end.state.models.values(), *(mixture.weights for mixture in end.mixtures.values())]:
@@ -123,7 +124,7 @@ def test_unusual_clients_take_part(
 
 
 def same(one: Weights, two: Weights) -> bool:
-    """Return whether two sets of weights are equal to the bit."""
+    """Return whether two sets of weights have the same bits."""
     return one.keys() == two.keys() and all(np.array_equal(one[name], two[name]) for name in one)
 
 
@@ -131,7 +132,7 @@ def same(one: Weights, two: Weights) -> bool:
 def test_a_client_whose_training_diverges_ships_a_model_it_need_not_train(
     name: str, unusual: dict[str, Shard]
 ) -> None:
-    """The client's values are so large that every training of its own diverges; it joins after the rounds."""
+    """The client's values are so large that all its trainings diverge. It joins after the rounds."""
     usual = unusual["usual"]
     shards = {
         "usual": usual,

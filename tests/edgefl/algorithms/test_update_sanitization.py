@@ -1,4 +1,4 @@
-"""What leaves a device: clipping, noise and withheld weights, each by hand, then over a round of FedAvg."""
+"""Clipping, noise and withheld weights, each by hand, then over a round of FedAvg."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ DELTA = {
 
 
 def test_withheld_first_then_clipped():
-    """With the bias and the statistics withheld, |d| is 3: clipped to 1.5 that is half."""
+    """With the bias and the statistics withheld, |d| is 3. Clipping to 1.5 halves it."""
     sent = UpdateSanitizer(clip_update=1.5, withhold=("bias", "moving_variance")).apply(
         DELTA, set(DELTA), derive_rng(1, 1)
     )
@@ -71,10 +71,10 @@ def sent_by(shards, round=1, **options):
 
 def test_defences_act_on_what_fedavg_sends(shards):
     plain = sent_by(shards)
-    held = sent_by(shards, withhold="head/bias")
+    withheld = sent_by(shards, withhold="head/bias")
     assert plain["head/bias"].any()
-    assert not held["head/bias"].any()
-    np.testing.assert_array_equal(held["head/kernel"], plain["head/kernel"])
+    assert not withheld["head/bias"].any()
+    np.testing.assert_array_equal(withheld["head/kernel"], plain["head/kernel"])
     short = sent_by(shards, clip_update=0.01)
     assert l2_norm(short) == pytest.approx(0.01, rel=1e-5)
     noisy = sent_by(shards, clip_update=0.01, noise_multiplier=1.0)
@@ -89,10 +89,10 @@ def test_what_a_client_makes_for_itself_is_not_changed(shards):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [({"noise_multiplier": 1.0}, "expected a norm"), ({"withhold": "head/bais"}, "did you mean 'head/bias'")],
 )
-def test_a_defence_that_does_nothing_is_an_error(shards, options, words):
-    with pytest.raises(ConfigError, match=words):
+def test_a_defence_that_does_nothing_is_an_error(shards, options, message):
+    with pytest.raises(ConfigError, match=message):
         algorithm, initial, _ = setup(shards, **options)
         algorithm.init(initial, derive_rng(1, 0, "init"))

@@ -1,4 +1,4 @@
-"""Re-estimated moving statistics: worked by hand, on compiled plans, and what they are worth."""
+"""Re-estimated moving statistics: by hand, on compiled plans, and their benefit."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -31,8 +31,9 @@ NORM = ("norm/moving_mean", "norm/moving_variance")
 
 
 class OneNorm(StepLearner):
-    """A batch norm over two channels: a step assigns the moving statistics, and moves `norm/gamma` by its
-    learning rate.
+    """A batch norm over two channels.
+
+    A step assigns the moving statistics, and moves `norm/gamma` by its learning rate.
     """
 
     name = "one-norm"
@@ -68,7 +69,7 @@ def test_statistics_of_four_samples_by_hand(momentum: float) -> None:
     y = np.zeros(4, np.int64)
     weights = norm_weights()
     new = reestimate_statistics(OneNorm(momentum), "train", weights, x, y, np.random.default_rng(1))
-    # Mean of 1, 3, 5, 7 and of 10, 10, 30, 30; squared distances 9, 1, 1, 9 and 100 each
+    # Means of 1, 3, 5, 7 and of 10, 10, 30, 30. The squared distances are 9, 1, 1, 9, and four times 100.
     np.testing.assert_allclose(new[NORM[0]], [4, 20], rtol=1e-3)
     np.testing.assert_allclose(new[NORM[1]], [5, 100], rtol=1e-3)
     assert new["norm/gamma"] is weights["norm/gamma"]
@@ -92,7 +93,7 @@ def test_full_batches_give_mean_and_variance_of_all_samples(
     np.testing.assert_allclose(new[NORM[1]], x.var(axis=0), rtol=1e-3)
 
 
-def test_each_sample_counts_and_the_last_batch_is_filled_with_samples() -> None:
+def test_every_sample_counts_and_the_last_batch_is_filled_with_samples() -> None:
     learner = OneNorm(0.9, batch_size=4)
     x = np.arange(1, 11, dtype=np.float32)[:, None] * np.ones(2, np.float32)
     reestimate_statistics(
@@ -127,7 +128,7 @@ def test_statistics_that_cannot_be_estimated_stay(case: str) -> None:
 def test_a_model_without_statistics_costs_nothing() -> None:
     learner = SoftmaxLearner(softmax_spec("fedavg", inputs=4, features=3, classes=3))
     weights = {w.name: np.ones(w.shape, np.float32) for w in learner.spec.weights}
-    x = np.full((9, 4), np.nan, np.float32)  # would be refused by a step
+    x = np.full((9, 4), np.nan, np.float32)  # a step would reject it
     y = np.zeros(9, np.int64)
     assert reestimate_statistics(learner, "train", weights, x, y, np.random.default_rng(1)) is weights
 
@@ -176,7 +177,7 @@ def means_of(models: Mapping[str, Weights]) -> dict[str, list[float]]:
     return {name: weights[NORM[0]].round(2).tolist() for name, weights in models.items()}
 
 
-def test_what_a_client_personalizes_has_its_own_statistics() -> None:
+def test_a_personalized_model_has_the_clients_statistics() -> None:
     heard: list[Broadcast] = []
 
     def personalize(
@@ -213,7 +214,7 @@ def test_what_a_client_personalizes_has_its_own_statistics() -> None:
     assert len(learner.rows) == 3 * 6  # global, federated and mixture; two batches each, the first twice
 
 
-def test_the_current_model_has_the_clients_own_statistics() -> None:
+def test_the_current_model_has_the_clients_statistics() -> None:
     algorithm = with_statistics(make_algorithm("fedavg", None, {}), OneNorm(0.9))
     received = Broadcast(1, PHASE_FEDERATE, {"global": norm_weights()})
     current = algorithm.current(received, ClientState(), FOUR)
@@ -222,7 +223,7 @@ def test_the_current_model_has_the_clients_own_statistics() -> None:
     assert means_of({"current": current.weights}) == {"current": [4, 20]}
 
 
-def test_a_model_that_diverged_is_measured_as_it_is() -> None:
+def test_a_model_that_diverged_is_measured_unchanged() -> None:
     broken = {**norm_weights(), "norm/gamma": np.full(2, np.nan, np.float32)}
     algorithm = with_statistics(make_algorithm("fedavg", None, {}), OneNorm(0.9))
     current = algorithm.current(Broadcast(1, PHASE_FEDERATE, {"global": broken}), ClientState(), FOUR)
@@ -301,14 +302,14 @@ def test_the_first_values_of_the_statistics_do_not_matter(trained) -> None:
     learner, weights, x, y = trained
     shifted = {name: w + np.float32(5) if "moving" in name else w for name, w in weights.items()}
     both = [
-        reestimate_statistics(learner, "train", each, x[:50], y[:50], np.random.default_rng(2))
-        for each in (weights, shifted)
+        reestimate_statistics(learner, "train", start, x[:50], y[:50], np.random.default_rng(2))
+        for start in (weights, shifted)
     ]
     for name in weights:
         np.testing.assert_array_equal(both[0][name], both[1][name])
 
 
-def test_few_epochs_are_worth_what_they_taught(trained) -> None:
+def test_few_epochs_are_not_hidden_by_old_statistics(trained) -> None:
     learner, weights, x, y = trained
     new = reestimate_statistics(learner, "train", weights, x[:160], y[:160], np.random.default_rng(2))
     before = evaluate(learner, "predict", weights, x[160:], y[160:]).accuracy
@@ -318,23 +319,23 @@ def test_few_epochs_are_worth_what_they_taught(trained) -> None:
 
 
 @pytest.mark.parametrize("name", ["fedap", "aem", "pfl-mfe"])
-def test_a_client_ships_statistics_of_its_own_samples(name, normed, digits) -> None:
-    """FedAP keeps the statistics of earlier rounds in the client's state: they are of other weights."""
+def test_a_client_ships_statistics_of_its_samples(name, normed, digits) -> None:
+    """FedAP keeps the statistics of earlier rounds in the client's state. They belong to other weights."""
     from edgefl.algorithms.plans import build_plan
 
     options = {"aem": {"num_experts": 2, "local_epochs": 2, "gate_epochs": 2}}.get(name, {})
-    own_choice = PersonalizationConfig(select=False, baseline=False)
-    config = replace(normed[3], algorithm=name, options=options, personalization=own_choice)
+    no_selection = PersonalizationConfig(select=False, baseline=False)
+    config = replace(normed[3], algorithm=name, options=options, personalization=no_selection)
     plan, initial = build_plan(config)
     x, y = digits
     shard = Shard(x[:120], y[:120], x[120:200], y[120:200], 10)
     runner = ClientRunner(plan, LiteRTLearner(plan), {"pi-1": shard}, 1)
     server = make_algorithm(name, None, plan.spec.options)
     state = server.init(initial, derive_rng(1, 0, "init"))
-    update, own = runner.update(WorkItem(server.broadcast(state, "pi-1"), ClientState(), "pi-1"))
+    update, client_state = runner.update(WorkItem(server.broadcast(state, "pi-1"), ClientState(), "pi-1"))
     state = replace(server.aggregate(state, [update]), phase=PHASE_PERSONALIZE)
     received = server.broadcast(state, "pi-1")
-    mixture, *_ = runner.personalize(WorkItem(received, own, "pi-1"))
+    mixture, *_ = runner.personalize(WorkItem(received, client_state, "pi-1"))
     for prefix in ("expert0/", "local/") if name == "aem" else ("",):
         model = normed[2].get_layer("conv")
         model.set_weights([mixture.weights[f"{prefix}conv/kernel"]])

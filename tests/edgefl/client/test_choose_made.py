@@ -1,4 +1,4 @@
-"""A model whose last training went wrong is not shipped."""
+"""A model whose last training failed is not shipped."""
 
 import logging
 
@@ -25,7 +25,10 @@ def learner():
 
 
 def model(scale):
-    """Return a model that is right about every sample, the surer the larger the scale; 0 guesses."""
+    """Return a model that is right about every sample.
+
+    A larger scale gives higher probabilities. A scale of 0 guesses.
+    """
     head = scale * np.eye(3, dtype=np.float32)
     weights = {
         "trunk/kernel": np.eye(3, dtype=np.float32),

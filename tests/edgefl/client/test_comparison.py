@@ -1,4 +1,4 @@
-"""The client's part of the comparison of models: its scores, the order of all clients, and what it ships."""
+"""The client's part of the comparison of models: its scores, the order of all clients, and its choice."""
 
 import numpy as np
 from hypothesis import given
@@ -15,17 +15,17 @@ BEFORE = ClientState({"head/kernel": np.ones((2, 2), np.float32)}, {"alpha": 0.5
 @given(
     st.dictionaries(st.sampled_from(PREFERRED_ORDER), st.lists(st.integers(0, 1000), min_size=1, max_size=9))
 )
-def test_scores_are_kept_beside_the_algorithms_state(found):
-    scores = {name: np.array(each, np.int64) for name, each in found.items()}
-    state, kept = split_scores(with_scores(BEFORE, scores))
+def test_scores_do_not_change_the_algorithms_state(by_name):
+    scores = {name: np.array(values, np.int64) for name, values in by_name.items()}
+    state, restored = split_scores(with_scores(BEFORE, scores))
     assert state.arrays.keys() == BEFORE.arrays.keys() and state.scalars == BEFORE.scalars
-    assert kept.keys() == scores.keys()
-    for name, each in scores.items():
-        assert kept[name].dtype == np.int64
-        np.testing.assert_array_equal(kept[name], each)
+    assert restored.keys() == scores.keys()
+    for name, values in scores.items():
+        assert restored[name].dtype == np.int64
+        np.testing.assert_array_equal(restored[name], values)
 
 
-def test_an_update_reports_one_number_for_each_model():
+def test_an_update_reports_one_number_per_model():
     scores = {LOCAL_MODEL: np.array([1000, 500, 0]), MIXTURE_MODEL: np.array([1000, 1000, 250])}
     assert average_scores(scores) == {LOCAL_MODEL: 0.5, MIXTURE_MODEL: 0.75}
 
@@ -42,7 +42,7 @@ def test_the_order_follows_the_ranks_of_the_last_broadcast():
     )
 
 
-def test_a_client_leaves_the_order_where_its_own_samples_show_more_than_noise():
+def test_a_client_leaves_the_order_if_its_samples_show_more_than_noise():
     order = rank_models({"rank_mixture": 0.0, "rank_local": 1.0})
     close = {LOCAL_MODEL: np.array([900, 700, 700]), MIXTURE_MODEL: np.array([700, 800, 800])}
     assert choose_model(close, order) == MIXTURE_MODEL

@@ -1,5 +1,6 @@
-"""What a codec rounds away is owed: added to the next update, kept on the device, and unseen by the
-algorithm.
+"""The residual of a codec is added to the next update and stays on the device.
+
+The algorithm does not see it.
 """
 
 import numpy as np
@@ -29,8 +30,8 @@ def start(name="fedavg"):
 
 
 @pytest.mark.parametrize("codec", ["fp16", "int8", "top-10"])
-def test_what_was_sent_and_what_is_owed_add_up_to_what_was_trained(codec, shards):
-    """Over three rounds: the sum of what arrived and of what is still owed is the sum of the plain deltas."""
+def test_sent_deltas_and_the_residual_add_up_to_the_trained_deltas(codec, shards):
+    """Over three rounds, the sent deltas and the residual add up to the plain deltas."""
     learner, weights = start()
     plain = make_algorithm("fedavg", learner, OPTIONS)
     wrapped = with_compression(plain, codec)
@@ -41,12 +42,12 @@ def test_what_was_sent_and_what_is_owed_add_up_to_what_was_trained(codec, shards
     for round in (1, 2, 3):
         broadcast = Broadcast(round, "federate", {"global": weights})
         update, state = wrapped.local_update(broadcast, state, shard, client_id, derive_rng(1, round))
-        wanted, _ = plain.local_update(broadcast, ClientState(), shard, client_id, derive_rng(1, round))
+        plain_update, _ = plain.local_update(broadcast, ClientState(), shard, client_id, derive_rng(1, round))
         for name in weights:
             arrived[name] = arrived[name] + update.deltas["global"][name].astype(float)
-            trained[name] = trained[name] + wanted.deltas["global"][name].astype(float)
+            trained[name] = trained[name] + plain_update.deltas["global"][name].astype(float)
         assert not np.array_equal(
-            update.deltas["global"]["head/kernel"], wanted.deltas["global"]["head/kernel"]
+            update.deltas["global"]["head/kernel"], plain_update.deltas["global"]["head/kernel"]
         )
         blob = encode_models(update.deltas, codec)
         expected = {"global": list_specs(update.deltas["global"])}
@@ -61,11 +62,14 @@ def test_what_was_sent_and_what_is_owed_add_up_to_what_was_trained(codec, shards
 
 @pytest.mark.parametrize("name", ["fedavg", "ditto", "apfl", "fedmix", "clustered", "aem"])
 def test_the_laws_hold_with_a_codec(name, shards):
-    """Among them algorithms that keep arrays of their own, which must not meet what is owed."""
+    """Some algorithms have arrays in the client's state, which must not clash with the residual."""
     learner, initial = start(name)
     options = {"local_epochs": 20} if name == "aem" else {}
     check_algorithm(
-        lambda each: with_compression(make_algorithm(name, each, options), "int8"), learner, initial, shards
+        lambda any_learner: with_compression(make_algorithm(name, any_learner, options), "int8"),
+        learner,
+        initial,
+        shards,
     )
 
 
@@ -96,7 +100,7 @@ def test_int8_learns_as_well(shards):
 
 
 def test_an_update_of_lenet_is_a_quarter():
-    """With all names and scales; a federation counts on .27."""
+    """The size includes all names and scales. A federation assumes .27."""
     shapes = {
         "conv1": (5, 5, 1, 6),
         "conv2": (5, 5, 6, 16),

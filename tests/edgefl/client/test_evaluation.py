@@ -1,4 +1,4 @@
-"""The accuracy of a round by hand: of the model that a client would use now, on its validation samples."""
+"""The accuracy of a round by hand: the current model on the client's validation samples."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
 def biased(first, second):
-    """Return a model whose logits are its bias, whatever the sample."""
+    """Return a model whose logits are its bias for every sample."""
     return {
         "trunk/kernel": np.ones((1, 1), np.float32),
         "head/kernel": np.zeros((1, 2), np.float32),
@@ -31,9 +31,9 @@ def shard_of(*labels):
 
 
 def split_of(labels, train=(0,)):
-    """Return samples with these labels to validate on, and with others to train on."""
-    held = shard_of(*labels)
-    return ValidationSplit(shard_of(*train), held.x_train, held.y_train)
+    """Return validation samples with these labels, and training samples with others."""
+    held_out = shard_of(*labels)
+    return ValidationSplit(shard_of(*train), held_out.x_train, held_out.y_train)
 
 
 def measure(name, models, labels, *, state=None, train=(0,), **options):
@@ -72,13 +72,15 @@ def test_a_sample_that_is_not_finite_is_an_error():
         )
 
 
-def test_a_client_of_a_cluster_uses_its_own_model_mixed_with_the_clusters():
-    """Half of (0, 4) and half of (1, 0) answer 1; the cluster's model alone answers 0."""
+def test_a_client_of_a_cluster_uses_its_model_mixed_with_the_clusters():
+    """Half of (0, 4) and half of (1, 0) answer 1. The cluster's model alone answers 0."""
     received = {"global": biased(1, 0)}
-    own = ClientState({"head/bias": np.array([0, 4], np.float32)})
+    client_state = ClientState({"head/bias": np.array([0, 4], np.float32)})
     assert measure("clustered", received, [1, 1, 0, 0, 0]) == {"accuracy": pytest.approx(0.6)}
-    assert measure("clustered", received, [1, 1, 0, 0, 0], state=own) == {"accuracy": pytest.approx(0.4)}
-    assert measure("clustered", received, [1, 1, 0, 0, 0], state=own, mixing=0.1) == {
+    assert measure("clustered", received, [1, 1, 0, 0, 0], state=client_state) == {
+        "accuracy": pytest.approx(0.4)
+    }
+    assert measure("clustered", received, [1, 1, 0, 0, 0], state=client_state, mixing=0.1) == {
         "accuracy": pytest.approx(0.6)
     }
 
@@ -86,23 +88,29 @@ def test_a_client_of_a_cluster_uses_its_own_model_mixed_with_the_clusters():
 def test_personal_weights_are_used_where_a_client_has_them():
     """The personal weights answer 1 and the received ones 0."""
     received = biased(1, 0)
-    own = ClientState({"head/bias": np.array([0, 4], np.float32)})
+    client_state = ClientState({"head/bias": np.array([0, 4], np.float32)})
     assert measure("ditto", {"global": received}, [1, 1, 0]) == {"accuracy": pytest.approx(1 / 3)}
-    assert measure("ditto", {"global": received}, [1, 1, 0], state=own) == {"accuracy": pytest.approx(2 / 3)}
-    assert measure("apfl", {"global": received}, [1, 1, 0], state=own) == {"accuracy": pytest.approx(2 / 3)}
-    unmixed = ClientState(own.arrays, {"alpha": 0.0})
+    assert measure("ditto", {"global": received}, [1, 1, 0], state=client_state) == {
+        "accuracy": pytest.approx(2 / 3)
+    }
+    assert measure("apfl", {"global": received}, [1, 1, 0], state=client_state) == {
+        "accuracy": pytest.approx(2 / 3)
+    }
+    unmixed = ClientState(client_state.arrays, {"alpha": 0.0})
     assert measure("apfl", {"global": received}, [1, 1, 0], state=unmixed) == {
         "accuracy": pytest.approx(1 / 3)
     }
     shared = {name: array for name, array in received.items() if name != "head/bias"}
     models = {"global": shared, "start": {"head/bias": received["head/bias"]}}
     assert measure("biased-fedavg", models, [1, 1, 0]) == {"accuracy": pytest.approx(1 / 3)}
-    assert measure("biased-fedavg", models, [1, 1, 0], state=own) == {"accuracy": pytest.approx(2 / 3)}
+    assert measure("biased-fedavg", models, [1, 1, 0], state=client_state) == {
+        "accuracy": pytest.approx(2 / 3)
+    }
 
 
 @pytest.mark.parametrize("name", ["ifca", "aem"])
 def test_the_model_of_lowest_loss_on_training_samples_is_used(name):
-    """A client of class 1 takes the model that answers 1, whatever its validation samples are."""
+    """A client of class 1 takes the model that answers 1, independently of its validation samples."""
     models = {"expert0": biased(2, 0), "expert1": biased(0, 2)}
     assert measure(name, models, [0, 0, 0, 1], train=[1, 1], num_experts=2) == {"accuracy": 0.25}
     assert measure(name, models, [0, 0, 0, 1], train=[0, 0], num_experts=2) == {"accuracy": 0.75}
@@ -120,7 +128,7 @@ def test_the_experts_of_fedmix_for_permuted_labels_are_weighed_by_pi():
 
 
 def test_the_experts_of_fedmix_are_weighed_by_the_clients_labels():
-    """phi gives class 0 to expert 0 and class 1 to expert 1; the gate adds the same to both."""
+    """phi assigns class 0 to expert 0 and class 1 to expert 1. The gate adds the same to both."""
     models = {"expert0": biased(2, 0), "expert1": biased(0, 2)}
     phi = {"phi": np.array([[9, -9], [-9, 9]], np.float32)}
     pruned = {"num_experts": 2, "prune": 1.0}
@@ -131,14 +139,17 @@ def test_the_experts_of_fedmix_are_weighed_by_the_clients_labels():
 
 
 @pytest.mark.parametrize("codec", ["fp32", "int8"])
-def test_the_rounding_of_updates_does_not_hide_what_a_client_kept(codec):
+def test_the_rounding_of_updates_does_not_hide_the_clients_state(codec):
     learner = SoftmaxLearner(softmax_spec("ditto", inputs=1, features=1, classes=2, batch_size=1))
     algorithm = with_compression(make_algorithm("ditto", learner, {}), codec)
-    own = {"head/bias": np.array([0, 4], np.float32), "owed:global/head/bias": np.zeros(2, np.float32)}
-    broadcast = Broadcast(1, PHASE_FEDERATE, {"global": biased(1, 0)})
-    assert evaluate_current_model(algorithm, learner, broadcast, ClientState(own), split_of([1, 1, 0])) == {
-        "accuracy": pytest.approx(2 / 3)
+    client_state = {
+        "head/bias": np.array([0, 4], np.float32),
+        "owed:global/head/bias": np.zeros(2, np.float32),
     }
+    broadcast = Broadcast(1, PHASE_FEDERATE, {"global": biased(1, 0)})
+    assert evaluate_current_model(
+        algorithm, learner, broadcast, ClientState(client_state), split_of([1, 1, 0])
+    ) == {"accuracy": pytest.approx(2 / 3)}
 
 
 @given(
@@ -146,27 +157,27 @@ def test_the_rounding_of_updates_does_not_hide_what_a_client_kept(codec):
     bias=st.tuples(st.floats(-2, 2, width=32), st.floats(-2, 2, width=32)),
 )
 def test_the_accuracy_is_the_share_of_the_class_that_the_model_answers(labels, bias):
-    found = measure("fedavg", {"global": biased(*bias)}, labels)
-    assert found["accuracy"] == pytest.approx(np.mean(np.array(labels) == int(bias[1] > bias[0])))
+    metrics = measure("fedavg", {"global": biased(*bias)}, labels)
+    assert metrics["accuracy"] == pytest.approx(np.mean(np.array(labels) == int(bias[1] > bias[0])))
 
 
 @pytest.mark.parametrize("name", [name for name in REGISTRY if name != "local"])
 def test_every_algorithm_reports_an_accuracy_in_its_first_round(name, shards):
-    """The figure is a share, and neither the state nor the received weights change."""
+    """The figure is a share. Neither the state nor the received weights change."""
     options = {"num_experts": 2} if "num_experts" in REGISTRY[name].defaults else {}
     spec = softmax_spec(name, inputs=4, features=4, classes=3, options=options)
     learner = SoftmaxLearner(spec)
     rng = np.random.default_rng(3)
-    initial = {each.name: rng.normal(0, 0.3, each.shape).astype(np.float32) for each in spec.weights}
+    initial = {item.name: rng.normal(0, 0.3, item.shape).astype(np.float32) for item in spec.weights}
     server = make_algorithm(name, None, options)
     broadcast = server.broadcast(server.init(initial, derive_rng(5, 0, "init")), "pi-1")
     before = {model: {n: a.copy() for n, a in weights.items()} for model, weights in broadcast.models.items()}
     shard = shards["pi-1"]
     algorithm = make_algorithm(name, learner, options)
     samples = ValidationSplit(shard, shard.x_test, shard.y_test)
-    found = evaluate_current_model(algorithm, learner, broadcast, ClientState(), samples)
-    assert found.keys() == {"accuracy"} and 0 <= found["accuracy"] <= 1
+    metrics = evaluate_current_model(algorithm, learner, broadcast, ClientState(), samples)
+    assert metrics.keys() == {"accuracy"} and 0 <= metrics["accuracy"] <= 1
     for model, weights in broadcast.models.items():
-        for each, array in weights.items():
-            np.testing.assert_array_equal(array, before[model][each])
+        for item, array in weights.items():
+            np.testing.assert_array_equal(array, before[model][item])
     assert broadcast.phase != PHASE_PERSONALIZE

@@ -32,14 +32,14 @@ CONFIG = FederationConfig(
 
 @pytest.fixture(scope="module")
 def built():
-    """A plan with its initial weights."""
+    """Return a plan with its initial weights."""
     from edgefl.algorithms.plans import build_plan
 
     return build_plan(CONFIG)
 
 
 def samples(count, seed=1):
-    """Return three classes, each around a corner of its own."""
+    """Return three classes, each around a different corner."""
     rng = np.random.default_rng(seed)
     y = np.arange(count) % 3
     x = np.eye(4, dtype=np.float32)[y] * 2 + rng.normal(0, 0.2, (count, 4)).astype(np.float32)
@@ -53,7 +53,7 @@ def shard_of(count):
 
 
 def ended(built, shard, federated=None, **settings):
-    """Return what a client makes of the last broadcast, whose global model is `federated`."""
+    """Return the client result for a last broadcast whose global model is `federated`."""
     plan, initial = built
     spec = replace(plan.spec, personalization={**plan.spec.personalization, **settings})
     plan = replace(plan, spec=spec)
@@ -67,7 +67,7 @@ def ended(built, shard, federated=None, **settings):
 
 
 def same(one, two):
-    """Return whether two sets of weights are equal to the bit."""
+    """Return whether two sets of weights have the same bits."""
     return one.keys() == two.keys() and all(np.array_equal(one[name], two[name]) for name in one)
 
 
@@ -78,7 +78,7 @@ def perfect(initial):
 
 
 def test_a_client_ships_its_local_model_where_the_federation_has_learnt_nothing(built):
-    """The federation's model is wrong about every sample, and no epoch mends it."""
+    """The federated model is wrong about every sample, and no epoch repairs it."""
     wrong = {name: -array for name, array in perfect(built[1]).items()}
     mixture, _, metrics = ended(built, shard_of(150), wrong, epochs=0)
     assert metrics["accuracy_federated"] == 0.0
@@ -90,7 +90,7 @@ def test_a_client_ships_its_local_model_where_the_federation_has_learnt_nothing(
 
 
 def test_a_client_ships_the_federations_model_where_it_learns_nothing_alone(built):
-    """At a learning rate of nearly zero the local model stays as it was drawn."""
+    """At a learning rate of nearly zero, the local model keeps its initial weights."""
     _, _, metrics = ended(built, shard_of(150), perfect(built[1]), learning_rate=1e-9)
     assert metrics["accuracy_local"] < 0.9
     assert COMPARED_MODELS[int(metrics["shipped"])] in ("federated", "fine_tuned")
@@ -108,7 +108,7 @@ def test_without_selection_the_mixture_is_shipped(built):
 
 
 def test_the_shipped_model_trains_on_the_validation_samples_too(built):
-    """The local model with and without selection is the same: it trains on all samples."""
+    """The local model is the same with and without selection, because it trains on all samples."""
     selected, _, metrics = ended(built, shard_of(150))
     plain, _, _ = ended(built, shard_of(150), select=False, validation_share=0.0)
     assert (metrics["n_train"], metrics["n_validation"]) == (120.0, 30.0)
@@ -116,10 +116,10 @@ def test_the_shipped_model_trains_on_the_validation_samples_too(built):
 
 
 def test_test_samples_choose_nothing(built):
-    """Other test samples: the same model is shipped."""
+    """With other test samples, the same model is shipped."""
     shard = shard_of(150)
     other = replace(shard, y_test=(shard.y_test + 1) % 3)
-    one, two = (ended(built, each) for each in (shard, other))
+    one, two = (ended(built, samples_of_client) for samples_of_client in (shard, other))
     assert one[2]["shipped"] == two[2]["shipped"]
     assert same(one[0].weights, two[0].weights)
 
@@ -133,7 +133,7 @@ def test_few_samples_are_enough(built, count):
 
 def test_a_plan_has_a_template_for_the_mixture_and_for_one_model(built):
     plan, initial = built
-    template, bindings = plan.template_of(PREDICT_SINGLE)
+    template, bindings = plan.find_template(PREDICT_SINGLE)
     assert template == plan.single != plan.template
     model = fill_template(template, bindings, {name: initial[name] for name in list_weight_names(bindings)})
     interpreter = load_interpreter(model)
@@ -153,9 +153,9 @@ def test_without_a_sample_to_compare_on_the_preferred_model_is_shipped(built):
 
 
 def test_the_rounds_never_see_the_validation_samples(built):
-    """Labels are random, so a model is right about more than chance only where it has seen the samples.
+    """Labels are random, so a model is right more often than chance only on samples that it has seen.
 
-    Few samples a client and many inputs: a linear model learns them by heart.
+    With few samples a client and many inputs, a linear model memorizes them.
     """
     from edgefl.algorithms.plans import build_plan
 
@@ -172,7 +172,7 @@ def test_the_rounds_never_see_the_validation_samples(built):
 
     shards = {f"pi-{i}": random_shard() for i in range(3)}
     plan, initial = build_plan(config)
-    found = simulate(plan, initial, shards, config, learner=LiteRTLearner(plan)).results.values()
-    accuracies = [result.mixture.diagnostics["validation/federated"] for result in found]
+    client_results = simulate(plan, initial, shards, config, learner=LiteRTLearner(plan)).results.values()
+    accuracies = [result.mixture.diagnostics["validation/federated"] for result in client_results]
     assert np.mean(accuracies) < 0.35
-    assert np.mean([result.metrics["n_validation"] for result in found]) == pytest.approx(15, abs=3)
+    assert np.mean([result.metrics["n_validation"] for result in client_results]) == pytest.approx(15, abs=3)

@@ -26,7 +26,7 @@ def plan():
 @pytest.fixture
 def sent(plan):
     rng = np.random.default_rng(3)
-    initial = {each.name: rng.normal(0, 0.3, each.shape).astype(np.float32) for each in plan.spec.weights}
+    initial = {item.name: rng.normal(0, 0.3, item.shape).astype(np.float32) for item in plan.spec.weights}
     server = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
     state = server.init(initial, derive_rng(5, 0, "init"))
     return {
@@ -61,19 +61,21 @@ def test_one_of_many_clients_gets_the_bits_of_a_device_that_is_alone(codec, plan
     many.update(WorkItem(sent[PHASE_FEDERATE], ClientState(), "pi-1", codec))
     for _ in range(2):  # the second update carries the residual of the first
         task = task_of(sent[PHASE_FEDERATE], codec)
-        here, states[0] = many.update(WorkItem(sent[PHASE_FEDERATE], states[0], "pi-3", codec))
-        there, states[1] = alone.update(make_work_item(task, sent[PHASE_FEDERATE].models, states[1], "pi-3"))
-        assert encode_models(here.deltas, codec) == encode_models(there.deltas, codec)
-        assert (here.num_samples, here.metrics) == (there.num_samples, there.metrics)
+        simulated, states[0] = many.update(WorkItem(sent[PHASE_FEDERATE], states[0], "pi-3", codec))
+        on_device, states[1] = alone.update(
+            make_work_item(task, sent[PHASE_FEDERATE].models, states[1], "pi-3")
+        )
+        assert encode_models(simulated.deltas, codec) == encode_models(on_device.deltas, codec)
+        assert (simulated.num_samples, simulated.metrics) == (on_device.num_samples, on_device.metrics)
     last = sent[PHASE_PERSONALIZE]
-    here = many.personalize(WorkItem(last, states[0], "pi-3", codec))
-    there = alone.personalize(make_work_item(task_of(last, codec), last.models, states[1], "pi-3"))
-    assert encode_mixture(here[0]) == encode_mixture(there[0])
-    assert here[2] == there[2]
+    simulated = many.personalize(WorkItem(last, states[0], "pi-3", codec))
+    on_device = alone.personalize(make_work_item(task_of(last, codec), last.models, states[1], "pi-3"))
+    assert encode_mixture(simulated[0]) == encode_mixture(on_device[0])
+    assert simulated[2] == on_device[2]
 
 
 def test_epochs_of_a_budget_train_as_the_option_does(plan, sent, shards):
-    """At 8 s an epoch 16 s give two epochs, and the update's metrics say so."""
+    """At 8 s an epoch, 16 s are enough for two epochs. The update's metrics report them."""
     task = task_of(sent[PHASE_FEDERATE], budget_s=16.0)
     assert choose_epochs(task_of(sent[PHASE_FEDERATE]), plan, {}) is None
     assert choose_epochs(task, plan, {}) == 1

@@ -9,13 +9,13 @@ ONES = np.ones(16, np.int64)
 
 
 def wrong_at(*rows: int) -> np.ndarray:
-    found = ONES.copy()
-    found[list(rows)] = 0
-    return found
+    flags = ONES.copy()
+    flags[list(rows)] = 0
+    return flags
 
 
 def test_the_preferred_model_wins_within_one_standard_error():
-    """One sample, whatever their number: the best is ahead by 1, and the standard error is sqrt(1)."""
+    """One sample: the best is ahead by 1, and the standard error is sqrt(1)."""
     first, second = PREFERRED_ORDER[:2]
     assert choose_model({first: wrong_at(3), second: ONES}) == first
 
@@ -36,8 +36,9 @@ def test_mistakes_on_different_samples_are_noise():
 
 @pytest.mark.parametrize(("ahead", "chosen"), [(0, 0), (600, 1)])
 def test_differences_count_by_their_size(ahead, chosen):
-    """Ahead by 500 and 300, behind by 400: 400 in all, with a standard error of 707. With 600 more on a
-    fourth sample it is 1,000, with one of 927.
+    """Ahead by 500 and 300, behind by 400: 400 in total, with a standard error of 707.
+
+    With 600 more on a fourth sample it is 1,000, with a standard error of 927.
     """
     first, second = PREFERRED_ORDER[:2]
     simple = np.array([100, 200, 900, 0])
@@ -64,7 +65,7 @@ SCORES = st.lists(st.integers(0, 1000), min_size=5, max_size=5)
 def test_the_choice_is_never_worse_than_the_best_beyond_the_noise(rows):
     scores = dict(zip(PREFERRED_ORDER, (np.array(row) for row in rows), strict=False))
     chosen = scores[choose_model(scores)]
-    best = max(scores.values(), key=lambda each: each.sum())
+    best = max(scores.values(), key=lambda model_scores: model_scores.sum())
     ahead = int(best.sum()) - int(chosen.sum())
     assert ahead**2 <= ((best - chosen) ** 2).sum()
 
@@ -75,7 +76,7 @@ def test_without_validation_samples_the_preferred_model_wins():
 
 
 def test_a_recording_counts_once():
-    """Differences of 100 in four windows: 400^2 is above 4 * 100^2, but one recording says nothing."""
+    """Differences of 100 in four windows: 400^2 is above 4 * 100^2, but a single recording shows nothing."""
     first, second = PREFERRED_ORDER[:2]
     scores = {first: np.full(4, 800), second: np.full(4, 900)}
     assert choose_model(scores) == second

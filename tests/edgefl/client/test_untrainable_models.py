@@ -30,7 +30,8 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 class FailingLearner(SoftmaxLearner):
     """Trains a single model with the step of `train`, and diverges for the named signatures.
 
-    `local` and `fine_tuned` name the training of a single model that starts with a bias of zeros, and others.
+    `local` and `fine_tuned` name the training of a single model. `local` starts with a bias of zeros, and
+    `fine_tuned` with another bias.
     """
 
     def __init__(self, failing: set[str]) -> None:

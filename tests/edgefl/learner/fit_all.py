@@ -1,6 +1,4 @@
-"""Run by the tests in another environment: `fit_all.py PLAN WEIGHTS OUT` runs every signature of a plan on
-drawn samples.
-"""
+"""Runs every signature of a plan on drawn samples, in another environment: `fit_all.py PLAN WEIGHTS OUT`."""
 
 import sys
 from pathlib import Path

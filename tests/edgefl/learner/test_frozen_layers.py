@@ -1,5 +1,6 @@
-"""A model whose first convolution and first dense layer are frozen (transfer learning) federates and
-personalizes as any other.
+"""A model with frozen layers (transfer learning) federates and personalizes like any other.
+
+The first convolution and the first dense layer are frozen.
 """
 
 import keras
@@ -35,7 +36,9 @@ def test_frozen_weights_stay_and_the_laws_hold(tmp_path, digits):
         f"pi-{i}": Shard(x[i::4][:40], y[i::4][:40], x[i::4][40:60], y[i::4][40:60], 10) for i in range(2)
     }
     learner = LiteRTLearner(plan)
-    check_algorithm(lambda each: make_algorithm("pfl-mfe", each, {"epochs": 1}), learner, initial, shards)
+    check_algorithm(
+        lambda any_learner: make_algorithm("pfl-mfe", any_learner, {"epochs": 1}), learner, initial, shards
+    )
     algorithm = make_algorithm("pfl-mfe", learner, {"epochs": 1})
     state = algorithm.init(initial, derive_rng(1, 0, "init"))
     update, _ = algorithm.local_update(

@@ -1,5 +1,6 @@
-"""One interface, one suite: LiteRT, Keras and numpy do what `Learner` says; LiteRT and Keras give the same
-numbers.
+"""One test suite for the interface `Learner` on LiteRT, Keras and numpy.
+
+LiteRT and Keras give equal numbers.
 """
 
 from dataclasses import replace
@@ -71,7 +72,7 @@ def test_the_same_draws_give_the_same_bits(case):
 
 
 def test_threads_change_no_bit(tiny, digits):
-    """A board takes more threads than the simulator; both must learn the same."""
+    """A device uses more threads than the simulator. Both must learn the same."""
     (plan, weights), (x, y) = tiny[:2], digits
     made = [
         LiteRTLearner(plan, threads).fit("train", weights, {"x": x}, y, epochs=2, rng=derive_rng(1, 1))
@@ -96,9 +97,7 @@ def test_a_partial_batch_predicts_as_the_whole_does(case):
 
 
 def test_filled_up_samples_do_not_count(case):
-    """One sample in a batch of 8: the mean loss is that sample's own, and its gradient is not divided
-    by 8.
-    """
+    """One sample in a batch of 8: the mean loss is its loss, and its gradient is not divided by 8."""
     learner, weights, x, y = case
     _, loss = learner.fit(
         "train_head",
@@ -109,7 +108,7 @@ def test_filled_up_samples_do_not_count(case):
         rng=derive_rng(1, 1),
     )
     alone = evaluate(learner, "predict", weights, x[:1], y[:1]).loss
-    # Dropout moves the compiled ones
+    # With dropout, the compiled losses vary.
     assert loss == pytest.approx(alone, rel=0.5 if learner.name != "numpy" else 1e-5)
 
 
@@ -124,7 +123,7 @@ def test_head_on_features_is_the_whole_model(case):
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "words"),
+    ("change", "error", "message"),
     [
         (lambda w, d, y: (w, {"x": d["x"][:, :4]}, y), DataError, "expected"),
         (lambda w, d, y: (w, {"x": d["x"][:0]}, y[:0]), DataError, "no samples"),
@@ -135,10 +134,10 @@ def test_head_on_features_is_the_whole_model(case):
         (lambda w, d, y: (dict(list(w.items())[1:]), d, y), PlanError, "missing"),
     ],
 )
-def test_bad_input_is_a_clear_error(case, change, error, words):
+def test_bad_input_is_a_clear_error(case, change, error, message):
     learner, weights, x, y = case
     bad, data, labels = change(weights, {"x": x[:20]}, y[:20])
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=message):
         learner.fit("train", bad, data, labels, epochs=1, rng=derive_rng(1, 1))
 
 
@@ -156,7 +155,7 @@ def test_divergence_is_an_error_not_an_update(case):
         )
 
 
-def test_an_unknown_signature_says_what_there_is(case):
+def test_an_unknown_signature_lists_the_others(case):
     learner, weights, x, _ = case
     with pytest.raises(PlanError, match="it has train"):
         learner.predict("predictt", weights, {"x": x})

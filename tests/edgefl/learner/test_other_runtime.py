@@ -1,5 +1,6 @@
-"""The program computes the same on tflite-runtime 2.14, the only runtime of 32-bit boards, as on
-ai-edge-litert.
+"""The program gives the same results on tflite-runtime 2.14 as on ai-edge-litert.
+
+tflite-runtime is the only runtime of 32-bit devices.
 """
 
 import os
@@ -26,8 +27,8 @@ def strided(path: Path) -> ModelConfig:
     model = keras.Sequential(
         [
             keras.Input((16, 16, 3)),
-            # The gradient of a bias before batch normalization is rounding noise, and Adam makes whole steps
-            # of it
+            # The gradient of a bias before batch normalization is rounding noise, and Adam turns it into
+            # whole steps.
             layers.Conv2D(8, 3, strides=2, padding="same", use_bias=False, name="conv"),
             layers.BatchNormalization(name="norm"),
             layers.ReLU(name="relu"),
@@ -49,9 +50,9 @@ def test_every_signature_agrees(model, other_python, tmp_path):
     plan, weights = build_plan(FederationConfig(algorithm="pfl-mfe", model=settings))
     save_plan(plan, tmp_path / "plan")
     save_file(dict(weights), tmp_path / "weights.safetensors")
-    found = []
+    outputs = []
     for python in (sys.executable, other_python):
-        out = tmp_path / f"{len(found)}.safetensors"
+        out = tmp_path / f"{len(outputs)}.safetensors"
         command = [
             python,
             str(SCRIPT),
@@ -63,7 +64,7 @@ def test_every_signature_agrees(model, other_python, tmp_path):
             command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False
         )
         assert done.returncode == 0, done.stderr
-        found.append(load_file(out))
-    assert found[0].keys() == found[1].keys()
-    for name, array in found[0].items():
-        np.testing.assert_allclose(found[1][name], array, atol=1e-4, rtol=1e-4, err_msg=name)
+        outputs.append(load_file(out))
+    assert outputs[0].keys() == outputs[1].keys()
+    for name, array in outputs[0].items():
+        np.testing.assert_allclose(outputs[1][name], array, atol=1e-4, rtol=1e-4, err_msg=name)

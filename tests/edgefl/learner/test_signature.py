@@ -1,4 +1,4 @@
-"""A signature runs alike by the runtime's private names and by its public ones."""
+"""A signature gives the same results with the runtime's private names and with its public names."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from edgefl.rng import derive_rng
 
 
 class WithoutPrivateNames:
-    """An interpreter whose runners have public names alone."""
+    """An interpreter whose runners have only public names."""
 
     def __init__(self, interpreter):
         self._interpreter = interpreter
@@ -42,7 +42,8 @@ def arguments_of(plan, name):
     rng = derive_rng(1, 1)
     details = load_interpreter(plan.program).get_signature_runner(name).get_input_details()
     return {
-        each: rng.uniform(0, 0.1, detail["shape"]).astype(detail["dtype"]) for each, detail in details.items()
+        input_name: rng.uniform(0, 0.1, detail["shape"]).astype(detail["dtype"])
+        for input_name, detail in details.items()
     }
 
 
@@ -54,10 +55,10 @@ def test_both_give_the_same_bits(opened, tiny):
         assert isinstance(prepared, PreparedSignature) and isinstance(public, PublicSignature)
         arguments = arguments_of(tiny[0], name)
         expected = {key: value.copy() for key, value in prepared(arguments).items()}
-        found = public(arguments)
-        assert found.keys() == expected.keys() and expected
+        result = public(arguments)
+        assert result.keys() == expected.keys() and expected
         for key, value in expected.items():
-            np.testing.assert_array_equal(found[key], value)
+            np.testing.assert_array_equal(result[key], value)
 
 
 @pytest.mark.parametrize("wrap", [lambda interpreter: interpreter, WithoutPrivateNames])

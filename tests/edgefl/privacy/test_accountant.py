@@ -1,4 +1,4 @@
-"""Epsilon against what others have published, and against the closed form of the Gaussian mechanism."""
+"""Epsilon compared with published values, and with the closed form of the Gaussian mechanism."""
 
 import json
 import math
@@ -20,11 +20,12 @@ pytest.importorskip("dp_accounting", reason="the extra dp is not installed")
 def test_epsilon_is_that_of_the_mnist_tutorial_of_tensorflow_privacy_or_a_little_better(
     noise_multiplier, epochs, published
 ):
-    """Its README tells epsilon at delta 1e-5 for batches of 256 of 60,000 samples, by Renyi divergences,
-    whose bound is looser.
+    """Its README has epsilon at delta 1e-5 for batches of 256 of 60,000 samples.
+
+    It uses Renyi divergences, whose bound is looser.
     """
-    found = accountant.compute_epsilon(256 / 60_000, noise_multiplier, epochs * 60_000 // 256, 1e-5)
-    assert 0.65 * published < found <= published
+    computed = accountant.compute_epsilon(256 / 60_000, noise_multiplier, epochs * 60_000 // 256, 1e-5)
+    assert 0.65 * published < computed <= published
 
 
 def test_epsilon_is_within_the_rdp_accountants():
@@ -39,17 +40,18 @@ def test_epsilon_is_within_the_rdp_accountants():
 
 @pytest.mark.parametrize(("noise_multiplier", "rounds"), [(5.0, 1), (5.0, 10), (1.0, 1), (20.0, 100)])
 def test_without_sampling_epsilon_is_the_closed_form(noise_multiplier, rounds):
-    """Balle and Wang, arXiv:1805.06530, theorem 8: delta = Phi(1 / 2s - eps s) - e^eps Phi(-1 / 2s - eps s),
-    s = sigma / sqrt(rounds).
+    """Balle and Wang, arXiv:1805.06530, theorem 8, with s = sigma / sqrt(rounds).
+
+    delta = Phi(1 / 2s - eps s) - e^eps Phi(-1 / 2s - eps s).
     """
-    found = accountant.compute_epsilon(1.0, noise_multiplier, rounds, 1e-5)
+    computed = accountant.compute_epsilon(1.0, noise_multiplier, rounds, 1e-5)
     s = noise_multiplier / math.sqrt(rounds)
 
     def delta(epsilon):
         low, high = (math.erfc(-(side / (2 * s) - epsilon * s) / math.sqrt(2)) / 2 for side in (-1, 1))
         return high - math.exp(epsilon) * low
 
-    assert delta(found) <= 1e-5 < delta(found - 0.01)
+    assert delta(computed) <= 1e-5 < delta(computed - 0.01)
 
 
 def test_a_sampled_round_spends_less_than_a_whole_one_and_more_rounds_more():
@@ -65,12 +67,12 @@ def test_a_sampled_round_spends_less_than_a_whole_one_and_more_rounds_more():
 
 @pytest.mark.parametrize(("rate", "rounds", "target"), [(0.1, 50, 8.0), (1.0, 3, 0.5), (0.01, 10, 2.0)])
 def test_the_noise_for_a_budget_keeps_it_with_little_to_spare(rate, rounds, target):
-    found = accountant.find_noise_multiplier(rate, rounds, target, 1e-5)
-    assert accountant.compute_epsilon(rate, found, rounds, 1e-5) <= target
-    assert accountant.compute_epsilon(rate, found * 0.985, rounds, 1e-5) > target
+    computed = accountant.find_noise_multiplier(rate, rounds, target, 1e-5)
+    assert accountant.compute_epsilon(rate, computed, rounds, 1e-5) <= target
+    assert accountant.compute_epsilon(rate, computed * 0.985, rounds, 1e-5) > target
 
 
-def test_what_is_spent_says_under_which_assumptions():
+def test_a_summary_names_its_assumptions():
     config = FederationConfig(clients_per_round=5, privacy=PrivacyConfig(0.5, 1.5, 50, 1e-4))
     spent = accountant.summarize_spending(config, 20)
     assert (spent["sampling"], spent["sampling_rate"], spent["rounds"]) == ("poisson", 0.1, 20)
@@ -84,18 +86,18 @@ def test_what_is_spent_says_under_which_assumptions():
 
 
 def test_the_command_finds_the_noise_and_shows_what_it_spends():
-    def run(*words):
+    def run(*arguments):
         return CliRunner().invoke(
-            privacy, ["plan", "--clients", "100", "--per-round", "10", "--rounds", "20", *words]
+            privacy, ["plan", "--clients", "100", "--per-round", "10", "--rounds", "20", *arguments]
         )
 
-    found = json.loads(run("--epsilon", "4", "--json").output)
-    assert found["epsilon"] <= 4
-    assert found["noise_on_mean"] == pytest.approx(found["noise_multiplier"] / 10)
-    told = run("--noise-multiplier", str(found["noise_multiplier"])).output
-    assert f"   20    {found['epsilon']:.3f}" in told
-    for words in ((), ("--epsilon", "4", "--noise-multiplier", "1")):
-        assert isinstance(run(*words).exception, ConfigError)
+    computed = json.loads(run("--epsilon", "4", "--json").output)
+    assert computed["epsilon"] <= 4
+    assert computed["noise_on_mean"] == pytest.approx(computed["noise_multiplier"] / 10)
+    text = run("--noise-multiplier", str(computed["noise_multiplier"])).output
+    assert f"   20    {computed['epsilon']:.3f}" in text
+    for arguments in ((), ("--epsilon", "4", "--noise-multiplier", "1")):
+        assert isinstance(run(*arguments).exception, ConfigError)
 
 
 def test_as_many_rounds_as_the_budget_allows(caplog):

@@ -1,4 +1,4 @@
-"""DP-FedAvg by hand, how far one client can move a round, and which algorithms may have it."""
+"""DP-FedAvg by hand, the influence of one client on a round, and the algorithms that support it."""
 
 import hashlib
 from dataclasses import replace
@@ -63,11 +63,11 @@ def plan(name, **options):
 
 def initial(spec):
     rng = np.random.default_rng(3)
-    return {each.name: rng.normal(0, 0.3, each.shape).astype(np.float32) for each in spec.weights}
+    return {item.name: rng.normal(0, 0.3, item.shape).astype(np.float32) for item in spec.weights}
 
 
 def two_weights(first, second, dtype=np.float32):
-    """A delta whose head bias and kernel hold these values, and are zero otherwise."""
+    """Return a delta whose head bias and kernel have these values, and which is zero elsewhere."""
     delta = {
         "trunk/kernel": np.zeros((4, 4), dtype),
         "head/kernel": np.zeros((4, 3), dtype),
@@ -95,8 +95,9 @@ def moved_by(before, after):
 
 
 def test_a_round_of_two_clients_by_hand():
-    """(3, 4) has norm 5 and is cut to (.6, .8); (.3, .4) has .5 and stays; q N = 2, so the mean is (.45, .6),
-    whatever the counts are.
+    """(3, 4) has norm 5 and is cut to (.6, .8). (.3, .4) has norm .5 and does not change.
+
+    q N is 2, so the mean is (.45, .6) for all sample counts.
     """
     updates = [
         Update("a", 1, 999, {"global": two_weights(3.0, 4.0)}),
@@ -124,22 +125,23 @@ def test_a_round_of_two_clients_by_hand():
         mean = {"head/kernel": 0.45, "head/bias": 0.6, "trunk/kernel": 0.0}[name]
         expected = noise + np.where(np.arange(noise.size).reshape(noise.shape) == 0, mean, 0.0)
         np.testing.assert_allclose(change[f"global/{name}"], expected, atol=1e-6)
-    # the denominator is what was expected, not who came; nobody is a round too
-    both, alone = (moved_by(*aggregated(each, QUIET)) for each in (updates, updates[:1]))
+    # The denominator is the expected cohort, not the actual one. An empty cohort is a round too.
+    both, alone = (moved_by(*aggregated(item, QUIET)) for item in (updates, updates[:1]))
     np.testing.assert_allclose(both["global/head/bias"][0] - alone["global/head/bias"][0], 0.4 / 2, atol=1e-6)
     nobody = moved_by(*aggregated([]))
     assert np.abs(nobody["global/head/bias"]).max() > 0
 
 
 def test_two_releases_of_one_round_have_unrelated_noise():
-    """A backup is restored, and the round is played again without a client: the difference of the models is
-    not that client's update.
+    """A backup is restored, and the round runs again with one client less.
+
+    The difference of the models is not that client's update.
     """
     updates = [
         Update("a", 1, 1, {"global": two_weights(0.3, 0.4)}),
         Update("b", 1, 1, {"global": two_weights(0.1, 0.2)}),
     ]
-    both, alone = (moved_by(*aggregated(each)) for each in (updates, updates[:1]))
+    both, alone = (moved_by(*aggregated(item)) for item in (updates, updates[:1]))
     for name, exact in two_weights(0.1, 0.2).items():
         noisy = both[f"global/{name}"] - alone[f"global/{name}"]
         assert np.abs(noisy - exact / 2).max() > 0.05, "without noise"
@@ -157,7 +159,7 @@ def test_one_client_moves_all_models_together_by_no_more_than_the_clip(scale, se
     rng = np.random.default_rng(seed)
 
     def update(client_id, size, model):
-        shapes = {each.name: each.shape for each in plan(name).spec.weights}
+        shapes = {item.name: item.shape for item in plan(name).spec.weights}
         return Update(
             client_id,
             1,
@@ -169,8 +171,8 @@ def test_one_client_moves_all_models_together_by_no_more_than_the_clip(scale, se
     others = [update("a", 0.5, "global" if name == "fedavg" else "expert0"), update("b", 3.0, model)]
     options = {} if name == "fedavg" else {"num_experts": 2}
     changes = [
-        moved_by(*aggregated(each, QUIET, name, **options))
-        for each in (others, [*others, update("c", scale, model)])
+        moved_by(*aggregated(item, QUIET, name, **options))
+        for item in (others, [*others, update("c", scale, model)])
     ]
     distance = np.sqrt(sum(np.square(changes[0][key] - changes[1][key]).sum() for key in changes[0]))
     assert distance <= 1.0 / 2 * (1 + 1e-5)
@@ -178,7 +180,7 @@ def test_one_client_moves_all_models_together_by_no_more_than_the_clip(scale, se
         assert distance >= 1.0 / 2 * (1 - 1e-4)
 
 
-def test_what_is_not_finite_counts_as_nothing():
+def test_an_update_that_is_not_finite_counts_as_zeros():
     bad = Update("a", 1, 1, {"global": two_weights(np.inf, np.nan)})
     state, after = aggregated([bad])
     assert encode_server_state(after) == encode_server_state(aggregated([])[1])
@@ -186,13 +188,13 @@ def test_what_is_not_finite_counts_as_nothing():
 
 
 def test_noise_goes_on_every_model_and_only_on_what_is_trained(shards):
-    """Of what no client ever moves (a frozen trunk, say) nothing is released."""
+    """Weights that no client trains, such as a frozen trunk, are not released."""
     spec = plan("ifca", num_experts=3).spec
     signatures = tuple(
-        replace(each, trained=tuple(t for t in each.trained if t.name != "trunk/kernel"))
-        if each.name == "train"
-        else each
-        for each in spec.signatures
+        replace(item, trained=tuple(t for t in item.trained if t.name != "trunk/kernel"))
+        if item.name == "train"
+        else item
+        for item in spec.signatures
     )
     frozen = replace(spec, signatures=signatures)
     algorithm = with_privacy(make_algorithm("ifca", None, frozen.options), CONFIG, frozen, KEY)
@@ -206,9 +208,7 @@ def test_noise_goes_on_every_model_and_only_on_what_is_trained(shards):
 
 @pytest.mark.parametrize("name", sorted(SUMS))
 def test_what_goes_by_sums_makes_the_same_of_updates_and_of_their_means(name, shards):
-    """The law behind `by_sums`, on a round of real updates; and a private federation of it runs to its
-    end.
-    """
+    """The law behind `by_sums`, on a round of real updates. A private federation with it runs to its end."""
     the_plan = plan(name, **SUMS[name])
     learner = SoftmaxLearner(the_plan.spec)
     weights = initial(the_plan.spec)
@@ -256,14 +256,14 @@ def test_without_the_table_nothing_changes():
     assert with_privacy(algorithm, FederationConfig(), spec, b"") is algorithm
 
 
-def test_each_client_is_drawn_on_its_own_with_the_rate():
+def test_clients_are_drawn_independently_with_the_rate():
     ids = [f"c{i:03}" for i in range(100)]
     config = FederationConfig(clients_per_round=10, privacy=PrivacyConfig(1.0, 1.0, 100, 1e-5))
     draw = partial(draw_cohort, config, KEY)
     cohorts = [draw(ServerState(number, "federate", {}), ids) for number in range(1, 301)]
     sizes = [len(cohort) for cohort in cohorts]
     assert abs(np.mean(sizes) - 10) < 0.7
-    assert abs(np.var(sizes) - 9) < 3  # N q (1 - q); a sample of fixed size has none
+    assert abs(np.var(sizes) - 9) < 3  # N q (1 - q), whereas a sample of fixed size has no variance
     often = [sum(client in cohort for cohort in cohorts) for client in ids]
     assert min(often) > 10
     assert max(often) < 60
@@ -290,7 +290,7 @@ def test_empty_cohorts_are_rounds_of_noise(shards):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("clip = 1.0", "expected both above 0"),
         ("noise_multiplier = 1.0", "expected both above 0"),
@@ -305,8 +305,8 @@ def test_empty_cohorts_are_rounds_of_noise(shards):
         ("noise_multipler = 1", "did you mean 'noise_multiplier'"),
     ],
 )
-def test_a_configuration_that_cannot_be_kept_is_refused(text, told):
-    with pytest.raises(ConfigError, match=told):
+def test_an_impossible_configuration_is_refused(text, message):
+    with pytest.raises(ConfigError, match=message):
         parse_config(f"[privacy]\n{text}")
 
 
@@ -317,10 +317,8 @@ def test_the_simulator_wants_the_population_to_be_its_clients(shards):
         simulate(the_plan, initial(the_plan.spec), shards, config, learner=SoftmaxLearner(the_plan.spec))
 
 
-def test_the_order_in_which_a_state_holds_its_weights_changes_no_noise():
-    """A state that was read from a file may hold its weights in another order than the one that was
-    written.
-    """
+def test_the_order_of_the_weights_in_a_state_changes_no_noise():
+    """A state that was read from a file may have its weights in another order."""
     spec = plan("fedavg").spec
     algorithm = with_privacy(make_algorithm("fedavg", None, spec.options), CONFIG, spec, KEY)
     state = algorithm.init(initial(spec), derive_rng(1, 0, "init"))
@@ -328,7 +326,7 @@ def test_the_order_in_which_a_state_holds_its_weights_changes_no_noise():
         state, models={name: dict(reversed(weights.items())) for name, weights in state.models.items()}
     )
     update = Update("a", 1, 1, {"global": two_weights(0.3, 0.4)})
-    one, other = (algorithm.aggregate(each, [update]).models["global"] for each in (state, turned))
+    one, other = (algorithm.aggregate(item, [update]).models["global"] for item in (state, turned))
     assert {name: array.tobytes() for name, array in one.items()} == {
         name: array.tobytes() for name, array in other.items()
     }

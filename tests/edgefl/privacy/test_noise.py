@@ -1,4 +1,4 @@
-"""Noise that only who holds the key can make again."""
+"""Noise that can be reproduced only with the key."""
 
 import numpy as np
 import pytest
@@ -11,9 +11,7 @@ KEY = bytes(range(32))
 
 
 def test_the_keystream_is_that_of_rfc_8439():
-    """Section 2.4.2: the keystream that the example encrypts with, so that the cipher beneath is the one that
-    we name.
-    """
+    """Section 2.4.2: the keystream of the example, which shows that the cipher is ChaCha20."""
     nonce = (1).to_bytes(4, "little") + bytes.fromhex("000000000000004a00000000")
     stream = Cipher(ChaCha20(KEY, nonce), mode=None).encryptor().update(bytes(16))
     assert stream.hex() == "224f51f3401bd9e12fde276fb8631ded"
@@ -28,7 +26,7 @@ def test_draws_are_normal_and_those_of_other_purposes_unrelated():
     assert abs(first.std() - 1) < 0.02
     assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.03
     assert abs(np.corrcoef(first.ravel()[:-1], first.ravel()[1:])[0, 1]) < 0.03
-    half = 10_000  # the two numbers of one pair of uniforms lie so far apart
+    half = 10_000  # the distance of the two numbers of one pair of uniforms
     assert abs(np.corrcoef(first.ravel()[:half], first.ravel()[half:])[0, 1]) < 0.03
 
 

@@ -1,4 +1,4 @@
-"""How alike clients were is told of the round that has clustered them, as the algorithm compared them."""
+"""The report of a clustering round shows similarities as the algorithm compared the clients."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ STATE = ServerState(1, "cluster", {"global": START, "initial": START})
 
 
 def update(client: str, x: float, y: float, trunk: float) -> Update:
-    """What changed the dense layer to the vector (y, x): bias before kernel."""
+    """Return an update that changes the dense layer to the vector (y, x), which is bias before kernel."""
     delta = {
         "conv/kernel": np.full((1, 1, 1, 1), trunk),
         "fc/bias": np.full(1, y),
@@ -30,35 +30,33 @@ def update(client: str, x: float, y: float, trunk: float) -> Update:
 
 
 def test_dense_layers_by_cosine():
-    """The vectors of clustered learning's oracle: a and b are alike by .98, a and c by .6, a and d not at
-    all.
-    """
+    """The vectors of the clustering oracle. Similarities: a and b .98, a and c .6, a and d 0."""
     vectors = {"a": (1, 0), "b": (0.98, 0.199), "c": (0.6, 0.8), "d": (0, 1)}
     updates = [update(client, *vector, trunk=9) for client, vector in vectors.items()]
     after = start_clusters(STATE, updates, cut_by_similarity(updates, START, 0.9, "threshold", "weights", ""))
-    told = make_cluster_report(
+    report = make_cluster_report(
         "clustered", complete_algorithm_options("clustered", {"compare": "weights"}), after
     )
-    assert told["clients"] == list("abcd")
-    assert told["matrix"][0] == [1.0, 0.98, 0.6, 0.0]
-    assert told["linkage"][0][:2] == [0, 1]
-    assert told["assignment"] == {"a": 0, "b": 0, "c": 1, "d": 2}
-    assert (told["round"], round(told["cut"], 9), told["layer"]) == (1, 0.1, "the weights of fc")
+    assert report["clients"] == list("abcd")
+    assert report["matrix"][0] == [1.0, 0.98, 0.6, 0.0]
+    assert report["linkage"][0][:2] == [0, 1]
+    assert report["assignment"] == {"a": 0, "b": 0, "c": 1, "d": 2}
+    assert (report["round"], round(report["cut"], 9), report["layer"]) == (1, 0.1, "the weights of fc")
 
 
 def test_whole_models_by_wards_method():
     """Ward on (0, 0), (1, 0), (4, 0), (4, 3) merges at 1, 3 and 5.385165."""
     updates = [update(str(i), x, 0, y) for i, (x, y) in enumerate(((0, 0), (1, 0), (4, 0), (4, 3)))]
     after = start_clusters(STATE, updates, cut_by_distance(updates, 4.0, 0))
-    told = make_cluster_report("fedap", complete_algorithm_options("fedap", {}), after)
-    np.testing.assert_allclose([row[2] for row in told["linkage"]], [1, 3, 5.385165], atol=1e-4)
-    assert (told["layer"], told["assignment"]) == (
+    report = make_cluster_report("fedap", complete_algorithm_options("fedap", {}), after)
+    np.testing.assert_allclose([row[2] for row in report["linkage"]], [1, 3, 5.385165], atol=1e-4)
+    assert (report["layer"], report["assignment"]) == (
         "what training changed in the whole model",
         {"0": 0, "1": 0, "2": 1, "3": 1},
     )
 
 
-def test_nothing_is_told_of_other_rounds():
+def test_other_rounds_have_no_report():
     updates = [update("a", 1, 0, 0), update("b", 0, 1, 0)]
     after = start_clusters(STATE, updates, cut_by_similarity(updates, START, 0.9, "threshold", "weights", ""))
     assert make_cluster_report("clustered", complete_algorithm_options("clustered", {}), after) is not None

@@ -1,4 +1,4 @@
-"""Clustering: the numbers worked by hand, then what holds for any vectors."""
+"""Clustering: numbers worked by hand, then properties of any vectors."""
 
 import numpy as np
 import pytest
@@ -32,16 +32,14 @@ def test_cosine_threshold_by_hand(t, labels):
 
 
 def test_cosine_by_hand():
-    found = cosine_similarity(FOUR)
-    assert found[0, 2] == pytest.approx(0.6, abs=1e-6)
-    assert found[2, 3] == pytest.approx(0.8, abs=1e-6)
-    assert found[1, 2] == pytest.approx((0.98 * 0.6 + 0.199 * 0.8) / np.hypot(0.98, 0.199), abs=1e-6)
+    similarity = cosine_similarity(FOUR)
+    assert similarity[0, 2] == pytest.approx(0.6, abs=1e-6)
+    assert similarity[2, 3] == pytest.approx(0.8, abs=1e-6)
+    assert similarity[1, 2] == pytest.approx((0.98 * 0.6 + 0.199 * 0.8) / np.hypot(0.98, 0.199), abs=1e-6)
 
 
 def test_average_linkage_by_hand():
-    """Unit vectors at 0, 18, 40, 58 degrees: 1 - cos 18 twice, then the mean over 40, 58, 22 and 40
-    degrees.
-    """
+    """Unit vectors at 0, 18, 40, 58 degrees: 1 - cos 18 twice, then the mean over 40, 58, 22, 40 degrees."""
     angles = np.radians([0, 18, 40, 58])
     heights = average(np.stack([np.cos(angles), np.sin(angles)], axis=1))[:, 2]
     expected = [1 - np.cos(np.radians(18))] * 2 + [1 - np.cos(np.radians([40, 58, 22, 40])).mean()]
@@ -58,14 +56,14 @@ def test_ward_by_hand():
     assert cut.margin == pytest.approx(2.385165, abs=1e-6)
 
 
-def test_a_distance_equal_to_the_cut_is_taken():
+def test_a_merge_at_the_height_of_the_cut_is_applied():
     merges = build_linkage(euclidean_distance(POINTS), "ward")
     assert cut_at(merges, 3.0).labels.tolist() == [0, 0, 1, 1]
     assert cut_at(merges, 2.999).labels.tolist() == [0, 0, 1, 2]
 
 
 @pytest.mark.parametrize(("count", "clusters"), [(0, 1), (1, 1), (2, 2), (3, 3), (4, 4), (99, 4)])
-def test_more_clusters_than_clients_leaves_each_alone(count, clusters):
+def test_more_clusters_than_clients_leave_clients_separate(count, clusters):
     assert cut_into(build_linkage(euclidean_distance(POINTS), "ward"), count).count == clusters
 
 
@@ -83,9 +81,9 @@ def test_identical_clients_are_one_cluster(vector):
         assert cut_at(merges, 0.0).count == cut_widest(merges).count == 1
 
 
-def test_zeros_are_like_no_other():
-    found = cosine_similarity([np.zeros(2), np.array([1.0, 2.0])])
-    assert found.tolist() == [[1.0, 0.0], [0.0, 1.0]]
+def test_zeros_are_similar_to_no_other_vector():
+    similarity = cosine_similarity([np.zeros(2), np.array([1.0, 2.0])])
+    assert similarity.tolist() == [[1.0, 0.0], [0.0, 1.0]]
 
 
 def test_the_widest_gap_finds_the_groups():
@@ -97,10 +95,10 @@ def test_the_widest_gap_finds_the_groups():
 
 
 def test_the_widest_gap_is_not_sought_between_the_lowest_merges():
-    """Four groups of four: two pairs of clients agree by chance (.10 and .12), all others of a group are .60
-    apart, groups .90.
+    """Four groups of four clients, of which two pairs agree by chance.
 
-    The widest gap, .12 to .60, would leave 14 clusters; the gap from .60 to .90 leaves the four groups.
+    The pairs merge at .10 and .12, all others of a group at .60, groups at .90. The widest gap, .12 to .60,
+    would leave 14 clusters. The gap from .60 to .90 leaves the four groups.
     """
     groups = np.repeat(np.arange(4), 4)
     distances = np.where(groups[:, None] == groups, 0.60, 0.90)
@@ -112,7 +110,7 @@ def test_the_widest_gap_is_not_sought_between_the_lowest_merges():
     assert (cut.last_height, cut.next_height) == (pytest.approx(0.60), pytest.approx(0.90))
 
 
-def test_a_pair_and_a_client_of_its_own_are_two_clusters():
+def test_a_pair_and_a_single_client_are_two_clusters():
     points = np.array([[0.0], [1.0], [9.0]])
     assert cut_widest(build_linkage(euclidean_distance(points), "average")).labels.tolist() == [0, 0, 1]
 
@@ -125,7 +123,7 @@ def test_the_automatic_cut_keeps_its_bounds(vectors, limit):
 
 
 @pytest.mark.parametrize(
-    ("clusters", "at", "below", "above", "words"),
+    ("clusters", "at", "below", "above", "message"),
     [
         (2, 5.0, 3.0, 5.385165, "margin is thin"),
         (2, 5.0, 3.0, 6.0, ""),
@@ -133,11 +131,11 @@ def test_the_automatic_cut_keeps_its_bounds(vectors, limit):
         (4, 0.5, 0.0, 1.0, "each of 4 clients"),
     ],
 )
-def test_a_cut_tells_its_margin_and_warns(clusters, at, below, above, words):
-    told, warning = explain_cut(4, clusters, at, below, above)
-    assert f"{clusters} clusters of 4 clients" in told
-    assert words in warning
-    assert bool(warning) == bool(words)
+def test_a_cut_reports_its_margin_and_warns(clusters, at, below, above, message):
+    summary, warning = explain_cut(4, clusters, at, below, above)
+    assert f"{clusters} clusters of 4 clients" in summary
+    assert message in warning
+    assert bool(warning) == bool(message)
 
 
 def test_one_client_alone_is_nothing_to_warn_of():
@@ -146,10 +144,10 @@ def test_one_client_alone_is_nothing_to_warn_of():
 
 @given(VECTORS)
 def test_cosine_is_symmetric_and_bounded(vectors):
-    found = cosine_similarity(vectors)
-    np.testing.assert_array_equal(found, found.T)
-    assert (np.diag(found) == 1).all()
-    assert (np.abs(found) <= 1).all()
+    similarity = cosine_similarity(vectors)
+    np.testing.assert_array_equal(similarity, similarity.T)
+    assert (np.diag(similarity) == 1).all()
+    assert (np.abs(similarity) <= 1).all()
 
 
 @given(VECTORS, st.integers(1, 12))
@@ -178,5 +176,5 @@ def test_without_ties_the_order_of_clients_changes_nothing(count, seed):
     rng = np.random.default_rng(seed)
     vectors = rng.normal(size=(count, 3))
     order = rng.permutation(count)
-    labels, moved = (cut_into(average(each), 3).labels for each in (vectors, vectors[order]))
+    labels, moved = (cut_into(average(ordered), 3).labels for ordered in (vectors, vectors[order]))
     np.testing.assert_array_equal(labels[order][:, None] == labels[order], moved[:, None] == moved)

@@ -1,6 +1,4 @@
-"""Clusters on a compiled plan: the laws on LiteRT, the same numbers as Keras, and batch norms that keep their
-statistics at home.
-"""
+"""Clusters on a compiled plan: the laws on LiteRT, equality with Keras, and private statistics."""
 
 import keras
 import numpy as np
@@ -46,8 +44,8 @@ def learner(compiled):
 
 
 @pytest.fixture
-def own_digits(digits):
-    """Three clients: two with digits 0 to 4, one with the others."""
+def digit_shards(digits):
+    """Return three clients: two with digits 0 to 4, one with the other digits."""
     x, y = digits
     low = np.flatnonzero(y < 5)
     high = np.flatnonzero(y >= 5)
@@ -59,29 +57,31 @@ def own_digits(digits):
     ("name", "options"),
     [("fedap", FEDAP), ("fedap", {**FEDAP, "share_statistics": True}), ("clustered", CLUSTERED)],
 )
-def test_laws_hold_on_a_compiled_plan(name, options, compiled, learner, own_digits):
-    check_algorithm(lambda each: make_algorithm(name, each, options), learner, compiled[1], own_digits)
+def test_laws_hold_on_a_compiled_plan(name, options, compiled, learner, digit_shards):
+    check_algorithm(
+        lambda any_learner: make_algorithm(name, any_learner, options), learner, compiled[1], digit_shards
+    )
 
 
-def round_of(algorithm, state, shards, own):
-    told = []
+def round_of(algorithm, state, shards, states):
+    updates = []
     for client_id in sorted(shards):
         sent = algorithm.broadcast(state, client_id)
-        update, own[client_id] = algorithm.local_update(
-            sent, own[client_id], shards[client_id], client_id, derive_rng(1, state.round, client_id)
+        update, states[client_id] = algorithm.local_update(
+            sent, states[client_id], shards[client_id], client_id, derive_rng(1, state.round, client_id)
         )
-        told.append(update)
-    return algorithm.aggregate(state, told), told
+        updates.append(update)
+    return algorithm.aggregate(state, updates), updates
 
 
-def test_keras_and_litert_place_and_train_clients_alike(compiled, learner, own_digits):
+def test_keras_and_litert_cluster_and_train_clients_equally(compiled, learner, digit_shards):
     ends = []
-    for each in (learner, make_keras_learner(compiled[0].spec)):
-        algorithm = make_algorithm("fedap", each, FEDAP)
+    for any_learner in (learner, make_keras_learner(compiled[0].spec)):
+        algorithm = make_algorithm("fedap", any_learner, FEDAP)
         state = algorithm.init(compiled[1], derive_rng(1, 0))
-        own = dict.fromkeys(own_digits, ClientState())
+        states = dict.fromkeys(digit_shards, ClientState())
         for _ in range(3):
-            state, _ = round_of(algorithm, state, own_digits, own)
+            state, _ = round_of(algorithm, state, digit_shards, states)
         ends.append(state)
     assert read_assignments(ends[0]) == read_assignments(ends[1]) == {"pi-0": 0, "pi-1": 0, "pi-2": 1}
     for model, weights in ends[0].models.items():
@@ -91,33 +91,33 @@ def test_keras_and_litert_place_and_train_clients_alike(compiled, learner, own_d
             )
 
 
-def test_moving_statistics_stay_on_the_device(compiled, learner, own_digits):
+def test_moving_statistics_stay_on_the_device(compiled, learner, digit_shards):
     algorithm = make_algorithm("fedap", learner, FEDAP)
     state = algorithm.init(compiled[1], derive_rng(1, 0))
-    own = dict.fromkeys(own_digits, ClientState())
-    after, told = round_of(algorithm, state, own_digits, own)
+    states = dict.fromkeys(digit_shards, ClientState())
+    after, updates = round_of(algorithm, state, digit_shards, states)
     initial = select_statistics(compiled[1])
     assert sorted(initial) == ["norm/moving_mean", "norm/moving_variance"]
     for name, array in initial.items():
         np.testing.assert_array_equal(after.models["global"][name], array)
-        for update in told:
+        for update in updates:
             assert not update.deltas["global"][name].any()
-            assert not np.array_equal(own[update.client_id].arrays[name], array)
+            assert not np.array_equal(states[update.client_id].arrays[name], array)
     assert not np.array_equal(after.models["global"]["norm/gamma"], compiled[1]["norm/gamma"])
-    for personal, expected in ((own["pi-0"], own["pi-0"].arrays), (ClientState(), initial)):
+    for personal, expected in ((states["pi-0"], states["pi-0"].arrays), (ClientState(), initial)):
         bare = make_algorithm("fedap", learner, {**FEDAP, "personalize_epochs": 0})
         mixture, _ = bare.personalize(
-            bare.broadcast(after, "pi-0"), personal, own_digits["pi-0"], derive_rng(1, 2, "pi-0")
+            bare.broadcast(after, "pi-0"), personal, digit_shards["pi-0"], derive_rng(1, 2, "pi-0")
         )
         for name, array in expected.items():
             np.testing.assert_array_equal(mixture.weights[name], array)
 
 
-def test_shared_statistics_are_averaged(compiled, learner, own_digits):
+def test_shared_statistics_are_averaged(compiled, learner, digit_shards):
     algorithm = make_algorithm("fedap", learner, {**FEDAP, "share_statistics": True})
     state = algorithm.init(compiled[1], derive_rng(1, 0))
-    own = dict.fromkeys(own_digits, ClientState())
-    after, told = round_of(algorithm, state, own_digits, own)
-    mean = np.mean([update.deltas["global"]["norm/moving_mean"] for update in told], axis=0)
+    states = dict.fromkeys(digit_shards, ClientState())
+    after, updates = round_of(algorithm, state, digit_shards, states)
+    mean = np.mean([update.deltas["global"]["norm/moving_mean"] for update in updates], axis=0)
     np.testing.assert_allclose(after.models["global"]["norm/moving_mean"], mean, atol=1e-6)
-    assert not any(kept.arrays for kept in own.values())
+    assert not any(client_state.arrays for client_state in states.values())

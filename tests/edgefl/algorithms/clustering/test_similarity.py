@@ -1,4 +1,4 @@
-"""Which weights are compared, and the data of the heat maps and lines."""
+"""The compared weights, and the data of the heat maps and lines."""
 
 import numpy as np
 import pytest
@@ -41,14 +41,14 @@ def test_dense_layers_with_their_biases_or_those_named_are_compared(layers, name
 
 
 @pytest.mark.parametrize(
-    ("weights", "layers", "words"),
+    ("weights", "layers", "message"),
     [
         ({"conv/kernel": np.zeros((1, 1, 1, 1))}, "", "no dense layer"),
-        (WEIGHTS, "fc", "'fc', which the model has not; it has bn, conv1"),
+        (WEIGHTS, "fc", "'fc', which is no layer of the model; it has bn, conv1"),
     ],
 )
-def test_nothing_to_compare_is_an_error(weights, layers, words):
-    with pytest.raises(ConfigError, match=words):
+def test_nothing_to_compare_is_an_error(weights, layers, message):
+    with pytest.raises(ConfigError, match=message):
         select_compared_weights(weights, layers)
 
 
@@ -80,7 +80,7 @@ def test_a_heat_map_a_layer_by_hand():
 
 
 def similarity_of_pairs(checkpoints):
-    """Return one line an epoch over all pairs of clients: (0, 1), (0, 2), ... (n - 2, n - 1)."""
+    """Return one row for each epoch with all pairs of clients: (0, 1), (0, 2), ... (n - 2, n - 1)."""
     names = select_compared_weights(checkpoints[0][0])
     pairs = np.triu_indices(len(checkpoints[0]), 1)
     return np.stack(
@@ -88,9 +88,10 @@ def similarity_of_pairs(checkpoints):
     )
 
 
-def test_pretraining_keeps_a_checkpoint_an_epoch_and_tells_tasks_apart():
-    """Two clients see classes 0 and 1, two see 2 and 3: pairs (0, 1) and (2, 3) stay more alike than the
-    others.
+def test_pretraining_returns_a_checkpoint_an_epoch_and_separates_tasks():
+    """Clients 0 and 1 see classes 0 and 1, and clients 2 and 3 see classes 2 and 3.
+
+    The pairs (0, 1) and (2, 3) stay more similar than the others.
     """
     rng = np.random.default_rng(2)
     shards = {}

@@ -1,4 +1,4 @@
-"""How a gate is used: by hand, and the same that the algorithms' own diagnostics say of training samples."""
+"""The use of a gate: by hand, and equal to the algorithms' diagnostics on training samples."""
 
 from dataclasses import replace
 
@@ -19,8 +19,8 @@ def made(name, options):
 
 def initial(learner):
     rng = np.random.default_rng(3)
-    wanted = learner.spec.weights
-    return {spec.name: rng.normal(0, 0.3, spec.shape).astype(np.float32) for spec in wanted}
+    specs = learner.spec.weights
+    return {spec.name: rng.normal(0, 0.3, spec.shape).astype(np.float32) for spec in specs}
 
 
 def personalized(name, options, shard):
@@ -33,8 +33,9 @@ def personalized(name, options, shard):
 
 
 def test_pfl_moe_by_hand():
-    """Two samples whose gates are sigmoid(0) = 1/2 and sigmoid(ln 3) = 3/4 of the federated classifier: 5/8
-    and 3/8 on average.
+    """Two samples with the gates sigmoid(0) = 1/2 and sigmoid(ln 3) = 3/4 for the federated classifier.
+
+    The means are 5/8 and 3/8.
     """
     learner, _ = made("pfl-mf", {})
     weights = {
@@ -67,28 +68,28 @@ def test_pfl_moe_by_hand():
         ("fedmix", {"num_experts": 3, "gate_epochs": 5, "learning_rate": 0.1}),
     ],
 )
-def test_on_training_samples_it_is_what_the_diagnostics_say(name, options, shards):
+def test_on_training_samples_it_equals_the_diagnostics(name, options, shards):
     shard = shards["pi-1"]
     learner, mixture = personalized(name, options, shard)
-    own = [value for key, value in mixture.diagnostics.items() if key.startswith("gate/")]
+    gate_figures = [value for key, value in mixture.diagnostics.items() if key.startswith("gate/")]
     figures = measure_gate_utilization(learner, mixture.weights, shard.x_train)
-    assert list(figures) == [f"gate_{k}" for k in range(len(own))]
-    assert list(figures.values()) == pytest.approx(own, abs=1e-5)
+    assert list(figures) == [f"gate_{k}" for k in range(len(gate_figures))]
+    assert list(figures.values()) == pytest.approx(gate_figures, abs=1e-5)
     held_out = measure_gate_utilization(learner, mixture.weights, shard.x_test)
     assert sum(held_out.values()) == pytest.approx(1, abs=1e-5)
     assert held_out != figures
 
 
 def test_by_class_by_hand():
-    """Gates of 1/2 for the sample of class 2, of 3/4 and 9/10 for those of class 0."""
+    """The gates are 1/2 for the sample of class 2, and 3/4 and 9/10 for the samples of class 0."""
     learner, _ = made("pfl-mf", {})
     weights = {
         "gate/kernel": np.array([[np.log(3)], [0], [0], [0]], np.float32),
         "gate/bias": np.zeros(1, np.float32),
     }
     x = np.array([[1, 9, 9, 9], [0, 1, 2, 3], [2, 5, 5, 5]], np.float32)
-    found = measure_gate_by_class(learner, weights, x, np.array([0, 2, 0]))
-    np.testing.assert_allclose(found, [[0, 2, 0.825, 0.175], [2, 1, 0.5, 0.5]], atol=1e-6)
+    by_class = measure_gate_by_class(learner, weights, x, np.array([0, 2, 0]))
+    np.testing.assert_allclose(by_class, [[0, 2, 0.825, 0.175], [2, 1, 0.5, 0.5]], atol=1e-6)
     assert measure_gate_by_class(learner, weights, x[:0], np.zeros(0, np.int64)).shape == (0, 2)
 
 
@@ -101,7 +102,7 @@ def test_a_mixture_without_a_gate_has_none(name, shards):
     )
 
 
-def test_without_samples_there_is_nothing_to_say(shards):
+def test_without_samples_it_is_empty(shards):
     learner, mixture = personalized("pfl-mf", {}, shards["pi-1"])
     assert measure_gate_utilization(learner, mixture.weights, shards["pi-1"].x_test[:0]) == {}
     assert measure_gate_utilization(learner, mixture.weights, shards["pi-1"].x_test)

@@ -1,4 +1,4 @@
-"""Responsibilities of experts: the worked figures, then what holds for all."""
+"""Responsibilities of experts: worked figures, then general properties."""
 
 import numpy as np
 import pytest
@@ -34,8 +34,9 @@ def test_marginal_entropy_and_its_slope_by_hand():
 
 
 def test_specialization_by_hand():
-    """H(.5, .5) = log 2, H(.75, .25) = .562335, H(1, 0) = 0: 1 - (.693147 + .562335 + 0) / 3 / .693147 =
-    .396241.
+    """H(.5, .5) = log 2, H(.75, .25) = .562335 and H(1, 0) = 0.
+
+    The result is 1 - (.693147 + .562335 + 0) / 3 / .693147 = .396241.
     """
     assert rs.measure_specialization([[0.5, 0.5], [0.75, 0.25], [1.0, 0.0]]) == pytest.approx(
         0.396241, abs=1e-6
@@ -44,7 +45,7 @@ def test_specialization_by_hand():
 
 
 def test_pruning_by_hand():
-    """Oracle 10: K 4, eta .4: the client keeps two, the server three."""
+    """Oracle 10: with K 4 and eta .4, the client keeps two experts and the server three."""
     q = [0.6, 0.25, 0.095, 0.055]
     np.testing.assert_allclose(
         rs.prune_experts(q, rs.filter_experts(q, 0.4 / 4)), [0.705882, 0.294118, 0, 0], atol=1e-6

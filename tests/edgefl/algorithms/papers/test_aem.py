@@ -1,4 +1,4 @@
-"""Adaptive Expert Models: a gate's step and a mixture by hand, exploration, and what a client ends with."""
+"""Adaptive Expert Models: a gate's step and a mixture by hand, exploration, and the client result."""
 
 from dataclasses import replace
 
@@ -58,8 +58,9 @@ def test_mixture_by_hand():
 
 
 def test_gate_step_by_hand():
-    """The same, y = 0: loss -ln .51 = .673345; by the gate's logits g (.51 - p) / .51 = -.186275, .182353,
-    .003922.
+    """As in the mixture above, with y = 0: the loss is -ln .51 = .673345.
+
+    Its gradient by the gate's logits is g (.51 - p) / .51 = -.186275, .182353, .003922.
     """
     learner = learner_of({"num_experts": 2}, inputs=1, features=1, classes=2, batch_size=1)
     start = {"gate/kernel": np.zeros((1, 3), np.float32), "gate/bias": logs(0.5, 0.3, 0.2)}
@@ -89,10 +90,10 @@ def test_exploration_includes_the_best():
 
 
 def test_the_local_model_that_is_measured_trains_on_all_samples():
-    """Labels 0, 0, 0, 1, x = 1, one epoch in one batch at rate 1 from zero: the bias moves by (3 - 1) / 4 of
-    .5 = .25.
+    """Labels 0, 0, 0, 1, x = 1, one epoch in one batch at rate 1 from zero.
 
-    Without one sample, which is the gate's, it would move by .5 or .1667.
+    The bias moves by (3 - 1) / 4 of .5 = .25. If one sample were left for the gate, it would move by .5 or
+    .1667.
     """
     options = {
         "num_experts": 2,
@@ -104,7 +105,7 @@ def test_the_local_model_that_is_measured_trains_on_all_samples():
     learner = learner_of(options, inputs=1, features=1, classes=2)
     zeros = {s.name: np.zeros(s.shape, np.float32) for s in learner.spec.find_signature("predict").frozen}
     zeros["trunk/kernel"] = np.ones((1, 1), np.float32)
-    device, server = (make_algorithm("aem", each, options) for each in (learner, None))
+    device, server = (make_algorithm("aem", item, options) for item in (learner, None))
     sent = server.broadcast(
         replace(server.init(zeros, derive_rng(1, 0, "init")), phase=PHASE_PERSONALIZE), "a"
     )
@@ -118,12 +119,13 @@ def test_the_local_model_that_is_measured_trains_on_all_samples():
 
 
 def test_a_gate_may_train_on_samples_that_no_expert_has_seen():
-    """Four samples, one of which validates. Only the labels of the others move the local model, only its
-    label moves the gate.
+    """One of four samples is a validation sample. Only its label moves the gate.
+
+    Only the labels of the others move the local model.
     """
     options = {"num_experts": 2, "validation_share": 0.25, "gate_unseen": True, **QUICK}
     learner = learner_of(options, inputs=1, features=1, classes=2)
-    device, server = (make_algorithm("aem", each, options) for each in (learner, None))
+    device, server = (make_algorithm("aem", item, options) for item in (learner, None))
     sent = server.broadcast(
         replace(server.init(drawn(learner), derive_rng(1, 0, "init")), phase=PHASE_PERSONALIZE), "a"
     )
@@ -133,8 +135,8 @@ def test_a_gate_may_train_on_samples_that_no_expert_has_seen():
     other = y.copy()
     other[held_out] = 1 - other[held_out]
     one, two = (
-        device.personalize(sent, ClientState(), Shard(x, each, x, each, 2), derive_rng(1, 2, "a"))[0].weights
-        for each in (y, other)
+        device.personalize(sent, ClientState(), Shard(x, item, x, item, 2), derive_rng(1, 2, "a"))[0].weights
+        for item in (y, other)
     )
     np.testing.assert_array_equal(one["local/head/bias"], two["local/head/bias"])
     assert not np.array_equal(one["gate/bias"], two["gate/bias"])
@@ -143,7 +145,7 @@ def test_a_gate_may_train_on_samples_that_no_expert_has_seen():
 
 
 def federate(name, learner, weights, shards, options, rounds):
-    device, server = (make_algorithm(name, each, options) for each in (learner, None))
+    device, server = (make_algorithm(name, item, options) for item in (learner, None))
     state = server.init(weights, derive_rng(1, 0, "init"))
     for _ in range(rounds):
         rngs = {c: derive_rng(1, state.round, c) for c in shards}
@@ -168,7 +170,7 @@ def test_without_exploration_it_federates_as_ifca(shards):
 
 
 def test_exploration_trains_models_that_nobody_would_choose(shards):
-    """From a start where IFCA trains one of two models alone, both learn."""
+    """IFCA trains only one of two models from this start. With exploration, both learn."""
     learner = learner_of({"num_experts": 2}, features=4)
     options = {"num_experts": 2, "epochs": 3, "learning_rate": 0.1}
     weights = drawn(learner, 5)
@@ -190,7 +192,7 @@ def test_exploration_trains_models_that_nobody_would_choose(shards):
 
 
 @pytest.mark.parametrize("extra", [{"gate_share": 0.0}, {"gate": "features"}, {"baselines": True}])
-def test_what_a_client_ends_with(extra, shards):
+def test_the_client_result(extra, shards):
     options = {**QUICK, "num_experts": 2, **extra}
     learner = learner_of(options)
     device, server, state = federate("aem", learner, drawn(learner), shards, options, 3)
@@ -204,8 +206,8 @@ def test_what_a_client_ends_with(extra, shards):
     x = {"x": shard.x_test}
     parts = [*select_experts(state.models).values(), local]
     p = [
-        np.exp(each - np.log(np.exp(each).sum(axis=1, keepdims=True)))
-        for each in (learner.predict("predict", w, x) for w in parts)
+        np.exp(item - np.log(np.exp(item).sum(axis=1, keepdims=True)))
+        for item in (learner.predict("predict", w, x) for w in parts)
     ]
     ensemble = mixture.peers["ensemble"]
     np.testing.assert_allclose(
@@ -216,7 +218,7 @@ def test_what_a_client_ends_with(extra, shards):
         seen = sum(shard.x_test @ w["trunk/kernel"] for w in parts[:-1])
     g = np.exp(seen @ mixture.weights["gate/kernel"] + mixture.weights["gate/bias"])
     g /= g.sum(axis=1, keepdims=True)
-    expected = sum(g[:, [i]] * each for i, each in enumerate(p))
+    expected = sum(g[:, [i]] * item for i, item in enumerate(p))
     np.testing.assert_allclose(
         np.exp(learner.predict("predict_mixture", mixture.weights, x)), expected, atol=1e-5
     )
@@ -232,10 +234,10 @@ def test_what_a_client_ends_with(extra, shards):
     assert sum(usage.values()) == pytest.approx(1, abs=1e-5)
     assert list(usage) == ["gate/expert0", "gate/expert1", "gate/local"]
     assert 1 <= mixture.diagnostics["experts_used"] <= 3
-    own = all(
+    is_shared = all(
         np.array_equal(local[name], array) for name, array in mixture.peers["local_expert"].weights.items()
     )
-    assert own == ("gate_share" in extra)  # else the peer trains on the gate's samples too
+    assert is_shared == ("gate_share" in extra)  # otherwise the peer trains on the gate's samples too
     best = select_experts(state.models)[int(mixture.diagnostics["best"])]
     assert all(
         np.array_equal(best[name], array) for name, array in mixture.peers["federated"].weights.items()
@@ -248,13 +250,13 @@ def test_what_a_client_ends_with(extra, shards):
 def test_the_laws_hold_with_other_options(extra, shards):
     options = {**QUICK, "num_experts": 2, **extra}
     learner = learner_of(options)
-    check_algorithm(lambda each: make_algorithm("aem", each, options), learner, drawn(learner), shards)
+    check_algorithm(lambda item: make_algorithm("aem", item, options), learner, drawn(learner), shards)
 
 
 def test_a_single_sample_trains_local_model_and_gate():
     options = {**QUICK, "num_experts": 1, "gate_share": 0.5}
     learner = learner_of(options)
-    device, server = (make_algorithm("aem", each, options) for each in (learner, None))
+    device, server = (make_algorithm("aem", item, options) for item in (learner, None))
     state = replace(server.init(drawn(learner), derive_rng(1, 0, "init")), phase=PHASE_PERSONALIZE)
     shard = Shard(
         np.ones((1, 4), np.float32), np.array([1]), np.ones((0, 4), np.float32), np.zeros(0, np.int64), 3
@@ -264,7 +266,7 @@ def test_a_single_sample_trains_local_model_and_gate():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"epsilon": 1.5}, "epsilon is 1.5"),
         ({"gate_share": 1.0}, "gate_share is 1.0"),
@@ -272,6 +274,6 @@ def test_a_single_sample_trains_local_model_and_gate():
         ({"num_experts": 0}, "num_experts is 0"),
     ],
 )
-def test_wrong_options(options, words):
-    with pytest.raises(ConfigError, match=words):
+def test_wrong_options(options, message):
+    with pytest.raises(ConfigError, match=message):
         make_algorithm("aem", None, options)

@@ -1,6 +1,4 @@
-"""Adaptive Expert Models compiled: the laws on LiteRT, gradients as TensorFlow's own, and what is
-exported.
-"""
+"""Adaptive Expert Models compiled: the laws on LiteRT, TensorFlow's gradients, and the export."""
 
 from dataclasses import replace
 
@@ -41,7 +39,9 @@ def small(digits):
 
 def test_the_laws_hold_on_litert(built, small):
     plan, initial, options = built
-    check_algorithm(lambda each: make_algorithm("aem", each, options), LiteRTLearner(plan), initial, small)
+    check_algorithm(
+        lambda any_learner: make_algorithm("aem", any_learner, options), LiteRTLearner(plan), initial, small
+    )
 
 
 def test_gradients_and_predictions_are_tensorflows(built, digits):
@@ -52,7 +52,7 @@ def test_gradients_and_predictions_are_tensorflows(built, digits):
     y = digits[1][:40]
     pair = LiteRTLearner(plan), make_keras_learner(plan.spec)
     for name in ("train_gate", "train_local"):
-        signature = plan.spec.signature(name)
+        signature = plan.spec.find_signature(name)
         weights = {
             s.name: initial.get(s.name, derive_rng(1, 1, s.name).normal(0, 0.1, s.shape).astype(np.float32))
             for s in signature.trained
@@ -67,7 +67,7 @@ def test_gradients_and_predictions_are_tensorflows(built, digits):
             for s in signature.data
         }
         (one, loss), (two, other) = (
-            each.fit(name, weights, data, y, epochs=2, rng=derive_rng(1, 1)) for each in pair
+            any_learner.fit(name, weights, data, y, epochs=2, rng=derive_rng(1, 1)) for any_learner in pair
         )
         assert loss == pytest.approx(other, abs=1e-4)
         for key in one:
@@ -79,7 +79,7 @@ def test_what_is_exported_is_the_probability_that_is_measured_as_its_log(built, 
     from edgefl.plan.runtime import load_interpreter
 
     plan, _, _ = built
-    frozen = plan.spec.signature("predict_mixture").frozen
+    frozen = plan.spec.find_signature("predict_mixture").frozen
     weights = {s.name: derive_rng(2, 1, s.name).normal(0, 0.2, s.shape).astype(np.float32) for s in frozen}
     expected = np.exp(LiteRTLearner(plan).predict("predict_mixture", weights, {"x": digits[0][:1]}))
     assert expected.sum() == pytest.approx(1, abs=1e-5)
@@ -93,18 +93,18 @@ def test_what_is_exported_is_the_probability_that_is_measured_as_its_log(built, 
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"gate": "pixel"}, "unknown model 'pixel'"),
         ({"gate_options": {"hidden": 8}}, "gate 'pixels' has no options"),
         ({"local_model": "lenet"}, "unknown model 'lenet'"),
     ],
 )
-def test_a_gate_or_a_local_model_that_there_is_not(options, words, tiny_config):
+def test_a_gate_or_a_local_model_that_does_not_exist(options, message, tiny_config):
     from edgefl.algorithms import build_objectives
     from edgefl.compiler.build import make_network
 
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=message):
         build_objectives("aem", make_network(tiny_config), options)
 
 

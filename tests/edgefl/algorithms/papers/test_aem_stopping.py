@@ -1,4 +1,4 @@
-"""Early stopping of cluster models: by hand, and that what validates is never trained on."""
+"""Early stopping of cluster models: by hand, and no training on validation samples."""
 
 from dataclasses import replace
 
@@ -17,13 +17,13 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
 def start(options):
-    """Return the learner, a device, and the first broadcast to it."""
+    """Return the learner, a device, and its first broadcast."""
     learner = SoftmaxLearner(softmax_spec("aem", inputs=4, features=3, classes=3, options=options))
     weights = {
         s.name: np.random.default_rng(7).normal(0, 0.5, s.shape).astype(np.float32)
         for s in learner.spec.weights
     }
-    device, server = (make_algorithm("aem", each, options) for each in (learner, None))
+    device, server = (make_algorithm("aem", item, options) for item in (learner, None))
     return device, server.broadcast(server.init(weights, derive_rng(1, 0, "init")), "a")
 
 
@@ -33,14 +33,15 @@ def validated(client_id, expert, loss, n=1):
 
 
 def test_early_stopping_by_hand():
-    """Patience 2: model 0 falls to .8 (mean of .6 and 1.0 by samples 1, 1), waits twice, stops; model 1 goes
-    on, then stops too.
+    """With patience 2, model 0 falls to .8, waits twice and stops. Model 1 stops later.
+
+    .8 is the mean of .6 and 1.0, each from one sample.
     """
     server = make_algorithm("aem", None, {"num_experts": 2, "patience": 2})
     state = server.init({"w": np.zeros(1, np.float32)}, derive_rng(1, 0, "init"))
     rounds = [
         [validated("a", 0, 0.9), validated("b", 1, 0.5)],
-        [validated("a", 0, 0.6), validated("b", 0, 1.0)],  # nobody chose 1: the round does not count for it
+        [validated("a", 0, 0.6), validated("b", 0, 1.0)],  # no client chose 1, so it does not wait
         [validated("a", 0, 0.8), validated("b", 1, 0.4)],
         [validated("a", 0, 0.9, 3), validated("b", 0, 0.6, 1)],
     ]
@@ -84,25 +85,23 @@ def test_a_stopped_model_stays_stopped(history, patience):
 
 @given(count=st.integers(2, 300), share=st.floats(0.01, 0.9))
 def test_validation_samples_are_the_same_ones_every_time(count, share):
-    (fit, held), (again, _) = (split_validation_rows(np.zeros(count, np.int64), share) for _ in range(2))
-    assert sorted([*fit, *held]) == list(range(count))
-    assert len(fit) and len(held)
+    (fit, held_out), (again, _) = (split_validation_rows(np.zeros(count, np.int64), share) for _ in range(2))
+    assert sorted([*fit, *held_out]) == list(range(count))
+    assert len(fit) and len(held_out)
     np.testing.assert_array_equal(fit, again)
 
 
 def test_validation_samples_are_whole_recordings():
     labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
     recordings = np.array([7, 7, 8, 8, 9, 9, 5, 5])
-    fit, held = split_validation_rows(labels, 0.25, recordings)
-    assert sorted([*fit, *held]) == list(range(8)) and len(held) == 4
-    assert not set(recordings[fit]) & set(recordings[held])
-    assert set(labels[fit]) == set(labels[held]) == {0, 1}
+    fit, held_out = split_validation_rows(labels, 0.25, recordings)
+    assert sorted([*fit, *held_out]) == list(range(8)) and len(held_out) == 4
+    assert not set(recordings[fit]) & set(recordings[held_out])
+    assert set(labels[fit]) == set(labels[held_out]) == {0, 1}
 
 
 def test_only_clients_that_chose_a_model_validate_it():
-    """Epsilon 1: every client explores, so no validation loss counts. Epsilon 0: every client chose its
-    model.
-    """
+    """With epsilon 1, all clients explore and no validation loss counts. With epsilon 0, all choose."""
     x = np.ones((4, 4), np.float32)
     y = np.array([0, 1, 2, 0])
     for epsilon, counts in ((1.0, False), (0.0, True)):
@@ -122,15 +121,15 @@ def test_one_sample_trains_and_validates_nothing():
 
 
 def test_validation_samples_train_nothing(shards):
-    """Other labels on what validates: the same update, another validation loss."""
+    """Other labels on the validation samples give the same update with another validation loss."""
     device, broadcast = start({"num_experts": 2, "patience": 3, "validation_share": 0.2, "epsilon": 0.0})
     shard = shards["pi-3"]
     order = derive_rng(0, 0, "validation").permutation(len(shard.y_train))
     y = shard.y_train.copy()
     y[order[: round(0.2 * len(y))]] = (y[order[: round(0.2 * len(y))]] + 1) % 3
     pair = [
-        device.local_update(broadcast, ClientState(), each, "a", derive_rng(1, 1, "a"))
-        for each in (shard, replace(shard, y_train=y))
+        device.local_update(broadcast, ClientState(), item, "a", derive_rng(1, 1, "a"))
+        for item in (shard, replace(shard, y_train=y))
     ]
     (one, _), (two, _) = pair
     assert one.num_samples == len(y) - round(0.2 * len(y))

@@ -1,4 +1,4 @@
-"""APFL: a step of both models and one of alpha by hand, and where alpha may go."""
+"""APFL: a step of both models and a step of alpha by hand, and the range of alpha."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def played(one, state, **options):
 
 
 def test_a_step_of_both_models_by_hand(one):
-    """alpha .5, v = w: the copy moves by .5, v by alpha times that; each loss is log 2."""
+    """With alpha .5 and v = w, the copy moves by .5 and v by alpha times that. Each loss is log 2."""
     update, state = played(one, ClientState())
     np.testing.assert_allclose(update.deltas["global"]["head/bias"], [0.5, -0.5], atol=1e-6)
     np.testing.assert_allclose(state.arrays["head/bias"], [0.25, -0.25], atol=1e-6)
@@ -26,17 +26,18 @@ def test_a_step_of_both_models_by_hand(one):
 
 @pytest.mark.parametrize(("rate", "expected"), [(0.1, 0.5537883), (1.0, 1.0), (0.0, 0.5)])
 def test_alpha_by_hand(one, rate, expected):
-    """v's bias is (1, -1), w's 0: the mixture's p is .731059, so that <v - w, gradient> = -.537883; 1.0379 is
-    cut to 1.
+    """The bias of v is (1, -1) and the bias of w is 0, so the mixture's p is .731059.
+
+    Then <v - w, gradient> = -.537883, and alpha 1.0379 is cut to 1.
     """
-    own = {**one.start, "head/bias": np.array([1.0, -1.0], np.float32)}
-    _, state = played(one, ClientState(own, {"alpha": 0.5}), alpha_learning_rate=rate)
+    personal = {**one.start, "head/bias": np.array([1.0, -1.0], np.float32)}
+    _, state = played(one, ClientState(personal, {"alpha": 0.5}), alpha_learning_rate=rate)
     assert state.scalars["alpha"] == pytest.approx(expected, abs=1e-6)
 
 
 def test_alpha_stays_when_it_is_not_adaptive(one):
-    own = {**one.start, "head/bias": np.array([1.0, -1.0], np.float32)}
-    _, state = played(one, ClientState(own, {"alpha": 0.25}), adaptive=False)
+    personal = {**one.start, "head/bias": np.array([1.0, -1.0], np.float32)}
+    _, state = played(one, ClientState(personal, {"alpha": 0.25}), adaptive=False)
     assert state.scalars["alpha"] == 0.25
 
 
@@ -46,9 +47,9 @@ def test_the_mixture_mixes_weights_but_not_statistics():
         "bn/moving_mean": np.array([8.0], np.float32),
         "frozen": np.array([3.0], np.float32),
     }
-    own = {"w": np.array([4.0], np.float32), "bn/moving_mean": np.array([2.0], np.float32)}
-    found = interpolate_models(model, own, 0.25)
-    assert {name: float(array[0]) for name, array in found.items()} == {
+    personal = {"w": np.array([4.0], np.float32), "bn/moving_mean": np.array([2.0], np.float32)}
+    mixed = interpolate_models(model, personal, 0.25)
+    assert {name: float(array[0]) for name, array in mixed.items()} == {
         "w": 1.0,
         "bn/moving_mean": 2.0,
         "frozen": 3.0,
@@ -56,7 +57,7 @@ def test_the_mixture_mixes_weights_but_not_statistics():
 
 
 def test_personalizing_trains_once_more_and_mixes(one):
-    """v and w are as after one step: .5 * .25 + .5 * .5."""
+    """v and w are as after one step, so the result is .5 * .25 + .5 * .5."""
     mixture, state = one.ending(one.algorithm("apfl"), ClientState(), {"global": one.start})
     np.testing.assert_allclose(mixture.weights["head/bias"], [0.375, -0.375], atol=1e-6)
     np.testing.assert_array_equal(mixture.peers["federated"].weights["head/bias"], [0, 0])
@@ -66,8 +67,8 @@ def test_personalizing_trains_once_more_and_mixes(one):
 @settings(max_examples=25, deadline=None)
 @given(bias=st.floats(-50, 50, width=32), alpha=st.floats(0, 1), rate=st.floats(0, 10))
 def test_alpha_is_a_share(one, bias, alpha, rate):
-    own = {**one.start, "head/bias": np.array([bias, -bias], np.float32)}
-    _, state = played(one, ClientState(own, {"alpha": alpha}), alpha_learning_rate=rate)
+    personal = {**one.start, "head/bias": np.array([bias, -bias], np.float32)}
+    _, state = played(one, ClientState(personal, {"alpha": alpha}), alpha_learning_rate=rate)
     assert 0 <= state.scalars["alpha"] <= 1
 
 

@@ -1,4 +1,4 @@
-"""The baselines as programs: each training signature steps as Keras does."""
+"""The baselines as programs: each training signature takes the same steps as Keras."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ OPTIONS = {"epochs": 1, "learning_rate": 0.1, "batch_size": 8}
 
 @pytest.fixture(scope="module", params=NAMES)
 def built(request, tiny_config):
-    """Return (algorithm's name, plan, initial weights): conv, dense, dropout, dense."""
+    """Return (name of the algorithm, plan, initial weights). The layers are conv, dense, dropout, dense."""
     from edgefl.algorithms.plans import build_plan
 
     return request.param, *build_plan(replace(tiny_config, algorithm=request.param, options=OPTIONS))
@@ -36,7 +36,10 @@ def test_it_trains_as_keras_does(built, digits):
     y = digits[1][:60]
     rng = np.random.default_rng(1)
     for signature in NAMES[name]:
-        specs = (*plan.spec.signature(signature).trained, *plan.spec.signature(signature).frozen)
+        specs = (
+            *plan.spec.find_signature(signature).trained,
+            *plan.spec.find_signature(signature).frozen,
+        )
         near = {
             spec.name: (initial.get(spec.name.partition("/")[2], initial.get(spec.name)), spec.shape)
             for spec in specs
@@ -60,23 +63,24 @@ def test_it_trains_as_keras_does(built, digits):
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "words"),
+    ("name", "options", "message"),
     [
         ("biased-fedavg", {"output_bias": "fc1/bias"}, "not the output layer's bias"),
         ("lg-fedavg", {"local_layers": "cnov"}, "did you mean 'conv'"),
         ("fedprox", {"mu": -1.0}, "0 or more"),
     ],
 )
-def test_an_option_that_cannot_be_is_told_before_anything_is_compiled(name, options, words, tiny_config):
+def test_an_impossible_option_is_reported_before_the_compilation(name, options, message, tiny_config):
     from edgefl.compiler.build import make_network
 
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=message):
         build_objectives(name, make_network(tiny_config), options)
 
 
 def test_the_output_bias_is_asked_for_behind_frozen_layers():
-    """Frozen weights stand last in the plan, so the last kernel of rank 2 is not the output's: the plan asks
-    for the name.
+    """Frozen weights are last in the plan, so the last kernel of rank 2 is not the output layer's.
+
+    The plan builder asks for the name.
     """
     import keras
 

@@ -1,6 +1,4 @@
-"""Clustered federated learning: rounds of two clients by hand, then who is clustered with whom, then the
-laws.
-"""
+"""Clustered federated learning: rounds of two clients by hand, then the clusters, then the laws."""
 
 from dataclasses import replace
 
@@ -28,7 +26,7 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 FOUR = {"a": [1, 0], "b": [0.98, 0.199], "c": [0.6, 0.8], "d": [0, 1]}
 """Cosines: a with b .98, c with d .8, b with c .747."""
 PAPER = {"compare": "weights", "threshold": 0.9}
-"""The paper's own rule."""
+"""The paper's rule."""
 
 
 def f32(*values):
@@ -45,18 +43,20 @@ def update(client_id, round, n, **deltas):
 
 
 def clustered_at(options, deltas=FOUR, counts=None):
-    """Return (algorithm, state) after clients moved a dense kernel from zero to the vectors given, by the
-    paper's rule.
+    """Return (algorithm, state) after clustering by the paper's rule.
+
+    The clients moved a dense kernel from zero to these vectors.
     """
     algorithm = make_algorithm("clustered", None, {**PAPER, **options})
     state = algorithm.init({"fc/kernel": np.zeros((1, 2), np.float32)}, derive_rng(1, 0))
-    told = [update(c, 1, (counts or {}).get(c, 1), fc_kernel=[d]) for c, d in sorted(deltas.items())]
-    return algorithm, algorithm.aggregate(state, told)
+    updates = [update(c, 1, (counts or {}).get(c, 1), fc_kernel=[d]) for c, d in sorted(deltas.items())]
+    return algorithm, algorithm.aggregate(state, updates)
 
 
 def two_clients():
-    """One sample (1, 0) of class 0; three samples (0, 1) of class 1. From kernel and bias at zero, one step
-    at rate 1 is half an error.
+    """Return one sample (1, 0) of class 0, and three samples (0, 1) of class 1.
+
+    From kernel and bias at zero, one step at rate 1 is half an error.
     """
     x = np.eye(2, dtype=np.float32)
     y = np.array([0, 1])
@@ -70,19 +70,19 @@ INITIAL = {
 }
 
 
-def play(algorithm, state, shards, own):
+def play(algorithm, state, shards, states):
     results = [
         algorithm.local_update(
             algorithm.broadcast(state, c),
-            own.get(c, ClientState()),
+            states.get(c, ClientState()),
             shards[c],
             c,
             derive_rng(1, state.round, c),
         )
         for c in sorted(shards)
     ]
-    own.update({each.client_id: kept for each, kept in results})
-    return algorithm.aggregate(state, [each for each, _ in results])
+    states.update({item.client_id: client_state for item, client_state in results})
+    return algorithm.aggregate(state, [item for item, _ in results])
 
 
 def learner_of(shards):
@@ -98,22 +98,24 @@ def learner_of(shards):
 
 
 def test_two_clients_one_round_by_hand():
-    """Kernels [.5, -.5; 0, 0] (n 1) and [0, 0; -.5, .5] (n 3): the mean is [.125, -.125; -.375, .375], and a
-    goes on half way to it.
+    """Client a continues from half way to the mean.
+
+    The kernels are [.5, -.5], [0, 0] (n 1) and [0, 0], [-.5, .5] (n 3). Their mean is [.125, -.125], [-.375,
+    .375].
     """
     shards = two_clients()
-    own = {}
+    states = {}
     algorithm = make_algorithm(
         "clustered", learner_of(shards), {"clustering": False, "epochs": 1, "learning_rate": 1.0}
     )
-    state = play(algorithm, algorithm.init(INITIAL, derive_rng(1, 0)), shards, own)
-    np.testing.assert_allclose(own["a"].arrays["head/kernel"], [[0.5, -0.5], [0, 0]], atol=1e-6)
+    state = play(algorithm, algorithm.init(INITIAL, derive_rng(1, 0)), shards, states)
+    np.testing.assert_allclose(states["a"].arrays["head/kernel"], [[0.5, -0.5], [0, 0]], atol=1e-6)
     np.testing.assert_allclose(
         state.models["global"]["head/kernel"], [[0.125, -0.125], [-0.375, 0.375]], atol=1e-6
     )
     np.testing.assert_allclose(state.models["global"]["head/bias"], [-0.25, 0.25], atol=1e-6)
     last = algorithm.broadcast(replace(state, phase=PHASE_PERSONALIZE), "a")
-    mixture, _ = algorithm.personalize(last, own["a"], shards["a"], derive_rng(1, 2, "a"))
+    mixture, _ = algorithm.personalize(last, states["a"], shards["a"], derive_rng(1, 2, "a"))
     np.testing.assert_allclose(
         mixture.weights["head/kernel"], [[0.3125, -0.3125], [-0.1875, 0.1875]], atol=1e-6
     )
@@ -127,10 +129,10 @@ def test_two_clients_one_round_by_hand():
 def test_two_clients_clustered_by_hand(threshold, clusters):
     """With the trunk (1, 0, 0, 1) the models' product is 2 - .5, their squares 3: the cosine is .5."""
     shards = two_clients()
-    own = {}
+    states = {}
     options = {"epochs": 1, "learning_rate": 1.0, "compare": "weights", "threshold": threshold}
     algorithm = make_algorithm("clustered", learner_of(shards), options)
-    state = play(algorithm, algorithm.init(INITIAL, derive_rng(1, 0)), shards, own)
+    state = play(algorithm, algorithm.init(INITIAL, derive_rng(1, 0)), shards, states)
     assert read_assignments(state) == clusters
     assert state.phase == PHASE_FEDERATE
     expected = (
@@ -140,7 +142,7 @@ def test_two_clients_clustered_by_hand(threshold, clusters):
     )
     for cluster, kernel in expected.items():
         np.testing.assert_allclose(state.models[f"cluster{cluster}"]["head/kernel"], kernel, atol=1e-6)
-    assert own["a"] == ClientState(), "the first round in a cluster starts from its model"
+    assert states["a"] == ClientState(), "the first round in a cluster starts from its model"
 
 
 def test_mixing_by_hand():
@@ -178,8 +180,8 @@ def test_clients_are_clustered_by_the_cosine_of_their_weights(options, clusters)
     assert list(read_assignments(state).values()) == clusters
 
 
-def test_deltas_tell_apart_what_the_first_weights_hide():
-    """From (50, 50) the four differ by less than a degree: 1 - .9 is far above the last merge."""
+def test_deltas_separate_clients_whose_weights_are_similar():
+    """From (50, 50) the four vectors differ by less than a degree. 1 - .9 is far above the last merge."""
     for compare, clusters in (("weights", [0, 0, 0, 0]), ("deltas", [0, 0, 1, 2])):
         algorithm = make_algorithm("clustered", None, {"compare": compare, "threshold": 0.9})
         state = algorithm.init({"fc/kernel": np.full((1, 2), 50, np.float32)}, derive_rng(1, 0))
@@ -188,15 +190,16 @@ def test_deltas_tell_apart_what_the_first_weights_hide():
 
 
 def after_clustering(options, start, deltas):
-    """Return the state after clients moved a dense kernel from `start` by the vectors given."""
+    """Return the state after clients moved a dense kernel from `start` by these vectors."""
     algorithm = make_algorithm("clustered", None, options)
     state = algorithm.init({"fc/kernel": np.asarray([start], np.float32)}, derive_rng(1, 0))
     return algorithm.aggregate(state, [update(c, 1, 1, fc_kernel=[d]) for c, d in sorted(deltas.items())])
 
 
 def test_two_tasks_are_two_clusters_by_default():
-    """The deltas of a and b have the cosine .49, as those of c and d; between the pairs it is below 0 on
-    average. Equal weights hide it.
+    """The deltas of a and b have the cosine .49, as do the deltas of c and d.
+
+    Between the pairs, the mean is below 0. Equal initial weights hide it.
     """
     deltas = {"a": [1.0, 0.8], "b": [1.0, -0.4], "c": [-1.0, 0.4], "d": [-1.0, -0.8]}
     for start in ([0, 0], [50, 50]):
@@ -205,7 +208,10 @@ def test_two_tasks_are_two_clusters_by_default():
 
 @pytest.mark.parametrize("compare", ["weights", "deltas"])
 def test_the_automatic_cut_never_joins_clients_that_disagree(compare):
-    """Cosines: 1 for a, b; 1 for c, d; -1 between. Of e and f alone, at -1, nobody joins anybody."""
+    """The cosines are 1 for a and b, 1 for c and d, and -1 between the pairs.
+
+    Clients e and f, with a cosine of -1, stay separate.
+    """
     pairs = {"a": [1, 0], "b": [2, 0], "c": [-1, 0], "d": [-3, 0]}
     assert list(
         read_assignments(after_clustering({"cut": "auto", "compare": compare}, [0, 0], pairs)).values()
@@ -236,7 +242,7 @@ def test_only_dense_layers_count():
     assert read_assignments(algorithm.aggregate(state, parted)) == {"a": 0, "b": 1}
 
 
-def test_a_cluster_moves_by_its_own_clients_and_rests_without_them():
+def test_a_cluster_moves_by_its_clients_and_stays_without_them():
     algorithm, state = clustered_at({}, counts={"b": 3})
     np.testing.assert_allclose(state.models["cluster0"]["fc/kernel"], [[0.985, 0.14925]], atol=1e-6)
     after = algorithm.aggregate(
@@ -249,7 +255,7 @@ def test_a_cluster_moves_by_its_own_clients_and_rests_without_them():
     np.testing.assert_allclose(after.models["cluster2"]["fc/kernel"], [[0, 6]], atol=1e-6)
 
 
-def test_each_client_receives_its_cluster_only():
+def test_a_client_receives_only_its_cluster():
     algorithm, state = clustered_at({})
     for client_id, cluster in {"a": 0, "b": 0, "c": 1, "d": 2}.items():
         sent = algorithm.broadcast(state, client_id)
@@ -260,9 +266,10 @@ def test_each_client_receives_its_cluster_only():
 
 
 @pytest.mark.parametrize("start", [[0, 0], [50, 50]])
-def test_a_client_that_arrives_later_is_placed_by_its_first_update(start):
-    """Deltas (1, 0) and (1, .2) are one cluster, the largest; (-1, 0) is another. The late client's (-9, 1)
-    is like the second.
+def test_a_client_that_arrives_later_is_assigned_by_its_first_update(start):
+    """Deltas (1, 0) and (1, .2) are the largest cluster, and (-1, 0) is the other one.
+
+    The late client's delta (-9, 1) is similar to the second.
     """
     algorithm = make_algorithm("clustered", None, {})
     deltas = {"a": [1, 0], "b": [1, 0.2], "c": [-1, 0]}
@@ -296,7 +303,7 @@ def test_a_client_without_an_update_ends_with_the_largest_cluster():
     np.testing.assert_array_equal(sent.models["global"]["fc/kernel"], state.models["cluster0"]["fc/kernel"])
 
 
-def test_the_clustering_waits_until_there_is_somebody():
+def test_the_clustering_waits_for_a_client():
     algorithm = make_algorithm("clustered", None, {})
     state = algorithm.init({"fc/kernel": np.ones((1, 2), np.float32)}, derive_rng(1, 0))
     after = algorithm.aggregate(state, [])
@@ -306,11 +313,11 @@ def test_the_clustering_waits_until_there_is_somebody():
     assert explain_clusters(alone)[1] == ""
 
 
-def test_the_margin_is_told_and_survives_a_checkpoint():
+def test_the_margin_is_reported_and_survives_a_checkpoint():
     _, state = clustered_at({"threshold": 0.81})
-    told, warning = explain_clusters(decode_server_state(encode_server_state(state)))
+    summary, warning = explain_clusters(decode_server_state(encode_server_state(state)))
     assert (
-        told
+        summary
         == "3 clusters of 4 clients, cut at 0.19: the last merge is at 0.02, the next is at 0.2, a margin "
         "of 0.18"
     )
@@ -321,7 +328,7 @@ def test_the_margin_is_told_and_survives_a_checkpoint():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"threshold": 1.1}, "threshold is 1.1, expected a number from 0 to 1"),
         ({"mixing": 2}, "mixing is 2, expected a number from 0 to 1"),
@@ -329,21 +336,21 @@ def test_the_margin_is_told_and_survives_a_checkpoint():
         ({"compare": "gradients"}, "compare is 'gradients', expected 'weights' or 'deltas'"),
     ],
 )
-def test_a_wrong_option_says_what_is_expected(options, words):
-    with pytest.raises(ConfigError, match=words):
+def test_a_wrong_option_says_what_is_expected(options, message):
+    with pytest.raises(ConfigError, match=message):
         make_algorithm("clustered", None, options)
 
 
-def test_a_layer_that_the_model_lacks_is_told_before_the_first_round():
+def test_a_layer_that_the_model_lacks_is_reported_before_the_first_round():
     algorithm = make_algorithm("clustered", None, {"layers": "fc9"})
-    with pytest.raises(ConfigError, match="'fc9', which the model has not; it has fc"):
+    with pytest.raises(ConfigError, match="'fc9', which is no layer of the model; it has fc"):
         algorithm.init({"fc/kernel": np.ones((1, 2), np.float32)}, derive_rng(1, 0))
 
 
 def test_the_cluster_model_is_the_mean_of_what_its_clients_hold(shards):
-    """Three rounds with mixing: what was sent as deltas comes out as sum |D_k| / |D_c| h_k."""
+    """Three rounds with mixing: the sent deltas add up to sum |D_k| / |D_c| h_k."""
     learner = learner_of(shards)
-    own = {}
+    states = {}
     algorithm = make_algorithm("clustered", learner, {"cut": "auto", "mixing": 0.3})
     rng = np.random.default_rng(3)
     state = algorithm.init(
@@ -351,31 +358,35 @@ def test_the_cluster_model_is_the_mean_of_what_its_clients_hold(shards):
         derive_rng(1, 0),
     )
     for _ in range(3):
-        state = play(algorithm, state, shards, own)
-    placed = read_assignments(state)
-    assert len(set(placed.values())) == 2
-    for cluster in set(placed.values()):
-        members = [c for c in shards if placed[c] == cluster]
+        state = play(algorithm, state, shards, states)
+    assignment = read_assignments(state)
+    assert len(set(assignment.values())) == 2
+    for cluster in set(assignment.values()):
+        members = [c for c in shards if assignment[c] == cluster]
         n = np.array([len(shards[c].y_train) for c in members], np.float64)
         for name, array in state.models[f"cluster{cluster}"].items():
             mean = np.tensordot(
-                n / n.sum(), np.stack([own[c].arrays[name] for c in members]).astype(np.float64), 1
+                n / n.sum(), np.stack([states[c].arrays[name] for c in members]).astype(np.float64), 1
             )
             np.testing.assert_allclose(array, mean, atol=1e-5)
 
 
 def test_a_client_that_lost_its_state_starts_from_the_cluster(shards):
-    """At rate 0 a client sends where it began: nothing when it begins at what it received."""
+    """At rate 0, the delta is the client's start minus the received model, which is 0 if both are equal."""
     algorithm = make_algorithm("clustered", learner_of(shards), {"learning_rate": 0.0, "mixing": 0.5})
     learner = learner_of(shards)
     received = {w.name: np.ones(w.shape, np.float32) for w in learner.spec.weights}
     sent = Broadcast(4, PHASE_FEDERATE, {"global": received})
-    own = ClientState({name: np.full_like(array, 3) for name, array in received.items()})
-    for state, expected in ((own, 1.0), (ClientState(), 0.0)):
-        told, kept = algorithm.local_update(sent, state, shards["pi-1"], "pi-1", derive_rng(1, 4, "pi-1"))
+    stored = ClientState({name: np.full_like(array, 3) for name, array in received.items()})
+    for state, expected in ((stored, 1.0), (ClientState(), 0.0)):
+        update_sent, client_state = algorithm.local_update(
+            sent, state, shards["pi-1"], "pi-1", derive_rng(1, 4, "pi-1")
+        )
         for name in received:
-            np.testing.assert_array_equal(told.deltas["global"][name], np.full_like(received[name], expected))
-            np.testing.assert_array_equal(kept.arrays[name], received[name] + np.float32(expected))
+            np.testing.assert_array_equal(
+                update_sent.deltas["global"][name], np.full_like(received[name], expected)
+            )
+            np.testing.assert_array_equal(client_state.arrays[name], received[name] + np.float32(expected))
 
 
 @pytest.mark.parametrize(
@@ -385,4 +396,4 @@ def test_laws_hold_with_clusters(options, shards):
     learner = learner_of(shards)
     rng = np.random.default_rng(7)
     initial = {w.name: rng.normal(0, 0.5, w.shape).astype(np.float32) for w in learner.spec.weights}
-    check_algorithm(lambda each: make_algorithm("clustered", each, options), learner, initial, shards)
+    check_algorithm(lambda item: make_algorithm("clustered", item, options), learner, initial, shards)

@@ -1,4 +1,4 @@
-"""Ditto: a round by hand, and that the personal model is one of its own that nobody sees."""
+"""Ditto: a round by hand, and a personal model that is never sent."""
 
 import numpy as np
 import pytest
@@ -13,8 +13,9 @@ OPTIONS = {"penalty": 0.5, "personal_epochs": 2, "personal_learning_rate": 1.0}
 
 
 def test_a_round_by_hand(one):
-    """The global model takes one plain step; the personal one takes FedProx's two with lambda .5 (see
-    there).
+    """The global model takes one plain step.
+
+    The personal model takes the two steps of FedProx with lambda .5 (see `test_fedprox`).
     """
     update, state = one.update(one.algorithm("ditto", **OPTIONS), ClientState(), one.start)
     np.testing.assert_allclose(update.deltas["global"]["head/bias"], [0.5, -0.5], atol=1e-6)
@@ -22,7 +23,7 @@ def test_a_round_by_hand(one):
     np.testing.assert_allclose(state.arrays["trunk/kernel"], [[1.119203]], atol=1e-6)
 
 
-def test_the_personal_model_goes_on_from_itself_and_is_pulled_to_what_was_received(one):
+def test_the_personal_model_continues_and_is_pulled_to_the_received_model(one):
     """From v = 0 towards w with bias (2, -2): one step of rate 1 gives .5 + .5 * 2 = 1.5."""
     received = {**one.start, "head/bias": np.array([2.0, -2.0], np.float32)}
     _, state = one.update(
@@ -41,10 +42,12 @@ def test_a_personal_model_beats_a_weak_global_one(name, shards):
         "head/bias": np.zeros(3, np.float32),
     }
     state = ServerState(2, PHASE_PERSONALIZE, {"global": model, "initial": model})
-    own = shards["pi-2"]
+    shard = shards["pi-2"]
     mixture, _ = algorithm.personalize(
-        algorithm.broadcast(state, "pi-2"), ClientState(), own, derive_rng(1, 2, "pi-2")
+        algorithm.broadcast(state, "pi-2"), ClientState(), shard, derive_rng(1, 2, "pi-2")
     )
-    before = evaluate(learner, "predict", mixture.peers["federated"].weights, own.x_test, own.y_test).accuracy
-    after = evaluate(learner, "predict_mixture", mixture.weights, own.x_test, own.y_test).accuracy
+    before = evaluate(
+        learner, "predict", mixture.peers["federated"].weights, shard.x_test, shard.y_test
+    ).accuracy
+    after = evaluate(learner, "predict_mixture", mixture.weights, shard.x_test, shard.y_test).accuracy
     assert after > before + 0.2

@@ -1,4 +1,4 @@
-"""FedAP: the step of a round and the clusters by hand, the order of its phases, then the laws."""
+"""FedAP: the step of a round and the clusters by hand, the order of the phases, then the laws."""
 
 from dataclasses import replace
 
@@ -40,8 +40,9 @@ def learner():
 
 
 def test_two_clients_one_round_by_hand():
-    """One sample (1, 0) of class 0, three (0, 1) of class 1: the mean delta is [.125, -.125; -.375, .375],
-    and beta .5 goes half of it.
+    """One sample (1, 0) of class 0, and three samples (0, 1) of class 1.
+
+    The mean delta is [.125, -.125], [-.375, .375], and beta .5 moves half of it.
     """
     x = np.eye(2, dtype=np.float32)
     y = np.array([0, 1])
@@ -66,10 +67,10 @@ def test_two_clients_one_round_by_hand():
     }
     state = algorithm.init(start, derive_rng(1, 0))
     sent = algorithm.broadcast(state, "a")
-    told = [
+    updates = [
         algorithm.local_update(sent, ClientState(), shards[c], c, derive_rng(1, 1, c))[0] for c in ("a", "b")
     ]
-    after = algorithm.aggregate(state, told)
+    after = algorithm.aggregate(state, updates)
     np.testing.assert_allclose(
         after.models["global"]["head/kernel"], [[0.0625, -0.0625], [-0.1875, 0.1875]], atol=1e-6
     )
@@ -124,8 +125,9 @@ def test_clients_are_clustered_by_how_far_apart_they_went(options, clusters):
 
 
 def test_a_client_that_arrives_later_goes_to_the_nearest_cluster():
-    """Clusters at (.5, 0) and (4, 1.5). From (7, 7), where the clustering round began, the late client moves
-    by (4, 2).
+    """The clusters are at (.5, 0) and (4, 1.5), and the clustering round began at (7, 7).
+
+    From there, the late client moves by (4, 2).
     """
     algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 0})
     state = algorithm.init({"fc/kernel": np.full((1, 2), 7, np.float32)}, derive_rng(1, 0))
@@ -173,7 +175,7 @@ def test_phases_come_in_order_and_beta_counts_from_the_clusters_on():
     )
 
 
-def test_a_clustering_round_without_updates_is_played_again():
+def test_a_clustering_round_without_updates_is_repeated():
     algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 0})
     after = algorithm.aggregate(
         algorithm.init({"fc/kernel": np.zeros((1, 2), np.float32)}, derive_rng(1, 0)), []
@@ -181,14 +183,14 @@ def test_a_clustering_round_without_updates_is_played_again():
     assert (after.round, after.phase, read_assignments(after)) == (2, PHASE_CLUSTER, {})
 
 
-def test_each_phase_has_its_epochs(learner, shards):
+def test_every_phase_has_its_epochs(learner, shards):
     algorithm = make_algorithm(
         "fedap", learner, {"epochs": 1, "cluster_epochs": 3, "learning_rate": 0.1, "momentum": 0.0}
     )
     weights = initial_of(learner)
     shard = shards["pi-1"]
     for phase, epochs in ((PHASE_PRETRAIN, 1), (PHASE_CLUSTER, 3), (PHASE_FEDERATE, 1)):
-        told, _ = algorithm.local_update(
+        sent_update, _ = algorithm.local_update(
             Broadcast(5, phase, {"global": weights}), ClientState(), shard, "pi-1", derive_rng(1, 5)
         )
         hyper = {"learning_rate": 0.1, "momentum": 0.0}
@@ -202,10 +204,10 @@ def test_each_phase_has_its_epochs(learner, shards):
             hyper=hyper,
         )
         for name, array in trained.items():
-            np.testing.assert_array_equal(told.deltas["global"][name], array - weights[name])
+            np.testing.assert_array_equal(sent_update.deltas["global"][name], array - weights[name])
 
 
-def test_statistics_are_known_by_name():
+def test_statistics_are_recognized_by_name():
     names = (
         "bn/gamma",
         "bn/moving_mean",
@@ -214,8 +216,8 @@ def test_statistics_are_known_by_name():
         "fc/kernel",
         "moving_mean/kernel",
     )
-    found = select_statistics(dict.fromkeys(names, np.zeros(1, np.float32)))
-    assert list(found) == ["bn/moving_mean", "block/bn/moving_variance", "moving_mean"]
+    statistics = select_statistics(dict.fromkeys(names, np.zeros(1, np.float32)))
+    assert list(statistics) == ["bn/moving_mean", "block/bn/moving_variance", "moving_mean"]
 
 
 def test_statistics_do_not_part_clients():
@@ -239,7 +241,7 @@ def personalized(learner, shards, **options):
     return weights, mixture
 
 
-def test_without_epochs_of_its_own_a_client_keeps_the_model(learner, shards):
+def test_without_personal_epochs_a_client_keeps_the_model(learner, shards):
     weights, mixture = personalized(learner, shards, personalize_epochs=0)
     for name in weights:
         np.testing.assert_array_equal(mixture.weights[name], weights[name])
@@ -262,5 +264,10 @@ def test_a_client_trains_the_model_that_it_received(learner, shards):
         {"beta_start": 0.0},
     ],
 )
-def test_laws_hold_in_each_phase(options, learner, shards):
-    check_algorithm(lambda each: make_algorithm("fedap", each, options), learner, initial_of(learner), shards)
+def test_laws_hold_in_every_phase(options, learner, shards):
+    check_algorithm(
+        lambda any_learner: make_algorithm("fedap", any_learner, options),
+        learner,
+        initial_of(learner),
+        shards,
+    )

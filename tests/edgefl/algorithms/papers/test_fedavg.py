@@ -45,13 +45,14 @@ def test_a_mean_has_the_bits_of_the_sum_written_out_and_changes_nothing_that_it_
         ]
         counts = [int(n) for n in rng.integers(1, 10**9, 7)]
         before = [{name: array.tobytes() for name, array in delta.items()} for delta in deltas]
-        found = weighted_mean(zip(deltas, counts, strict=True))
-        assert found is not None
+        averaged = weighted_mean(zip(deltas, counts, strict=True))
+        assert averaged is not None
         assert before == [{name: array.tobytes() for name, array in delta.items()} for delta in deltas]
         for name in ("w", "s"):
             total = deltas[0][name].astype(np.float64) * counts[0]
             for delta, n in zip(deltas[1:], counts[1:], strict=True):
                 total = total + delta[name].astype(np.float64) * n
             assert (
-                np.asarray(found[name]).tobytes() == (total / float(sum(counts))).astype(np.float32).tobytes()
+                np.asarray(averaged[name]).tobytes()
+                == (total / float(sum(counts))).astype(np.float32).tobytes()
             )

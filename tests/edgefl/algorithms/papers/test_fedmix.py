@@ -45,7 +45,7 @@ def started(options, **sizes):
 
 
 def by_hand(personal_epochs=0):
-    """Two experts on one input, x = 1: h = 1 and 2, p(y=0) = 1/2 and 3/4."""
+    """Return two experts on one input x = 1, with h = 1 and 2 and p(y=0) = 1/2 and 3/4."""
     options = {
         "num_experts": 2,
         "epochs": 1,
@@ -66,7 +66,7 @@ def by_hand(personal_epochs=0):
     return algorithm, replace(state, models={**models, "phi": {"phi": np.zeros((2, 2), np.float32)}})
 
 
-def client(algorithm, state, name, label, count, kept=None):
+def client(algorithm, state, name, label, count, saved=None):
     shard = Shard(
         np.ones((count, 1), np.float32),
         np.full(count, label),
@@ -74,31 +74,34 @@ def client(algorithm, state, name, label, count, kept=None):
         np.zeros(1, np.int64),
         2,
     )
-    own = ClientState() if kept is None else ClientState(kept)
-    return algorithm.local_update(algorithm.broadcast(state, name), own, shard, name, derive_rng(1, 1, name))
+    client_state = ClientState() if saved is None else ClientState(saved)
+    return algorithm.local_update(
+        algorithm.broadcast(state, name), client_state, shard, name, derive_rng(1, 1, name)
+    )
 
 
 def test_two_clients_one_round_by_hand():
-    """Client a: one sample of class 0, gate (1/4, 3/4): loss (ln 2 + ln 4/3) / 2 + (ln 4 + ln 4/3) / 2 =
-    1.327403.
+    """Client a has one sample of class 0 and the gate (1/4, 3/4).
+
+    Its loss is (ln 2 + ln 4/3) / 2 + (ln 4 + ln 4/3) / 2 = 1.327403.
     """
     algorithm, state = by_hand()
     gate = {"gate/kernel": np.zeros((1, 2), np.float32), "gate/bias": np.log([1, 3]).astype(np.float32)}
-    a, kept = client(algorithm, state, "a", 0, 1, gate)
+    a, saved = client(algorithm, state, "a", 0, 1, gate)
     b, _ = client(algorithm, state, "b", 1, 3)
     assert a.metrics["loss"] == pytest.approx(1.327403, abs=1e-6)
     np.testing.assert_allclose(a.deltas["expert0"]["head/bias"], [0.25, -0.25], atol=1e-6)
     np.testing.assert_allclose(a.deltas["expert1"]["head/bias"], [0.125, -0.125], atol=1e-6)
     np.testing.assert_allclose(a.deltas["expert1"]["head/kernel"], [[0.25, -0.25]], atol=1e-6)
     np.testing.assert_allclose(b.deltas["expert0"]["head/bias"], [-0.25, 0.25], atol=1e-6)
-    # d phi = q (term - expected term), the term of an expert being its loss less its log gate
+    # d phi = q (term - expected term), where the term of an expert is its loss minus its log gate.
     np.testing.assert_allclose(a.deltas["phi"]["phi"], [[-0.376019, 0.376019], [0, 0]], atol=1e-6)
     np.testing.assert_allclose(b.deltas["phi"]["phi"], [[0, 0], [0.173287, -0.173287]], atol=1e-6)
     # q(z|a) = softmax(-.376, .376), q(z|b) = softmax(.173, -.173)
     np.testing.assert_allclose([a.metrics["q/0"], b.metrics["q/0"]], [0.320377, 0.585786], atol=2e-5)
     # gate: A <- A - h_s (g - q), h_s = (1 + 2) / 2
-    np.testing.assert_allclose(kept.arrays["gate/bias"] - gate["gate/bias"], [0.25, -0.25], atol=1e-6)
-    np.testing.assert_allclose(kept.arrays["gate/kernel"], [[0.375, -0.375]], atol=1e-6)
+    np.testing.assert_allclose(saved.arrays["gate/bias"] - gate["gate/bias"], [0.25, -0.25], atol=1e-6)
+    np.testing.assert_allclose(saved.arrays["gate/kernel"], [[0.375, -0.375]], atol=1e-6)
     assert set(a.deltas) == {"expert0", "expert1", "phi"}
 
     means, _ = average_experts(state, [a, b], 2, 0.0)
@@ -116,12 +119,12 @@ def test_two_clients_one_round_by_hand():
 
 @pytest.mark.parametrize("epochs", [0, 1])
 def test_the_personal_epochs_continue_the_training_of_a_round(epochs):
-    """One epoch moves client a's experts and gate as its round above does, and nothing else."""
+    """One epoch moves only client a's experts and gate, as in its round above."""
     algorithm, state = by_hand(epochs)
     gate = {"gate/kernel": np.zeros((1, 2), np.float32), "gate/bias": np.log([1, 3]).astype(np.float32)}
     one, label = np.ones((1, 1), np.float32), np.zeros(1, np.int64)
     last = algorithm.broadcast(replace(state, phase=PHASE_PERSONALIZE), "a")
-    mixture, kept = algorithm.personalize(
+    mixture, saved = algorithm.personalize(
         last, ClientState(gate), Shard(one, label, one, label, 2), derive_rng(1, 2)
     )
     moved = {
@@ -137,7 +140,7 @@ def test_the_personal_epochs_continue_the_training_of_a_round(epochs):
         [mixture.diagnostics[f"responsibility/{k}"] for k in range(2)], share, atol=2e-5
     )
     np.testing.assert_array_equal(mixture.peers["expert"].weights["head/bias"], [0, 0])
-    np.testing.assert_array_equal(kept.arrays["gate/bias"], gate["gate/bias"])
+    np.testing.assert_array_equal(saved.arrays["gate/bias"], gate["gate/bias"])
 
 
 def test_phi_may_move_faster_than_the_weights():
@@ -159,7 +162,7 @@ def test_the_entropy_pulls_phi_towards_the_experts_that_are_used_less():
     assert (after[:, 1] > start[:, 1]).all()
 
 
-def test_a_model_that_nobody_trained_stays_and_a_client_that_tells_nonsense_counts_evenly():
+def test_an_untrained_model_stays_and_invalid_responsibilities_count_as_uniform():
     algorithm, _, state = started({"num_experts": 2})
     delta = {name: np.ones_like(array) for name, array in state.models["expert0"].items()}
     odd = Update("a", 1, 10, {"expert0": delta}, {"loss": 1.0, "q/0": float("nan")})
@@ -167,10 +170,10 @@ def test_a_model_that_nobody_trained_stays_and_a_client_that_tells_nonsense_coun
     np.testing.assert_allclose(load_responsibility(after, "a", 2), [0.5, 0.5])
     assert load_responsibility(after, "b", 2) is None
     for name, same in (("expert0", False), ("expert1", True), ("phi", True)):
-        kept = all(
+        unchanged = all(
             np.array_equal(after.models[name][key], state.models[name][key]) for key in state.models[name]
         )
-        assert kept == same, name
+        assert unchanged == same, name
 
 
 def test_experts_start_different_and_phi_uniform():
@@ -208,7 +211,7 @@ def test_what_a_client_does_not_use_is_neither_trained_nor_returned(shards):
 
 
 def test_a_client_whose_experts_all_fell_below_keeps_its_likeliest(shards):
-    """It holds expert 2 alone, and phi has moved on to expert 0."""
+    """The client has only expert 2, and phi has moved to expert 0."""
     algorithm, learner, state = started({**PRUNING, "personal_epochs": 0})
     phi = np.log(np.array([[0.9, 0.05, 0.05]] * 3, np.float32))
     state = replace(
@@ -218,10 +221,10 @@ def test_a_client_whose_experts_all_fell_below_keeps_its_likeliest(shards):
     )
     broadcast = algorithm.broadcast(state, "pi-1")
     assert set(broadcast.models) == {"expert2", "phi"}
-    update, kept = algorithm.local_update(broadcast, ClientState(), shards["pi-1"], "pi-1", derive_rng(1, 1))
+    update, saved = algorithm.local_update(broadcast, ClientState(), shards["pi-1"], "pi-1", derive_rng(1, 1))
     assert set(update.deltas) == {"expert2", "phi"}
     mixture, _ = algorithm.personalize(
-        replace(broadcast, phase=PHASE_PERSONALIZE), kept, shards["pi-1"], derive_rng(1, 2)
+        replace(broadcast, phase=PHASE_PERSONALIZE), saved, shards["pi-1"], derive_rng(1, 2)
     )
     alone = learner.predict("predict", broadcast.models["expert2"], {"x": shards["pi-1"].x_test})
     mixed = learner.predict("predict_mixture", mixture.weights, {"x": shards["pi-1"].x_test})
@@ -247,17 +250,17 @@ def test_a_closed_gate_leaves_the_others_as_they_would_be_alone():
 
 def play(options, shards, rounds=25, **more):
     algorithm, learner, state = started(options, **more)
-    kept = {name: ClientState() for name in shards}
+    saved = {name: ClientState() for name in shards}
     for round_ in range(1, rounds + 1):
         done = {
             c: algorithm.local_update(
-                algorithm.broadcast(state, c), kept[c], shards[c], c, derive_rng(1, round_, c)
+                algorithm.broadcast(state, c), saved[c], shards[c], c, derive_rng(1, round_, c)
             )
             for c in shards
         }
-        kept = {c: own for c, (_, own) in done.items()}
+        saved = {c: client_state for c, (_, client_state) in done.items()}
         state = algorithm.aggregate(state, [update for update, _ in done.values()])
-    return algorithm, learner, replace(state, phase=PHASE_PERSONALIZE), kept
+    return algorithm, learner, replace(state, phase=PHASE_PERSONALIZE), saved
 
 
 LEARNS = {"num_experts": 2, "learning_rate": 0.2, "server_learning_rate": 0.02, "gate_epochs": 5}
@@ -268,18 +271,18 @@ LEARNS = {"num_experts": 2, "learning_rate": 0.2, "server_learning_rate": 0.02, 
 )
 def test_it_learns_and_a_client_that_lost_its_gate_trains_another(more, shards):
     options = LEARNS | more
-    algorithm, learner, state, kept = play(options, shards)
+    algorithm, learner, state, saved = play(options, shards)
     for name, shard in shards.items():
-        for own in (kept[name], ClientState()):
+        for client_state in (saved[name], ClientState()):
             mixture, _ = algorithm.personalize(
-                algorithm.broadcast(state, name), own, shard, derive_rng(1, 9, name)
+                algorithm.broadcast(state, name), client_state, shard, derive_rng(1, 9, name)
             )
             assert (
                 evaluate(learner, "predict_mixture", mixture.weights, shard.x_test, shard.y_test).accuracy
                 > 0.8
             )
             assert sum(mixture.diagnostics[f"gate/{k}"] for k in range(2)) == pytest.approx(1)
-    private = set(kept["pi-1"].arrays)
+    private = set(saved["pi-1"].arrays)
     assert ("gate/kernel" in private) == (more.get("gate") != "federated")
     assert ("personal/head/bias" in private) == ("bias" in more)
     assert not any(name.startswith("personal") for model in state.models.values() for name in model)
@@ -291,16 +294,18 @@ def turned(shards):
     }
 
 
-def test_responsibility_may_hang_on_side_information(shards):
+def test_responsibility_may_depend_on_side_information(shards):
     options = {"num_experts": 2, "condition": "side", "num_sides": 2}
     learner = learner_of(options)
     initial = drawn(learner)
     assert initial["phi"].shape == (2, 2)
-    check_algorithm(lambda each: make_algorithm("fedmix", each, options), learner, initial, turned(shards))
+    check_algorithm(
+        lambda any_learner: make_algorithm("fedmix", any_learner, options), learner, initial, turned(shards)
+    )
 
 
 @pytest.mark.parametrize("side", [None, np.array([0, 5]), np.array([0])])
-def test_side_information_that_is_not_there_names_the_remedy(side, shards):
+def test_missing_side_information_names_the_remedy(side, shards):
     algorithm, _, state = started({"num_experts": 2, "condition": "side", "num_sides": 2})
     shard = replace(shards["pi-1"], side_train=side)
     with pytest.raises(DataError, match="side_train"):
@@ -310,7 +315,7 @@ def test_side_information_that_is_not_there_names_the_remedy(side, shards):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"condition": "lable"}, "did you mean 'label'"),
         ({"gate": "none"}, "'local' or 'federated'"),
@@ -318,6 +323,6 @@ def test_side_information_that_is_not_there_names_the_remedy(side, shards):
         ({"prune": 1.5}, "from 0 to 1"),
     ],
 )
-def test_a_wrong_option_names_itself(options, words):
-    with pytest.raises(ConfigError, match=words):
+def test_a_wrong_option_names_itself(options, message):
+    with pytest.raises(ConfigError, match=message):
         make_algorithm("fedmix", None, options)

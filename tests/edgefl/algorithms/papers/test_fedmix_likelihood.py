@@ -1,4 +1,4 @@
-"""FedMix without q(z|y): the likelihood of equation 3, by hand, and what it does not go with."""
+"""FedMix without q(z|y): the likelihood of equation 3 by hand, and the options that it excludes."""
 
 from dataclasses import replace
 
@@ -33,7 +33,10 @@ def started(inputs, features, classes):
 
 
 def test_one_sample_by_hand():
-    """x = 1, h = 1 and 2, p(y=0) = 1/4 1/2 + 3/4 3/4 = 11/16, of which 2/11 and 9/11 are the experts'."""
+    """With x = 1, h = 1 and 2, p(y=0) = 1/4 1/2 + 3/4 3/4 = 11/16.
+
+    The experts' parts of it are 2/11 and 9/11.
+    """
     _, _, algorithm, state = started(1, 1, 2)
     models = {
         f"expert{k}": {
@@ -47,7 +50,7 @@ def test_one_sample_by_hand():
     gate = {"gate/kernel": np.zeros((1, 2), np.float32), "gate/bias": np.log([1, 3]).astype(np.float32)}
     one = np.ones((1, 1), np.float32)
     none = np.zeros(1, np.int64)
-    update, kept = algorithm.local_update(
+    update, client_state = algorithm.local_update(
         algorithm.broadcast(state, "a"),
         ClientState(gate),
         Shard(one, none, one, none, 2),
@@ -57,11 +60,12 @@ def test_one_sample_by_hand():
     assert update.metrics["loss"] == pytest.approx(np.log(16 / 11), abs=1e-6)
     np.testing.assert_allclose(update.deltas["expert0"]["head/bias"], [1 / 11, -1 / 11], atol=1e-6)
     np.testing.assert_allclose(update.deltas["expert1"]["head/bias"], [9 / 44, -9 / 44], atol=1e-6)
-    # the gate: A <- A - h_s (g - its part), h_s = (1 + 2) / 2
-    np.testing.assert_allclose(kept.arrays["gate/bias"] - gate["gate/bias"], [-3 / 44, 3 / 44], atol=1e-6)
-    np.testing.assert_allclose(kept.arrays["gate/kernel"], [[-4.5 / 44, 4.5 / 44]], atol=1e-6)
-    # softmax(-1.5 4.5/44 - 3/44, ln 3 + 1.5 4.5/44 + 3/44), the gate as it is now, is the weight of the
-    # deltas
+    # Gate: A <- A - h_s (g - its part), h_s = (1 + 2) / 2.
+    np.testing.assert_allclose(
+        client_state.arrays["gate/bias"] - gate["gate/bias"], [-3 / 44, 3 / 44], atol=1e-6
+    )
+    np.testing.assert_allclose(client_state.arrays["gate/kernel"], [[-4.5 / 44, 4.5 / 44]], atol=1e-6)
+    # The updated gate, softmax(-1.5 4.5/44 - 3/44, ln 3 + 1.5 4.5/44 + 3/44), weights the deltas.
     np.testing.assert_allclose(
         [update.metrics["q/0"], update.metrics["q/1"]], [0.176275, 0.823725], atol=1e-6
     )
@@ -77,11 +81,13 @@ def test_laws(shards):
         name: array if name == "phi" else rng.normal(0, 0.5, array.shape).astype(np.float32)
         for name, array in initial.items()
     }
-    check_algorithm(lambda each: make_algorithm("fedmix", each, OPTIONS), learner, drawn, shards)
+    check_algorithm(
+        lambda any_learner: make_algorithm("fedmix", any_learner, OPTIONS), learner, drawn, shards
+    )
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"objective": "likelyhood"}, "did you mean 'likelihood'"),
         ({"server_optimizer": "adm"}, "did you mean 'adam'"),
@@ -89,6 +95,6 @@ def test_laws(shards):
         ({"objective": "likelihood", "condition": "side"}, "leave them out"),
     ],
 )
-def test_what_does_not_go_together_names_the_remedy(options, words):
-    with pytest.raises(ConfigError, match=words):
+def test_options_that_exclude_one_another_name_the_remedy(options, message):
+    with pytest.raises(ConfigError, match=message):
         make_algorithm("fedmix", None, options)

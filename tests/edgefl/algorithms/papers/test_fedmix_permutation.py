@@ -1,6 +1,4 @@
-"""FedMix for permuted labels: pi and one two-client round by hand, then clients of two kinds that find each
-other.
-"""
+"""FedMix for permuted labels: pi and a round by hand, then clients of two kinds that find their experts."""
 
 from dataclasses import replace
 from functools import cache
@@ -29,8 +27,9 @@ def learner_of(options, inputs=4, features=3, classes=3, batch_size=8):
 
 
 def test_pi_after_a_batch_by_hand():
-    """Prior (.8, .2), mean likelihoods .25 and .5: joints .2 and .1, so (2/3, 1/3); damped by .75: (.766667,
-    .233333).
+    """With the prior (.8, .2) and mean likelihoods .25 and .5, the joints are .2 and .1, so (2/3, 1/3).
+
+    Damped by .75, pi is (.766667, .233333).
     """
     log_p = {0: np.log(0.25), 1: np.log(0.5)}
     np.testing.assert_allclose(
@@ -40,13 +39,14 @@ def test_pi_after_a_batch_by_hand():
     np.testing.assert_allclose(update_pi(np.array([0.8, 0.2]), log_p, 2.0, 0.0), hot / hot.sum(), atol=1e-6)
 
 
-def test_what_is_not_looked_at_fades():
+def test_experts_without_a_likelihood_fade():
     np.testing.assert_allclose(update_pi(np.array([0.6, 0.3, 0.1]), {0: -1.0, 1: -1.0}, 1.0, 0.75)[2], 0.075)
 
 
 def test_two_clients_one_round_by_hand():
-    """x = 1, experts with p(y=0) = 1/2 and 3/4 and no weight but their bias; one step of the learning rate
-    times pi = 1/2 each.
+    """x = 1, and the experts have only a bias, with p(y=0) = 1/2 and 3/4.
+
+    Each takes one step of the learning rate times pi = 1/2.
     """
     options = {"num_experts": 2, "learning_rate": 1.0, "epochs": 1, "server_learning_rate": 0.003}
     learner = learner_of(options, inputs=1, features=1, classes=2, batch_size=3)
@@ -68,7 +68,7 @@ def test_two_clients_one_round_by_hand():
             algorithm.broadcast(state, name), ClientState(), shard, name, derive_rng(1, 1, name)
         )
 
-    a, kept = update("a", 0, 1)
+    a, client_state = update("a", 0, 1)
     b, _ = update("b", 1, 3)
     assert a.metrics["loss"] == pytest.approx((np.log(2) + np.log(4 / 3)) / 2, abs=1e-6)
     np.testing.assert_allclose(a.deltas["expert1"]["head/bias"], [0.125, -0.125], atol=1e-6)
@@ -76,7 +76,7 @@ def test_two_clients_one_round_by_hand():
     # a: joints 1/4 and 3/8, so pi_now = (.4, .6); damped (.475, .525). b: joints 1/4 and 1/8, so (2/3, 1/3);
     # damped (.541667, .458333)
     np.testing.assert_allclose([a.metrics["q/0"], b.metrics["q/0"]], [0.475, 0.541667], atol=1e-6)
-    np.testing.assert_allclose(kept.arrays["pi"], [0.475, 0.525], atol=1e-6)
+    np.testing.assert_allclose(client_state.arrays["pi"], [0.475, 0.525], atol=1e-6)
     after = algorithm.aggregate(state, [a, b])
     # p(s=a|z=1) = .525 / (.525 + 3 * .458333) = .276316: .125 and -.375 come to -.236842, and Adam steps by
     # its rate
@@ -84,7 +84,7 @@ def test_two_clients_one_round_by_hand():
 
 
 def kinds(seed=3):
-    """Six clients of blobs; the labels of every other one are turned by one."""
+    """Return six clients of blobs. The labels of every other client are shifted by one."""
     rng = np.random.default_rng(seed)
     centres = np.array([[2.0, 0.0, 0.0, 1.0], [0.0, 2.0, 0.0, -1.0], [0.0, 0.0, 2.0, 0.0]])
 
@@ -109,28 +109,28 @@ def play(prune=0.0, rounds=12):
         for s in learner.spec.weights
     }
     state = algorithm.init(initial, derive_rng(1, 0, "init"))
-    kept = {name: ClientState() for name in shards}
+    states = {name: ClientState() for name in shards}
     sent = []
     for round_ in range(1, rounds + 1):
         done = {
             c: algorithm.local_update(
-                algorithm.broadcast(state, c), kept[c], shards[c], c, derive_rng(1, round_, c)
+                algorithm.broadcast(state, c), states[c], shards[c], c, derive_rng(1, round_, c)
             )
             for c in shards
         }
-        kept = {c: own for c, (_, own) in done.items()}
+        states = {c: client_state for c, (_, client_state) in done.items()}
         sent.append(sum(len(update.deltas) for update, _ in done.values()))
         state = algorithm.aggregate(state, [update for update, _ in done.values()])
-    return algorithm, learner, shards, replace(state, phase=PHASE_PERSONALIZE), kept, sent
+    return algorithm, learner, shards, replace(state, phase=PHASE_PERSONALIZE), states, sent
 
 
 @pytest.mark.parametrize("prune", [0.0, 0.2])
 def test_clients_of_a_kind_come_to_the_same_expert(prune):
-    algorithm, learner, shards, state, kept, sent = play(prune)
+    algorithm, learner, shards, state, states, sent = play(prune)
     chosen = []
     for name, shard in shards.items():
         mixture, _ = algorithm.personalize(
-            algorithm.broadcast(state, name), kept[name], shard, derive_rng(1, 99, name)
+            algorithm.broadcast(state, name), states[name], shard, derive_rng(1, 99, name)
         )
         assert (
             evaluate(learner, "predict_mixture", mixture.weights, shard.x_test, shard.y_test).accuracy > 0.9
@@ -148,24 +148,24 @@ def test_clients_of_a_kind_come_to_the_same_expert(prune):
 
 
 def test_a_client_that_comes_late_finds_its_kind():
-    algorithm, _, shards, state, kept, _ = play()
+    algorithm, _, shards, state, states, _ = play()
     late, _ = algorithm.personalize(
         algorithm.broadcast(state, "late"), ClientState(), shards["pi-1"], derive_rng(1, 99)
     )
-    known, _ = algorithm.personalize(
-        algorithm.broadcast(state, "pi-1"), kept["pi-1"], shards["pi-1"], derive_rng(1, 99)
+    earlier, _ = algorithm.personalize(
+        algorithm.broadcast(state, "pi-1"), states["pi-1"], shards["pi-1"], derive_rng(1, 99)
     )
-    assert late.diagnostics["assignment"] == known.diagnostics["assignment"]
+    assert late.diagnostics["assignment"] == earlier.diagnostics["assignment"]
     assert late.diagnostics[f"responsibility/{int(late.diagnostics['assignment'])}"] > 0.6
 
 
 def test_the_likeliest_expert_alone_is_a_classifier():
     options = OPTIONS | {"mixture": "likeliest"}
-    _, _, shards, state, kept, _ = play()
+    _, _, shards, state, states, _ = play()
     learner = learner_of(options)
     algorithm = make_algorithm(NAME, learner, options)
     mixture, _ = algorithm.personalize(
-        algorithm.broadcast(state, "pi-0"), kept["pi-0"], shards["pi-0"], derive_rng(1, 99)
+        algorithm.broadcast(state, "pi-0"), states["pi-0"], shards["pi-0"], derive_rng(1, 99)
     )
     assert set(mixture.weights) == {"trunk/kernel", "head/kernel", "head/bias"}
     assert (
@@ -174,11 +174,13 @@ def test_the_likeliest_expert_alone_is_a_classifier():
         ).accuracy
         > 0.9
     )
-    check_algorithm(lambda each: make_algorithm(NAME, each, options), learner, dict(mixture.weights), shards)
+    check_algorithm(
+        lambda any_learner: make_algorithm(NAME, any_learner, options), learner, dict(mixture.weights), shards
+    )
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"mixture": "max"}, "'sum' or 'likeliest'"),
         ({"beta": 0.0}, "above 0"),
@@ -186,6 +188,6 @@ def test_the_likeliest_expert_alone_is_a_classifier():
         ({"prune": 2.0}, "from 0 to 1"),
     ],
 )
-def test_a_wrong_option_names_itself(options, words):
-    with pytest.raises(ConfigError, match=words):
+def test_a_wrong_option_names_itself(options, message):
+    with pytest.raises(ConfigError, match=message):
         make_algorithm(NAME, None, options)

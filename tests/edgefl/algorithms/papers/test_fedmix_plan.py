@@ -1,6 +1,4 @@
-"""FedMix's objectives: numpy, Keras and LiteRT take the same steps; the laws hold on a plan; the mixture has
-an int8 form.
-"""
+"""FedMix's objectives: equal steps on numpy, Keras and LiteRT, the laws on a plan, and an int8 mixture."""
 
 from dataclasses import replace
 
@@ -27,7 +25,7 @@ FORMS = [
 
 @pytest.fixture(scope="module")
 def linear():
-    """The numpy learner's network in Keras."""
+    """Return the numpy learner's network in Keras."""
     keras = pytest.importorskip("keras", reason="the aggregator extra is not installed")
     from edgefl.compiler.network import Network
 
@@ -69,13 +67,13 @@ def compare(learners, signature, tolerance):
     y = rng.integers(0, 3, 13)
     data = data_of(signature, rng, 13)
     if signature.kind == "predict":
-        a, b = (each.predict(signature.name, weights, data) for each in learners)
+        a, b = (item.predict(signature.name, weights, data) for item in learners)
         np.testing.assert_allclose(a, b, atol=tolerance, err_msg=signature.name)
         return
     hyper = {"learning_rate": 0.5}
     (a, one), (b, two) = (
-        each.fit(signature.name, weights, data, y, epochs=1, rng=np.random.default_rng(1), hyper=hyper)
-        for each in learners
+        item.fit(signature.name, weights, data, y, epochs=1, rng=np.random.default_rng(1), hyper=hyper)
+        for item in learners
     )
     assert one == pytest.approx(two, abs=tolerance), signature.name
     for name in a:
@@ -87,19 +85,22 @@ def compare(learners, signature, tolerance):
     "more", FORMS, ids=["plain", "pruned and biased", "by side information", "likelihood"]
 )
 def test_the_numpy_rules_are_the_objectives(more, linear):
-    """All gradients worked in numpy, that of phi and the gate's into the experts among them, against
-    TensorFlow's.
+    """All gradients worked in numpy equal TensorFlow's.
+
+    They include the gradient of phi and the gate's gradient into the experts.
     """
     from edgefl.compiler.objective import PREDICT_BATCH, make_signature
     from edgefl.learner.keras import KerasLearner
 
     options = complete_algorithm_options("fedmix", {"num_experts": 3, "batch_size": PREDICT_BATCH} | more)
     spec = softmax_spec("fedmix", inputs=4, features=3, classes=3, batch_size=PREDICT_BATCH, options=options)
-    found = build_objectives("fedmix", linear, options)
-    assert [each.name for each in found] == [signature.name for signature in spec.signatures]
+    objectives = build_objectives("fedmix", linear, options)
+    assert [item.name for item in objectives] == [signature.name for signature in spec.signatures]
     learners = (
         SoftmaxLearner(spec),
-        KerasLearner(replace(spec, signatures=tuple(make_signature(each) for each in found)), found),
+        KerasLearner(
+            replace(spec, signatures=tuple(make_signature(item) for item in objectives)), objectives
+        ),
     )
     for signature in spec.signatures:
         compare(learners, signature, 2e-5)
@@ -134,11 +135,11 @@ def test_litert_takes_the_steps_of_keras(compiled):
             weights = drawn(signature, rng)
             data = data_of(signature, rng, 11)
             if signature.kind == "predict":
-                a, b = (each.predict(signature.name, weights, data) for each in learners)
+                a, b = (item.predict(signature.name, weights, data) for item in learners)
                 np.testing.assert_allclose(a, b, atol=1e-4)
                 continue
             (a, one), (b, two) = (
-                each.fit(
+                item.fit(
                     signature.name,
                     weights,
                     data,
@@ -146,7 +147,7 @@ def test_litert_takes_the_steps_of_keras(compiled):
                     epochs=1,
                     rng=np.random.default_rng(1),
                 )
-                for rng, each in ((np.random.default_rng(3), learner) for learner in learners)
+                for rng, item in ((np.random.default_rng(3), learner) for learner in learners)
             )
             assert one == pytest.approx(two, rel=1e-4)
             assert max(np.abs(a[key] - b[key]).max() for key in a) < 1e-4
@@ -159,7 +160,7 @@ def test_the_exported_mixture_gives_the_probabilities(compiled, digits):
     _, _, plan, _ = compiled
     learner = LiteRTLearner(plan)
     rng = np.random.default_rng(4)
-    mixture = plan.spec.signature("predict_mixture")
+    mixture = plan.spec.find_signature("predict_mixture")
     weights = {spec.name: rng.normal(0, 0.2, spec.shape).astype(np.float32) for spec in mixture.frozen}
     weights |= {f"responsibility/{k}": np.array([0.5], np.float32) for k in range(2)}
     interpreter = load_interpreter(fill_template(plan.template, plan.spec.bindings, weights))
@@ -189,13 +190,13 @@ def test_a_device_exports_its_mixture_in_int8(compiled, digits, tmp_path):
     )
     state = algorithm.init(initial, derive_rng(1, 0, "init"))
     broadcast = algorithm.broadcast(state, "pi-1")
-    update, own = algorithm.local_update(broadcast, ClientState(), shard, "pi-1", derive_rng(1, 1))
+    update, client_state = algorithm.local_update(broadcast, ClientState(), shard, "pi-1", derive_rng(1, 1))
     models = {
         k: {n: w + update.deltas[k][n] for n, w in model.items()} if k in update.deltas else model
         for k, model in state.models.items()
     }
     mixture, _ = algorithm.personalize(
-        replace(broadcast, phase=PHASE_PERSONALIZE, models=models), own, shard, derive_rng(1, 2)
+        replace(broadcast, phase=PHASE_PERSONALIZE, models=models), client_state, shard, derive_rng(1, 2)
     )
     report = export_mixture(plan, mixture, shard, tmp_path, client_id="pi-1")
     assert report.accuracy_float > 0.7
@@ -211,5 +212,5 @@ def test_a_personal_bias_needs_a_bias(linear):
         keras.layers.Dense(3, name="trunk", activation="relu"),
         keras.layers.Dense(2, use_bias=False, name="head"),
     ]
-    with pytest.raises(ConfigError, match="last layer has none"):
+    with pytest.raises(ConfigError, match="last layer has no bias"):
         build_objectives("fedmix", Network(keras.Sequential(layers)), {"bias": True})

@@ -1,6 +1,4 @@
-"""FedProx: two steps by hand, mu = 0, and the same code in the page that explains how to write an
-algorithm.
-"""
+"""FedProx: two steps by hand, mu = 0, and equal code in the page on writing an algorithm."""
 
 from pathlib import Path
 
@@ -14,8 +12,9 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
 def test_two_steps_by_hand(one):
-    """mu .5, rate 1. Step 1: bias (.5, -.5). Step 2: p = .880797, gradient -.119203 + .5 * .5 = .130797; loss
-    .126928 + .25.
+    """mu is .5 and the rate is 1.
+
+    Step 1: bias (.5, -.5). Step 2: p = .880797, gradient -.119203 + .5 * .5 = .130797, loss .126928 + .25.
     """
     update, _ = one.update(one.algorithm("fedprox", mu=0.5, epochs=2), ClientState(), one.start)
     delta = update.deltas["global"]

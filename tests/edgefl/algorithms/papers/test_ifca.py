@@ -1,4 +1,4 @@
-"""IFCA: a round of two clients by hand, the choice, and that the clusters are found."""
+"""IFCA: a round of two clients by hand, the choice, and the resulting clusters."""
 
 import numpy as np
 import pytest
@@ -52,11 +52,11 @@ def federate(algorithm, server, state, shards, rounds):
 
 
 def test_two_clients_one_round_by_hand():
-    """x = 1, lr 1: the client of class 0 takes the model that leans to it (losses ln 2 = .693147 and .313262)
-    and moves its bias by
+    """x is 1 and the rate is 1.
 
-    1 - sigmoid(1) = .268941; the client of class 1 takes the model of equal odds (.693147 against 1.313262)
-    and moves it by .5.
+    The client of class 0 takes the model that leans to it (losses ln 2 = .693147 and .313262). It moves its
+    bias by 1 - sigmoid(1) = .268941. The client of class 1 takes the model of equal odds (.693147 against
+    1.313262) and moves it by .5.
     """
     learner = SoftmaxLearner(softmax_spec("ifca", inputs=1, features=1, classes=2, batch_size=1))
     options = {"num_experts": 2, "epochs": 1, "learning_rate": 1.0, "weight_decay": 0.0}
@@ -79,8 +79,8 @@ def test_two_clients_one_round_by_hand():
     assert read_pick_counts(state) == {0: 1, 1: 1}
 
 
-def test_each_model_is_averaged_over_those_who_chose_it():
-    """Oracle 1: [1,2], [5,6] with n = 1, 3 -> [4,5]; oracle 2: a model that nobody chose stays."""
+def test_a_model_is_averaged_over_the_clients_that_chose_it():
+    """Oracle 1: [1,2], [5,6] with n = 1, 3 -> [4,5]. Oracle 2: a model without updates does not change."""
     server = make_algorithm("ifca", None, {"num_experts": 3})
     zeros = {"w": np.zeros(2, np.float32)}
     state = ServerState(
@@ -115,14 +115,14 @@ def test_a_further_draw_holds_the_same_values(rows, columns, seed):
     np.testing.assert_array_equal(np.sort(drawn["bias"]), weights["bias"])
 
 
-def test_a_further_draw_has_biases_of_its_own():
+def test_a_further_draw_has_other_biases():
     weights = {"kernel": np.zeros((2, 2), np.float32), "bias": np.arange(99, dtype=np.float32)}
     models = make_algorithm("ifca", None, {"num_experts": 3}).init(weights, derive_rng(1, 0, "init")).models
-    assert len({each["bias"].tobytes() for each in models.values()}) == 3
+    assert len({item["bias"].tobytes() for item in models.values()}) == 3
 
 
 def test_the_draws_of_the_plan_builder_are_the_first_weights():
-    """Draw 1 is there, draw 2 is not: it is made of the initial weights."""
+    """Draw 1 exists. Draw 2 is missing and is made from the initial weights."""
     initial = {"bias": np.arange(9.0), "draw:1/bias": np.full(9, 7.0)}
     models = make_algorithm("ifca", None, {"num_experts": 3}).init(initial, derive_rng(1, 0, "init")).models
     assert [sorted(model) for model in models.values()] == [["bias"]] * 3
@@ -137,7 +137,7 @@ def test_models_start_apart_and_all_are_sent():
     sent = server.broadcast(state, "a").models
     assert sorted(sent) == ["expert0", "expert1", "expert2", "expert3"]
     np.testing.assert_array_equal(sent["expert0"]["kernel"], weights["kernel"])
-    assert len({each["kernel"].tobytes() for each in sent.values()}) == 4
+    assert len({item["kernel"].tobytes() for item in sent.values()}) == 4
 
 
 def test_a_choice_on_few_samples_is_on_the_same_for_all_models(shards):
@@ -174,11 +174,10 @@ def test_one_expert_is_fedavg(shards):
 
 
 def test_the_last_choice_is_on_samples_that_never_trained():
-    """Two samples, one validates. Bias (5, 0) costs .0067 on class 0 and 5.0067 on class 1; (0, 1) costs
-    1.3133 and .3133.
+    """One of two samples is a validation sample.
 
-    Over both samples (0, 1) is the better model, by .8133 against 2.5067. Over one sample it depends on the
-    class.
+    Bias (5, 0) costs .0067 on class 0 and 5.0067 on class 1. Bias (0, 1) costs 1.3133 and .3133. Over both
+    samples, (0, 1) is the better model, by .8133 against 2.5067. Over one sample, it depends on the class.
     """
     learner = SoftmaxLearner(softmax_spec("ifca", inputs=1, features=1, classes=2, batch_size=1))
     device = make_algorithm("ifca", learner, {"num_experts": 2})
@@ -202,13 +201,13 @@ def test_the_last_choice_is_on_samples_that_never_trained():
 
 
 def permuted(shard):
-    """The same samples, each label one further: no model fits both."""
+    """Return the same samples with each label shifted by one, so that no model fits both."""
     y = (shard.y_train + 1) % 3
     y_test = (shard.y_test + 1) % 3
     return Shard(shard.x_train, y, shard.x_test, y_test, 3)
 
 
-def test_clients_that_contradict_each_other_end_in_two_clusters(shards):
+def test_clients_that_contradict_one_another_end_in_two_clusters(shards):
     federation = {f"{c}-{group}": permuted(s) if group else s for c, s in shards.items() for group in (0, 1)}
     options = {"num_experts": 2, "epochs": 3, "learning_rate": 0.1}
     learner = SoftmaxLearner(softmax_spec("ifca", inputs=4, features=4, classes=3))
@@ -242,7 +241,7 @@ def test_the_laws_hold_when_choosing_on_few_samples(shards):
         for s in learner.spec.weights
     }
     check_algorithm(
-        lambda each: make_algorithm("ifca", each, {"num_experts": 3, "selection_samples": 8}),
+        lambda item: make_algorithm("ifca", item, {"num_experts": 3, "selection_samples": 8}),
         learner,
         weights,
         shards,

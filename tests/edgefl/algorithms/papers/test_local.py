@@ -1,4 +1,4 @@
-"""No federation: nothing crosses the wire, and the mixture is what so many epochs alone give."""
+"""Local training: no weights are sent, and the mixture equals the same number of epochs alone."""
 
 import math
 
@@ -29,7 +29,7 @@ def ended(one, rounds, **options):
 
 
 def test_by_hand(one):
-    """One round: .5. Two: p = .880797, so .5 + .119203."""
+    """After one round the bias is .5. After two, p = .880797 and the bias is .5 + .119203."""
     assert ended(one, 0)[0] == 0.0
     assert ended(one, 1)[0] == pytest.approx(0.5)
     assert ended(one, 2)[0] == pytest.approx(0.619203, abs=1e-6)

@@ -6,8 +6,9 @@ from edgefl.types import ClientState
 
 
 def test_two_steps_by_hand(one):
-    """Rate 1, momentum .5: bias .5, then .5 * .5 + .119203 more; the trunk, whose first gradient is 0, 1 +
-    .119203.
+    """With rate 1 and momentum .5, the bias is .5, then .5 * .5 + .119203 more.
+
+    The first gradient of the trunk is 0, so the trunk is 1 + .119203.
     """
     options = {
         "adapt_epochs": 2,

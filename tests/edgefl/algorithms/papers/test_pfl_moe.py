@@ -1,4 +1,4 @@
-"""PFL-MoE: the gate's step by hand, the split, and what each kind leaves a client with."""
+"""PFL-MoE: the gate's step by hand, the split, and the client result of each kind."""
 
 import numpy as np
 import pytest
@@ -14,8 +14,9 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
 def test_gate_step_by_hand():
-    """Oracle 13: global (2,0,0), local (0,2,0), g = .25, y = 0: cross-entropy 1.464369, derivative by the
-    gate's logit -.523990.
+    """Oracle 13: global (2,0,0), local (0,2,0), g = .25, y = 0.
+
+    The cross-entropy is 1.464369, and its derivative by the gate's logit is -.523990.
     """
     learner = SoftmaxLearner(softmax_spec("pfl-mfe", inputs=4, features=1, classes=3, batch_size=1))
     start = {"gate/kernel": np.zeros((1, 1), np.float32), "gate/bias": np.array([np.log(1 / 3)], np.float32)}
@@ -43,7 +44,7 @@ def test_split_of_the_paper_is_three_to_one():
 
 
 def test_gate_and_local_model_train_on_other_recordings():
-    """Each class has two recordings: one trains the local model, the other one the gate."""
+    """Each class has two recordings: one trains the local model, the other one trains the gate."""
     labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
     recordings = np.array([0, 0, 1, 1, 2, 2, 3, 3])
     per, gate = split_gate_samples(labels, 0.25, derive_rng(1, 1), recordings)
@@ -51,13 +52,13 @@ def test_gate_and_local_model_train_on_other_recordings():
     assert not set(recordings[per]) & set(recordings[gate])
     assert set(labels[per]) == set(labels[gate]) == {0, 1}
     alone = split_gate_samples(labels, 0.25, derive_rng(1, 1), np.zeros(8, np.int64))
-    assert [each.tolist() for each in alone] == [
-        each.tolist() for each in split_gate_samples(labels, 0.25, derive_rng(1, 1))
+    assert [rows.tolist() for rows in alone] == [
+        rows.tolist() for rows in split_gate_samples(labels, 0.25, derive_rng(1, 1))
     ]
 
 
 def test_a_single_sample_trains_both():
-    assert [each.tolist() for each in split_gate_samples(np.zeros(1, np.int64), 0.25, derive_rng(1, 1))] == [
+    assert [rows.tolist() for rows in split_gate_samples(np.zeros(1, np.int64), 0.25, derive_rng(1, 1))] == [
         [0],
         [0],
     ]
