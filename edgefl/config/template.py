@@ -31,8 +31,8 @@ TABLE_CLASSES: Mapping[str, type] = {
     "personalization": PersonalizationConfig,
 }
 COMMENT_COLUMNS = 100
-TEMPLATE_HEADER = """# One federation, written by `edgefl init`. Behind # stands a default: take the # away to change it.
-# A key that is misspelt is named, and so is a value that does not fit."""
+TEMPLATE_HEADER = """# One federation, written by `edgefl init`.
+# A line that begins with # shows a default. Remove the # to change the value."""
 
 
 def read_key_docs(table: type) -> dict[str, str]:
