@@ -1,1 +1,3 @@
-"""The plan, which a device runs instead of a training framework: its format and its filling."""
+"""The plan: its format, its reader, and the export of mixtures. A device runs it without a training
+framework.
+"""
