@@ -85,9 +85,7 @@ def describe_shape_change(shape: tuple[int, ...], input_shape: tuple[int, ...]) 
         input_shape: input shape of the model, without the batch axis.
     """
     if (*shape, 1) == input_shape:
-        return (
-            f"samples of {format_shape(shape)} get a channel axis: {format_shape(input_shape)}"
-        )
+        return f"samples of {format_shape(shape)} get a channel axis: {format_shape(input_shape)}"
     if shape != input_shape and len(shape) == 3 and (*shape[1:], shape[0]) == input_shape:
         return (
             f"samples of {format_shape(shape)} have their channels first; the channels are moved to the end: "
@@ -126,8 +124,7 @@ def to_training_form(arrays: Arrays) -> tuple[dict[str, NDArray[Any]], tuple[str
                 formed[f"x{part}"] = np.divide(arrays[f"x{part}"], 255, dtype=np.float32, casting="same_kind")
         highest = max(float(x.max()) for x in samples)
         changes.append(
-            f"x holds whole numbers up to {highest:g} as floats; they are divided by 255, like uint8 "
-            "pictures"
+            f"x holds whole numbers up to {highest:g} as floats; they are divided by 255, like uint8 pictures"
         )
     return formed, tuple(changes)
 

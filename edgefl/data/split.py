@@ -18,7 +18,7 @@ RULES: Mapping[str, str] = {
     BY_FILE: "the file itself contains its test samples",
     BY_GROUP: "whole groups of the array group are held out",
     BY_RECORDING: "whole recordings are held out; windows that overlap are on one side",
-    BY_WINDOW: "blocks of readings are held out by a hash; a window stays on its side while the ring advances",
+    BY_WINDOW: "blocks of readings are held out by a hash; a window stays on its side as the ring advances",
     IN_TIME: "the last samples of each class are held out: samples are assumed to be in time order, since "
     "there are no groups and no windows overlap",
 }

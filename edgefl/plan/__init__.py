@@ -1,3 +1,1 @@
-"""The plan: its format, its reader, and the export of mixtures. A device runs it without a training
-framework.
-"""
+"""The plan that a device runs without a training framework: its format, its reader and its templates."""

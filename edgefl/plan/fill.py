@@ -59,7 +59,8 @@ def resolve_binding(binding: Binding, weights: Weights) -> Array:
     missing = list_weight_names((binding,)) - weights.keys()
     if missing:
         raise PlanError(
-            f"the mixture lacks {', '.join(sorted(missing))}; it was made with another plan, personalize again"
+            f"the mixture lacks {', '.join(sorted(missing))}; it was made with another plan, personalize "
+            "again"
         )
     derived = binding.derived
     rule = derived.get("rule")

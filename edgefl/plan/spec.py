@@ -29,9 +29,7 @@ PREDICT_MIXTURE = "predict_mixture"
 PREDICT_SINGLE = "predict"
 """The signature that predicts with one model. A client may ship one model instead of its mixture."""
 TRAIN_SINGLE = "train_single"
-"""The signature that trains one model on the samples of a client: from scratch, or from the federation's
-model.
-"""
+"""The signature that trains one model on the samples of a client, from scratch or from the federation's."""
 PLAN_FILE_NAMES = {
     "spec": "plan.json",
     "program": "plan.tflite",
@@ -313,6 +311,6 @@ def load_plan(directory: Path) -> Plan:
         text = parts["spec"].decode()
     except UnicodeDecodeError as error:
         raise PlanError(
-            f"{directory / PLAN_FILE_NAMES['spec']} is damaged: {error}; copy the plan again, or build it again"
+            f"{directory / PLAN_FILE_NAMES['spec']} is damaged: {error}; copy or build the plan again"
         ) from error
     return Plan(parse_spec(text), parts["program"], parts["template"], parts.get("single", b""))

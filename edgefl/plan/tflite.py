@@ -261,11 +261,10 @@ def with_constants(model: bytes, values: Mapping[int, Any]) -> bytes:
 
 
 def unpack_model(model: bytes) -> Any:
-    """Return a model as the schema's ModelT, an object tree that may be changed and then packed with
-    `pack_model`.
+    """Return a model as the schema's ModelT, an object tree that may be changed and packed again.
 
     Buffers behind the flatbuffer are moved inside. Call this function and change the tree within
-    `report_damage`.
+    `report_damage`, then pack it with `pack_model`.
     """
     root = _unpack_objects(model)
     for buffer in root.buffers:

@@ -65,8 +65,7 @@ def _list_files(folder: Path, part: str) -> list[Path]:
 
 
 def _read(paths: list[Path], names: dict[str, int], writers: int) -> tuple[Pixels, Labels, Labels]:
-    """Return pictures, labels and writers. Writers are numbered in order of appearance, recorded in `names`.
-    """
+    """Return pictures, labels and writers. `names` maps writers to numbers in order of appearance."""
     pixels = [np.zeros((0, 784), np.uint8)]
     labels = [np.zeros(0, np.int64)]
     groups = [np.zeros(0, np.int64)]

@@ -1,5 +1,4 @@
-"""Divides samples by class: a number of samples of each class for each client, and no sample for two clients.
-"""
+"""Divides samples by class. Each client gets a number of samples of each class, and no sample goes to two."""
 
 import math
 
@@ -129,6 +128,6 @@ def draw_dirichlet(
     drawn = rng.dirichlet(np.full(size, alpha), rows)
     if not np.isfinite(drawn).all():
         raise DataError(
-            f"{name} is {alpha}, which is too large or too small to draw from; .5 is usual, 100 is nearly even"
+            f"{name} is {alpha}, too large or too small to draw from; .5 is usual, 100 is nearly even"
         )
     return drawn

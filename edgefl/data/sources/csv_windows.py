@@ -92,8 +92,7 @@ def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
 def _read_recording(
     path: Path, label: str, channels: tuple[str, ...], names: dict[str, int]
 ) -> tuple[Recording, tuple[str, ...]]:
-    """Read one file, and add new label names to `names`. The first file determines the channels of all files.
-    """
+    """Read one file, and add new label names to `names`. The first file determines the channels."""
     recording = Recording()
     columns = list[tuple[str, int]]()
     try:
