@@ -293,8 +293,7 @@ class FleetConfig:
 
 
 MIXTURE_ONLY = PersonalizationConfig(select=False, validation_share=0.0, baseline=False)
-"""Settings of a client that trains on all of its samples and ships the algorithm's mixture, as in the papers.
-"""
+"""A client trains on all of its samples and ships the algorithm's mixture, as in the papers."""
 
 
 @dataclass(frozen=True)
@@ -495,7 +494,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
 
 
 def suggest_nearest(key: str, choices: list[str]) -> str:
-    """Return the end of an error message: the nearest choice, or all choices if none is similar."""
+    """Return the end of an error message: the nearest choice, or all choices without a similar one."""
     close = difflib.get_close_matches(key, choices, 1)
     return f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(choices)}"
 

@@ -1,4 +1,4 @@
-"""Writes a federation.toml with the description of each key, from its docstring, as a comment above the key."""
+"""Writes a federation.toml with a comment above each key: the description of the key in its docstring."""
 
 import inspect
 import re
@@ -29,8 +29,8 @@ TABLE_CLASSES: Mapping[str, type] = {
     "personalization": PersonalizationConfig,
 }
 COMMENT_COLUMNS = 100
-TEMPLATE_HEADER = """# A federation, written by `edgefl init`. A key behind # has its default value. To change the
-# value, remove the #. An unknown key or a wrong value gives an error that names it."""
+TEMPLATE_HEADER = """# A federation, written by `edgefl init`. A key behind # has its default value.
+# To change the value, remove the #. An unknown key or a wrong value gives an error that names it."""
 
 
 def read_key_docs(table: type) -> dict[str, str]:

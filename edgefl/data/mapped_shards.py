@@ -53,7 +53,10 @@ class MappedShards(Mapping[str, Shard]):
         return self._dataset
 
     def to_resident(self) -> ResidentShards:
-        """Return the same shards with arrays instead of maps, for processes that cannot open the directory."""
+        """Return the same shards with arrays instead of maps.
+
+        Use it for processes that cannot read the directory.
+        """
         samples = (np.asarray(self.dataset.x_train), np.asarray(self.dataset.x_test))
         return ResidentShards(
             replace(self.dataset, x_train=samples[0], x_test=samples[1]), self._client_partitions

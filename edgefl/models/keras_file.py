@@ -48,7 +48,7 @@ MAX_UNPACKED_BYTES = {
 Compression can make each of them a million times smaller in the file.
 """
 MAX_WEIGHTS = 1 << 25
-"""Maximum number of values in all variables of a model. VGG-16, the largest built-in model, has 15 million.
+"""Maximum number of values in all variables of a model. The largest built-in model, VGG-16, has 15 million.
 """
 MAX_OBJECTS = 20_000
 """Maximum number of objects that a configuration names, such as layers. MobileNetV2 names about 1,000."""

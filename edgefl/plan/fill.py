@@ -1,8 +1,8 @@
 """Fills the weights of a mixture into the template of a plan, which gives a float `.tflite`.
 
 The template is a flatbuffer with a fixed layout, so each weight overwrites its placeholder in place. A folded
-batch norm (`derived`) replaces kernel k and bias b of the preceding layer by k * s and (b - mean) * s + beta,
-with s = gamma / sqrt(variance + epsilon).
+batch norm (`derived`) changes the preceding layer. With s = gamma / sqrt(variance + epsilon), kernel k
+becomes k * s, and bias b becomes (b - mean) * s + beta.
 
 Source: S. Ioffe and C. Szegedy, Batch Normalization, 2015.
 """

@@ -29,7 +29,7 @@ PREDICT_MIXTURE = "predict_mixture"
 PREDICT_SINGLE = "predict"
 """The signature that predicts with one model. A client may ship one model instead of its mixture."""
 TRAIN_SINGLE = "train_single"
-"""The signature that trains one model on the samples of a client, from scratch or from the federation's."""
+"""The signature that trains one model on the samples of a client, from scratch or from a federated model."""
 PLAN_FILE_NAMES = {
     "spec": "plan.json",
     "program": "plan.tflite",
