@@ -103,6 +103,6 @@ def test_what_is_chosen_is_written_out() -> None:
         {"algorithm": Options},
     )
     assert parse_config(text) == config
-    assert "# how many rounds of training\nrounds = 3\n" in text
+    assert "# number of training rounds.\nrounds = 3\n" in text
     assert "# how many passes\nepochs = 2\n# withhold = " in text
     assert max(map(len, text.splitlines())) <= 102

@@ -171,7 +171,7 @@ def test_a_device_trains_on_the_changed_form(tmp_path) -> None:
         assert np.array_equal(getattr(expected, name), getattr(formed, name)), name
     assert (
         odd.describe_shape_change((28, 28, 1))
-        == "samples of 28x28 get the axis of their one channel: 28x28x1"
+        == "samples of 28x28 get a channel axis: 28x28x1"
     )
     assert good.describe_shape_change((28, 28, 1)) == ""
 
@@ -185,5 +185,5 @@ def test_a_simulation_reads_the_changed_form(tmp_path) -> None:
 
 
 def test_errors_of_a_changed_form_are_those_of_a_shard() -> None:
-    with pytest.raises(DataError, match="10 samples and y 9 labels"):
+    with pytest.raises(DataError, match="10 samples and y has 9 labels"):
         make_shard({"x": np.zeros((10, 4)), "y": np.eye(3)[np.arange(9) % 3]}, "a")

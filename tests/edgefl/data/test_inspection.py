@@ -89,8 +89,8 @@ def nan(arrays):
         ("empty-classes", WARNING, {"y": 2 * (np.arange(60) % 3)}, "class 1, 3"),
         ("empty-classes", WARNING, {"num_classes": np.asarray(6)}, "class 4, 5"),
         ("many-classes", WARNING, {"y": np.arange(60)}, "60 different labels"),
-        ("unusable", ERROR, {"y": np.arange(60) / 2}, "0.5, which is no class"),
-        ("unusable", ERROR, {"y": np.arange(59) % 4}, "60 samples and y 59 labels"),
+        ("unusable", ERROR, {"y": np.arange(60) / 2}, "0.5, which is not a class"),
+        ("unusable", ERROR, {"y": np.arange(59) % 4}, "60 samples and y has 59 labels"),
         ("unusable", ERROR, {"y": np.array(["a"] * 60)}, "number the classes from 0"),
         ("unusable", ERROR, {"x": np.array(["a"] * 60)}, "expected uint8 pictures or floats"),
         ("unusable", ERROR, nan(samples()), "NaN or infinite values in 1 of 60 samples, first at 3"),
@@ -128,7 +128,7 @@ def test_copies_and_contradictions() -> None:
     arrays["x"][10] = arrays["x"][2]  # both of class 2
     arrays["x"][11] = arrays["x"][2]  # class 3
     assert text_of("copies", arrays).startswith("2 of 60 samples")
-    assert text_of("contradictions", arrays).startswith("1 samples are there more than once")
+    assert text_of("contradictions", arrays).startswith("1 samples occur more than once")
     few_values = {"x": np.zeros((60, 3), np.float32), "y": np.arange(60) % 4}
     assert not {kind for kind, _ in found(few_values)} & {"copies", "contradictions"}
 

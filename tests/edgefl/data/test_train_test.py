@@ -103,7 +103,7 @@ def test_what_cannot_be_divided_is_refused():
     for share in (0, 1, float("nan")):
         with pytest.raises(DataError, match="between 0 and 1"):
             divided(windows(4, 16), np.zeros(4), share=share)
-    with pytest.raises(DataError, match="one sample only"):
+    with pytest.raises(DataError, match="only one sample"):
         divided(windows(1, 16), np.zeros(1))
     with pytest.raises(DataError, match="2 windows overlap so much"):
         divided(windows(2, 8), np.zeros(2))
@@ -118,7 +118,7 @@ def test_owners_are_divided_by_themselves():
     own = split_by_owner(owner, lambda rows: divided(x[rows], np.zeros(len(rows))))
     assert own.test.tolist() == [4, 5] and own.train.tolist() == [0, 1, 2, 3, 6]
     assert len(set(own.group)) == 5
-    with pytest.raises(DataError, match="one sample a client"):
+    with pytest.raises(DataError, match="one sample per client"):
         split_by_owner(np.arange(3), lambda rows: divided(x[rows], np.zeros(len(rows))))
     with pytest.raises(DataError, match="client 0: 2 windows overlap"):
         split_by_owner(np.zeros(2, np.int64), lambda rows: divided(windows(2, 8), np.zeros(len(rows))))

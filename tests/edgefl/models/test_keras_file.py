@@ -83,7 +83,7 @@ def test_a_lambda_layer_never_runs(tmp_path):
 def test_what_is_no_part_of_keras_is_not_imported(tmp_path, class_name, module):
     mark = tmp_path / "ran"
     with pytest.raises(
-        ConfigError, match=rf"{class_name} of {module or 'no module'} is no part of Keras; .*module:function"
+        ConfigError, match=rf"{class_name} of {module or 'no module'} is not part of Keras; .*module:function"
     ):
         load(make(tmp_path / "m.keras", class_name, module, f"touch {mark}"))
     assert not mark.exists()
@@ -92,7 +92,7 @@ def test_what_is_no_part_of_keras_is_not_imported(tmp_path, class_name, module):
 @pytest.mark.parametrize("class_name", ["Lambda", "__lambda__", "TorchModuleWrapper", "TFSMLayer"])
 def test_what_holds_code_is_refused_wherever_it_stands(tmp_path, class_name):
     inner = {"class_name": class_name, "module": "keras.layers", "config": {}}
-    with pytest.raises(ConfigError, match="whose code would run here"):
+    with pytest.raises(ConfigError, match="whose code would run on this machine"):
         load(
             make(
                 tmp_path / "m.keras",
@@ -127,8 +127,8 @@ def test_files_of_other_formats(tmp_path):
     save(tmp_path / "m.h5")
     for content, message in (
         ((tmp_path / "m.h5").read_bytes(), "an HDF5 file.*save it again as .keras"),
-        (b"{}", "no zip archive"),
-        (b"\x80\x04\x95" + bytes(50), "no zip archive"),
+        (b"{}", "not a zip archive"),
+        (b"\x80\x04\x95" + bytes(50), "not a zip archive"),
     ):
         (tmp_path / "m.keras").write_bytes(content)
         with pytest.raises(ConfigError, match=message):
@@ -206,10 +206,10 @@ def peak_of_load(path: Path) -> tuple[str, int]:
         "import sys, resource, pathlib\n"
         "import keras\n"
         "from edgefl.errors import ConfigError\n"
-        "from edgefl.models.keras_file import load_file\n"
+        "from edgefl.models.keras_file import load_keras_file\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "words = 'loaded'\n"
-        "try:\n    load_file(pathlib.Path(sys.argv[1]))\n"
+        "try:\n    load_keras_file(pathlib.Path(sys.argv[1]))\n"
         "except ConfigError as error:\n    words = str(error)\n"
         "children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss\n"
         "print(max(children, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10, words)\n"

@@ -151,13 +151,13 @@ def test_with_a_test_part_of_its_own(tmp_path: Path) -> None:
     ("arrays", "message"),
     [
         ({"y": np.zeros(3, int)}, "no array x"),
-        ({"x": np.zeros((3, 2)), "y": np.zeros(4, int)}, "3 samples and y 4 labels"),
+        ({"x": np.zeros((3, 2)), "y": np.zeros(4, int)}, "3 samples and y has 4 labels"),
         (
             {"x": np.zeros((3, 2)), "y": np.zeros(3, int), "client": np.zeros(2, int)},
             "client is int64.*expected 3",
         ),
         ({"x": np.zeros((3, 2)), "y": np.zeros(3, int), "client": np.zeros(3)}, "whole numbers or names"),
-        ({"x": np.zeros((3, 2)), "y": np.zeros(3, int), "client": np.arange(3)}, "one sample a client"),
+        ({"x": np.zeros((3, 2)), "y": np.zeros(3, int), "client": np.arange(3)}, "one sample per client"),
         (
             {
                 "x": np.zeros((3, 2)),

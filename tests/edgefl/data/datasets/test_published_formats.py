@@ -110,7 +110,7 @@ def test_qmnist_by_writer(folder: Path) -> None:
     with pytest.raises(DataError, match="'own' or 'official'"):
         load_dataset("mnist-writers", {"split": "0.2"})
     idx(folder, "qmnist-train-labels-idx2-int.gz", 0xC02, table[:5])
-    with pytest.raises(DataError, match="fetch the qmnist archives again"):
+    with pytest.raises(DataError, match="download the qmnist archives again"):
         load_dataset("mnist-writers")
 
 
@@ -230,14 +230,14 @@ def test_leaf_before_it_is_split(folder: Path) -> None:
     (folder / "femnist/all_data/all_data_0.json").write_text(
         '{"users": ["f0"], "user_data": {"f0": {"x": [[2.5]], "y": [0]}}}'
     )
-    with pytest.raises(DataError, match="is not LEAF's"):
+    with pytest.raises(DataError, match="is not a LEAF file"):
         load_dataset("femnist")
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "mnist-writers", "uci-har", "dermamnist", "femnist"])
 def test_absent_files_say_how_to_get_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
-    with pytest.raises(DataError, match=r"put it at|preprocess\.sh"):
+    with pytest.raises(DataError, match=r"copy it to|preprocess\.sh"):
         load_dataset(name)
 
 

@@ -78,7 +78,7 @@ def test_each_sample_has_its_own_turn() -> None:
     turned = rotate_by_turns(images, np.array([0, 2, 4]), 45)
     for one, degrees in zip(turned, (0, 90, 180), strict=True):
         np.testing.assert_array_equal(one, rotate(CORNER, degrees)[0])
-    with pytest.raises(DataError, match="only pictures can be turned"):
+    with pytest.raises(DataError, match="only pictures can be rotated"):
         rotate(np.zeros((2, 5), np.float32), 45)
 
 

@@ -120,7 +120,7 @@ def test_how_classes_are_numbered(tmp_path):
     with pytest.raises(DataError, match=r"'09' is not in .*classes.txt; did you mean '9'"):
         read(tmp_path)
     (tmp_path / "classes.txt").unlink()
-    with pytest.raises(DataError, match="a number twice"):
+    with pytest.raises(DataError, match="the same number twice"):
         read(tmp_path)
 
 
@@ -132,7 +132,7 @@ def test_a_board_that_lacks_a_class_is_told_of_the_list(tmp_path):
     assert load_source(source, num_classes=2).num_classes == 2
     with pytest.raises(
         DataError,
-        match=r"are 2 \(cat, fox\), the federation has 3; list .* classes.txt, also those that this board",
+        match=r"has 2 classes \(cat, fox\), the federation has 3; list .* classes.txt, .* without samples on this board",
     ):
         load_source(source, num_classes=3)
     (tmp_path / "dog").mkdir()  # an empty folder says so as well
@@ -143,7 +143,7 @@ def test_a_board_that_lacks_a_class_is_told_of_the_list(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"), [(b"a\nb\na\n", "'a' twice"), (b" \n", "is empty"), (b"\xff\xfe\x00", "is no text")]
+    ("text", "says"), [(b"a\nb\na\n", "'a' twice"), (b" \n", "is empty"), (b"\xff\xfe\x00", "is not a text file")]
 )
 def test_lists_that_are_none(tmp_path, text, says):
     npy(tmp_path / "a" / "a.npy", np.float32([1, 2]))
@@ -174,9 +174,9 @@ BAD = [
     (
         "notes.txt",
         lambda path: path.write_text("hello"),
-        "notes.txt is no sample, expected a file named .npy, .png, .jpg, .jpeg, .wav",
+        "notes.txt is not a sample, expected a file named .npy, .png, .jpg, .jpeg, .wav",
     ),
-    ("deeper.png", lambda path: path.mkdir(), "is no sample"),
+    ("deeper.png", lambda path: path.mkdir(), "is not a sample"),
 ]
 
 
@@ -210,7 +210,7 @@ BAD_FILES = [
     (
         "cut.wav",
         lambda path: (wav(path, b"12345678"), path.write_bytes(path.read_bytes()[:-2])),
-        "holds 6 bytes of sound, expected 8",
+        "contains 6 bytes of sound, expected 8",
     ),
     ("three.wav", lambda path: wav(path, b"123456", width=3), "24 bits"),
 ]
@@ -246,7 +246,7 @@ def test_folders_that_hold_none(tmp_path):
     with pytest.raises(DataError, match="holds no samples; expected DIR/CLASS/FILE"):
         read(tmp_path)
     (tmp_path / "a.csv").write_text("x,y\n")
-    with pytest.raises(DataError, match="give --window"):
+    with pytest.raises(DataError, match="add --window"):
         read(tmp_path)
 
 
@@ -255,7 +255,7 @@ def test_without_pillow_the_extra_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "PIL", None)
     grey(tmp_path / "a" / "a.png")
-    with pytest.raises(DataError, match=r"needs Pillow; pip install 'edgefl-tinyml\[images\]'"):
+    with pytest.raises(DataError, match=r"needs Pillow; run pip install 'edgefl-tinyml\[images\]'"):
         read(tmp_path)
 
 

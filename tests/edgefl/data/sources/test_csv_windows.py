@@ -62,8 +62,8 @@ BAD = [
     ("twice", "ax,ax,activity\n1,1,a\n", "names 'ax' twice"),
     ("no numbers", "ax,activity\nb,a\n", "line 2: no column with a number"),
     ("nothing", "", "no column 'activity'"),
-    ("header only", "ax,activity\n", "0 rows at most, expected 2"),
-    ("short recording", "ax,activity\n1,a\n", "1 rows at most, expected 2"),
+    ("header only", "ax,activity\n", "the longest has 0 rows, expected 2"),
+    ("short recording", "ax,activity\n1,a\n", "the longest has 1 rows, expected 2"),
     ("quotes", 'ax,activity\n"1,a\n', "cannot be read as CSV"),
     ("bytes", b"\x89PNG\xff\n", "cannot be read as CSV"),
 ]
@@ -79,7 +79,7 @@ def test_a_bad_row_is_named_by_its_line(tmp_path, text, says):
 
 
 def test_places_without_csv(tmp_path):
-    with pytest.raises(DataError, match=r"holds no .csv"):
+    with pytest.raises(DataError, match=r"contains no .csv"):
         read(tmp_path)
     with pytest.raises(DataError, match="cannot be read"):
         read(tmp_path / "none.csv")

@@ -42,12 +42,12 @@ def test_what_it_returns_is_the_shard(module):
     ("name", "says"),
     [
         ("own_sensors:broken", "failed: RuntimeError: no sensor; EDGEFL_DEBUG"),
-        ("own_sensors:ragged", "one shape"),
+        ("own_sensors:ragged", "the same shape"),
         ("own_sensors:bare", "returned ndarray, expected a tuple"),
         ("own_sensors:none", "has no function 'none'"),
         ("own_sensors:number", "has no function 'number'"),
         ("own_typo:load", "importing own_typo failed: ModuleNotFoundError"),
-        ("not_there.at_all:load", "start in the folder"),
+        ("not_there.at_all:load", "run the command in the folder"),
     ],
 )
 def test_what_fails_is_named(module, name, says):

@@ -110,7 +110,7 @@ def test_a_ring_of_one_block_is_refused(tmp_path):
     ring = Ring(100, 4, AXES)
     fill(ring, 8)
     ring.save(tmp_path / "r.npz")
-    with pytest.raises(DataError, match=r"holds 8 windows of one stretch of 32 readings, .* record more"):
+    with pytest.raises(DataError, match=r"holds 8 windows from one block of 32 readings, .* record more"):
         load_shard(tmp_path / "r.npz")
     fill(ring, 1)
     ring.save(tmp_path / "r.npz")
@@ -149,7 +149,7 @@ def test_names_of_classes_are_kept_and_checked(tmp_path):
     ring.save(tmp_path / "r.npz")
     assert load_ring(tmp_path / "r.npz", 9, 4, ("walk", "run", "stand")).classes == ("walk", "run", "stand")
     assert load_shard(tmp_path / "r.npz", num_classes=3).num_classes == 3
-    with pytest.raises(DataError, match=r"are 3 \(walk, run, stand\), the federation has 4"):
+    with pytest.raises(DataError, match=r"has 3 classes \(walk, run, stand\), the federation has 4"):
         load_shard(tmp_path / "r.npz", num_classes=4)
     with pytest.raises(DataError, match=r"classes walk, run, stand, asked for are .* classes by number"):
         load_ring(tmp_path / "r.npz", 9, 4, ())
@@ -158,7 +158,7 @@ def test_names_of_classes_are_kept_and_checked(tmp_path):
 def test_files_that_are_no_ring(tmp_path):
     assert load_ring(tmp_path / "none.npz", 2, 4, ()) is None
     np.savez(tmp_path / "shard.npz", x=np.zeros((2, 2)), y=np.arange(2))
-    with pytest.raises(DataError, match="is no ring of `edgefl device record`, it holds x, y"):
+    with pytest.raises(DataError, match="is not a ring of `edgefl device record`, it contains x, y"):
         load_ring(tmp_path / "shard.npz", 2, 4, ())
     (tmp_path / "text.npz").write_text("hello")
     with pytest.raises(DataError, match=r"cannot be read as .npz"):
@@ -185,7 +185,7 @@ def test_files_that_are_no_ring(tmp_path):
 
 
 def test_limits_and_places(tmp_path):
-    with pytest.raises(ConfigError, match="take a smaller --capacity"):
+    with pytest.raises(ConfigError, match="use a smaller --capacity"):
         Ring(MAX_RING_BYTES, 1, ("x",))
     (tmp_path / "file").write_text("")
     with pytest.raises(StateError, match="cannot use"), lock_ring(tmp_path / "file" / "r.npz"):
