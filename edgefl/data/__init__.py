@@ -1,4 +1,4 @@
-"""Data sets, the partitions that divide them among clients, and the sample sources of devices."""
+"""Data sets, their partitions among clients, and the sample sources of devices."""
 
 from collections.abc import Mapping
 from dataclasses import fields, replace

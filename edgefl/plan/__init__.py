@@ -1,1 +1,1 @@
-"""The plan that a device runs without a training framework: its format, its reader and its templates."""
+"""The plan that a device runs without a training framework: its format, reader and templates."""

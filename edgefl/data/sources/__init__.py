@@ -90,7 +90,7 @@ def make_source(
         return DataSource(data, folder=str(Path.cwd()))
     if path.suffix == ".csv" or (windows and path.is_dir()):
         if window < 1 or not label:
-            raise ConfigError(f"{data} is CSV: add --window ROWS and --label COLUMN")
+            raise ConfigError(f"{data} is CSV; add --window ROWS and --label COLUMN")
         return DataSource(str(path.resolve()), window, step or window, label, channels)
     if windows:
         raise ConfigError(

@@ -34,7 +34,7 @@ def read_class_folder(source: DataSource) -> dict[str, NDArray[Any]]:
     visible = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
     classes = [path for path in visible if path.is_dir()]
     if not classes and any(path.suffix == ".csv" for path in visible):
-        raise DataError(f"{folder} holds CSV files: add --window ROWS and --label COLUMN")
+        raise DataError(f"{folder} holds CSV files; add --window ROWS and --label COLUMN")
     numbers, names = number_classes([path.name for path in classes], folder)
     files = [
         (path, numbers[class_folder.name])

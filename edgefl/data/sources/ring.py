@@ -169,7 +169,7 @@ def load_ring(path: Path, capacity: int, window: int, classes: tuple[str, ...]) 
             f"windows of {n} rows, classes {', '.join(c) or 'by number'}"
             for n, c in ((x.shape[1], stored_classes), (window, classes))
         )
-        raise DataError(f"{path} holds {stored}, requested are {requested}; use the same, {RING_REMEDY}")
+        raise DataError(f"{path} holds {stored}, expected {requested}; use the same options, {RING_REMEDY}")
     ring = Ring(capacity, window, channels, classes)
     for index in np.argsort(number)[-capacity:]:
         ring.recorded = int(number[index])

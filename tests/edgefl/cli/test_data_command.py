@@ -121,7 +121,7 @@ def test_every_source_of_a_device(here: Path, capsys: pytest.CaptureFixture[str]
     ("content", "words", "message"),
     [
         (b"temperature,label\n20,1\n", ["x.npz"], "not a NumPy file; write it with numpy.savez"),
-        (b"a,b\n1,2\n", ["x.csv"], "x.csv is CSV: add --window ROWS and --label COLUMN"),
+        (b"a,b\n1,2\n", ["x.csv"], "x.csv is CSV; add --window ROWS and --label COLUMN"),
         (b"", ["nowhere.npz"], "no shard at"),
         (b"", ["nowhere:load"], "importing nowhere failed"),
     ],

@@ -169,10 +169,7 @@ def test_a_device_trains_on_the_changed_form(tmp_path) -> None:
     expected, formed = (each.load_shard(3, 4, (28, 28, 1)) for each in (good, odd))
     for name in ("x_train", "y_train", "x_test", "y_test"):
         assert np.array_equal(getattr(expected, name), getattr(formed, name)), name
-    assert (
-        odd.describe_shape_change((28, 28, 1))
-        == "samples of 28x28 get a channel axis: 28x28x1"
-    )
+    assert odd.describe_shape_change((28, 28, 1)) == "samples of 28x28 get a channel axis: 28x28x1"
     assert good.describe_shape_change((28, 28, 1)) == ""
 
 

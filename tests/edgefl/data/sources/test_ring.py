@@ -151,7 +151,7 @@ def test_names_of_classes_are_kept_and_checked(tmp_path):
     assert load_shard(tmp_path / "r.npz", num_classes=3).num_classes == 3
     with pytest.raises(DataError, match=r"has 3 classes \(walk, run, stand\), the federation has 4"):
         load_shard(tmp_path / "r.npz", num_classes=4)
-    with pytest.raises(DataError, match=r"classes walk, run, stand, asked for are .* classes by number"):
+    with pytest.raises(DataError, match=r"classes walk, run, stand, expected .* classes by number"):
         load_ring(tmp_path / "r.npz", 9, 4, ())
 
 
@@ -167,7 +167,7 @@ def test_files_that_are_no_ring(tmp_path):
     fill(ring, 2)
     ring.save(tmp_path / "r.npz")
     with pytest.raises(
-        DataError, match="holds windows of 4 rows, classes by number, asked for are windows of 5 rows"
+        DataError, match="holds windows of 4 rows, classes by number, expected windows of 5 rows"
     ):
         load_ring(tmp_path / "r.npz", 2, 5, ())
     np.savez(
