@@ -77,7 +77,7 @@ def test_the_rule_is_named() -> None:
 
 
 def test_the_only_recording_of_a_file_with_test_samples_is_cut_for_validation() -> None:
-    """There are three windows of 8 rows with a step of 4, and one of another recording."""
+    """There are three windows of 8 rows with a step of 4, and one window of another recording."""
     signal = np.random.default_rng(3).normal(size=(16, 2)).astype(np.float32)
     x = np.stack([signal[0:8], signal[4:12], np.flip(signal[:8], 0), signal[8:16]])
     arrays = {"x": x, "y": np.array([0, 0, 1, 0]), "x_test": x[:1] + 1, "y_test": np.array([1])}
@@ -90,7 +90,7 @@ def test_the_only_recording_of_a_file_with_test_samples_is_cut_for_validation() 
 
 
 def test_groups_whose_windows_overlap_are_one_in_a_file_with_test_samples() -> None:
-    """Windows of 16 rows with a step of 4: windows 0 to 5 are one recording, 6 and 7 another one."""
+    """Windows of 16 rows with a step of 4: windows 0 to 5 are one recording, 6 and 7 another."""
     x = np.concatenate([windows_of(6, 4, 5), windows_of(2, 16, 6)])
     arrays = {
         "x": x,
@@ -107,7 +107,7 @@ def test_groups_whose_windows_overlap_are_one_in_a_file_with_test_samples() -> N
 
 
 def test_the_note_counts_test_windows_that_overlap_training_windows() -> None:
-    """The windows of `x_test` are a new one, one that shares halves with training windows, and a copy."""
+    """`x_test` has a new window, a window that shares halves with training windows, and a copy."""
     windows = windows_of(12, 8, 8)
     x = windows[::2]
     x_test = np.concatenate([windows_of(1, 16, 9), windows[1:2], x[3:4]])

@@ -1,6 +1,4 @@
-"""The papers' networks have the weights that the papers count, and a user's own model is taken or refused in
-words.
-"""
+"""The models of the papers have the published numbers of weights, and models of the user are checked."""
 
 import math
 import sys
@@ -77,7 +75,7 @@ def test_vgg16_ends_with_the_features_of_its_gate():
 
 
 def test_resnet20_takes_every_other_pixel_and_new_channels_of_zeros():
-    """With the second norms at zero a block is relu of its shortcut."""
+    """With the second norms at zero, a block is the relu of its shortcut."""
     model = build_model(ModelConfig("resnet20", (16, 16, 2), 3, {"width": 2, "groups": 1}))
     for layer in model.layers:
         if layer.name.endswith("norm2"):

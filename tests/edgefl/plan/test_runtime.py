@@ -1,4 +1,4 @@
-"""The runtime that is picked, and what it says of models that are none."""
+"""The selection of a runtime, and its errors for bytes that are not models."""
 
 import subprocess
 import sys

@@ -85,7 +85,7 @@ def test_metadata(model: bytes) -> None:
 
 
 def test_a_truncated_file_is_an_error_or_read(model: bytes) -> None:
-    """A model that was cut anywhere but in its padding is a ModelFileError that names the file."""
+    """A model that is truncated anywhere outside its padding is a ModelFileError that names the file."""
     refused = 0
     for length in range(len(model)):
         try:

@@ -1,4 +1,4 @@
-"""The formats that data sets are published in, on small archives made by hand."""
+"""The formats in which data sets are published, with small handmade archives."""
 
 import gzip
 import io
@@ -91,7 +91,7 @@ def idx(folder: Path, name: str, magic: int, values: np.ndarray) -> None:
 
 def test_qmnist_by_writer(folder: Path) -> None:
     pictures = np.arange(6 * 784).reshape(6, 28, 28).astype(np.uint8)
-    # class, form series, writer, digit of this writer, ...: writer 9 wrote the last digit of the file first.
+    # Columns: class, form series, writer, digit of this writer. Writer 9 wrote the last digit first.
     table = np.array([[5, 0, 9, 30, 35, 0, 0, 0]] * 6, ">i4")
     table[:, 2] = [9, 8, 9, 8, 9, 9]
     table[:, 3] = [30, 1, 31, 2, 40, 2]

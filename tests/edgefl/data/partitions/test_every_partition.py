@@ -16,9 +16,7 @@ from edgefl.errors import DataError
 
 
 def toy(per_class: int = 120, classes: int = 10, groups: int = 12) -> Dataset:
-    """Return as many samples of each class in both parts (the test part half as large), whose values are
-    their indices.
-    """
+    """Return a data set with equally frequent classes and a test part half as large. Values are indices."""
     y = np.tile(np.arange(classes), per_class)
     y_test = np.tile(np.arange(classes), per_class // 2)
     x, x_test = (np.arange(len(part), dtype=np.float32).reshape(-1, 1, 1, 1) for part in (y, y_test))

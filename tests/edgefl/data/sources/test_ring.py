@@ -1,4 +1,4 @@
-"""The ring: the newest windows, whole on disk; what was held out once stays held out."""
+"""The ring: it keeps the newest windows, is written atomically, and held-out windows stay held out."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ AXES = ("x", "y", "z")
 
 
 def fill(ring, count, step=4):
-    """Add windows of one recording, in which a reading is the number of its window."""
+    """Add windows of one recording. Each reading is the number of its window."""
     for _ in range(count):
         number = ring.recorded
         ring.add(np.full((4, 3), number, np.float32), number % 3, 0, number * step)
@@ -62,13 +62,13 @@ def test_what_is_held_out_stays_held_out_as_the_ring_moves_on(tmp_path):
 
 
 def rows_of(x):
-    """Windows of which each reading is its row number -> the rows."""
+    """Return the row numbers of windows whose readings are their row numbers."""
     return {row for window in x[:, :, 0].astype(int).tolist() for row in window}
 
 
 @given(st.integers(1, 6), st.integers(0, 5), st.integers(0, 400))
 def test_no_reading_is_ever_on_both_sides(tmp_path_factory, step, seed, gap):
-    """Readings are counted. The ring has room for 20 blocks and is saved three times while it moves on."""
+    """Readings are counted. The ring has room for 20 blocks and is saved three times while it advances."""
     path = tmp_path_factory.mktemp("ring") / "r.npz"
     capacity = 20 * 32 // step
     ring = Ring(capacity, 4, ("row",))
@@ -94,7 +94,7 @@ def test_no_reading_is_ever_on_both_sides(tmp_path_factory, step, seed, gap):
 
 
 def test_windows_in_two_blocks_are_left_out(tmp_path):
-    """Blocks have 32 readings: with a step of half a window of 4, window 15 is in two blocks, 31 too."""
+    """Blocks have 32 readings. With windows of 4 and a step of 2, windows 15 and 31 are in two blocks."""
     ring = Ring(100, 4, AXES)
     fill(ring, 48, step=2)
     ring.save(tmp_path / "r.npz")
