@@ -129,7 +129,9 @@ def make_shard_and_split(
             y_test = read_label_array(arrays, "_test")
             check_lengths(x_test, y_test, "_test")
             if x_test.shape[1:] != x.shape[1:]:
-                raise DataError(f"x_test is {x_test.shape[1:]} a sample, expected {x.shape[1:]} as in x")
+                raise DataError(
+                    f"x_test has samples of shape {x_test.shape[1:]}, expected {x.shape[1:]} as in x"
+                )
             rule = BY_FILE
             rows, group = choose_training_rows(x, y, group)
             x, y = x[rows], y[rows]

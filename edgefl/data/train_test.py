@@ -54,10 +54,10 @@ def split_train_test(
 ) -> TrainTestSplit:
     """Divide the rows of one client so that no test sample shares a recording with a training sample.
 
-    With `group`, whole groups are held out. Otherwise whole recordings are held out: the given `recordings`,
-    or recordings that overlapping windows reveal. If a class has too few recordings, recordings are cut.
-    Windows that overlap a cut are in neither part. Without any recording, the last rows of each class are
-    held out.
+    With `recordings`, whole recordings are held out. Otherwise, with `group`, whole groups are held out, and
+    groups whose windows overlap are merged. Otherwise, if most windows overlap others, whole recordings of
+    overlapping windows are held out. Otherwise the last rows of each class are held out. If a class has too
+    few recordings, recordings are cut. Windows that overlap a cut are in neither part.
 
     Args:
         x: samples, shape (n, *input_shape), float32.

@@ -89,7 +89,7 @@ def load(path: str, seed: int = 1, *, test_share: float = 0.2) -> Dataset:
         y_test = read_label_array(arrays, "_test")
         check_lengths(x_test, y_test, "_test")
         if x_test.shape[1:] != x.shape[1:]:
-            raise DataError(f"x_test is {x_test.shape[1:]} a sample, expected {x.shape[1:]} as in x")
+            raise DataError(f"x_test has samples of shape {x_test.shape[1:]}, expected {x.shape[1:]} as in x")
         count = find_num_classes(arrays, None, int(max(y.max(), y_test.max())))
         group, group_test = _number_clients(arrays, len(y), len(y_test))
         rows, recording = _choose_training_rows(x, y, recording, group)

@@ -178,7 +178,11 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("text", {"x": np.array(["a"] * 10)}, "expected uint8 pictures or floats"),
     ("pickled", {"x": np.array([{}] * 10, object)}, "cannot be read"),
     ("half a test split", {"x_test": some()["x"]}, "no array y_test"),
-    ("another test shape", {"x_test": np.zeros((2, 9)), "y_test": np.zeros(2, int)}, "x_test is \\(9,\\)"),
+    (
+        "another test shape",
+        {"x_test": np.zeros((2, 9)), "y_test": np.zeros(2, int)},
+        "x_test has samples of shape \\(9,\\)",
+    ),
     ("too few classes", {"num_classes": 2}, "label 2"),
     ("group lengths", {"group": np.arange(9)}, r"group is int64\[9\], expected 10 whole numbers or names"),
     ("group type", {"group": np.arange(10) / 2}, "group is float64"),
