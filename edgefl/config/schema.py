@@ -1,4 +1,4 @@
-"""One TOML file configures a federation; an unknown key raises and names the nearest known one."""
+"""Reads the TOML file that configures a federation. An error for an unknown key names the nearest key."""
 
 import difflib
 import re
@@ -23,7 +23,7 @@ OTHER_TABLE_FIELDS = (
     "personalization",
     "fleet",
 )
-"""The fields of FederationConfig that are no keys of the table `[federation]`."""
+"""The fields of FederationConfig that are not keys of the table `[federation]`."""
 
 TYPE_NAMES: Mapping[type, str] = {
     int: "a whole number",
@@ -36,18 +36,22 @@ TYPE_NAMES: Mapping[type, str] = {
 
 
 def describe_type(kind: type) -> str:
-    """Return what a value of this type is called in a configuration file."""
+    """Return the name of a type in a configuration file, such as "a whole number"."""
     return TYPE_NAMES.get(kind, "a table")
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """`[model]`: the model that is federated; further keys are the model's own options.
+    """`[model]`: the federated model. Further keys are options of the model.
+
+    Raises ConfigError if a value is out of range.
 
     Attributes:
-        name: a name of `edgefl models`, a .keras file, or module:function of yours
-        input_shape: the shape of one sample: rows, columns, channels of a picture; rows, channels of a window
-        num_classes: how many classes; labels go from 0 to num_classes - 1
+        name: a name from `edgefl models`, a .keras file, or module:function.
+        input_shape: shape of one sample: rows, columns and channels of a picture, or rows and channels of a
+            window.
+        num_classes: number of classes. Labels range from 0 to num_classes - 1.
+        options: options of the model.
     """
 
     name: str = "lenet5"
@@ -62,21 +66,22 @@ class ModelConfig:
             )
         if self.num_classes < 2:
             raise ConfigError(
-                f"num_classes is {self.num_classes}, expected at least 2: for yes or no take Dense(2), "
+                f"num_classes is {self.num_classes}, expected at least 2: for yes or no use Dense(2) with "
                 "labels 0 and 1"
             )
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """`[data]`: what `edgefl simulate` shares out; devices bring their own.
+    """`[data]`: the data of `edgefl simulate`. Further keys are options of the data set.
 
-    Further keys are the data set's options.
+    Devices use their own data. Raises ConfigError if a value is out of range.
 
     Attributes:
-        name: a name of `edgefl datasets`, or npz:PATH
-        num_train: how many training samples to draw of it; 0: all
-        num_test: how many test samples to draw of it; 0: all
+        name: a name from `edgefl datasets`, or npz:PATH.
+        num_train: number of training samples to draw. 0 uses all.
+        num_test: number of test samples to draw. 0 uses all.
+        options: options of the data set.
     """
 
     name: str = "digits"
@@ -93,11 +98,14 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class PartitionConfig:
-    """`[partition]`: how `edgefl simulate` shares the data out. Further keys are the partition's options.
+    """`[partition]`: how `edgefl simulate` divides the data among clients.
+
+    Further keys are options of the partition. Raises ConfigError if a value is out of range.
 
     Attributes:
-        name: a name of `edgefl partitions`
-        num_clients: how many clients share the data
+        name: a name from `edgefl partitions`.
+        num_clients: number of clients that share the data.
+        options: options of the partition.
     """
 
     name: str = "dirichlet"
@@ -111,16 +119,19 @@ class PartitionConfig:
 
 @dataclass(frozen=True)
 class PrivacyConfig:
-    """`[privacy]`: DP-FedAvg (`edgefl.privacy`), off while clip is 0, or secure aggregation
-    (`edgefl.security.secagg.masked_aggregation`).
+    """`[privacy]`: DP-FedAvg (`edgefl.privacy`) or secure aggregation.
+
+    `clip` above 0 turns DP-FedAvg on. Secure aggregation is in `edgefl.security.secagg.masked_aggregation`.
+    Raises ConfigError if values are out of range or do not fit together.
 
     Attributes:
-        clip: the L2 norm that each update is cut to; 0: no noise is added
-        noise_multiplier: standard deviation of the noise on the sum of updates, in units of clip
-        population: how many clients there are that a round's are drawn from
-        delta: at which epsilon is told; below 1 / population
-        secure_aggregation: the aggregator sees the sum of a round's updates alone
-        max_epsilon: rounds end before more than this is spent; 0: no limit
+        clip: maximum L2 norm of an update. Longer updates are scaled down to it. 0 turns clipping and noise
+            off.
+        noise_multiplier: standard deviation of the noise on the sum of updates, in units of clip.
+        population: number of clients that the clients of a round are drawn from.
+        delta: the delta of the reported epsilon, below 1 / population.
+        secure_aggregation: the aggregator sees only the sum of a round's updates.
+        max_epsilon: the federation stops before it exceeds this epsilon. 0 means no limit.
     """
 
     clip: float = 0.0
@@ -136,20 +147,20 @@ class PrivacyConfig:
                 raise ConfigError(f"[privacy] {key} is {getattr(self, key)}, expected a number above 0")
         if self.clip and self.secure_aggregation:
             raise ConfigError(
-                "[privacy] has clip and secure_aggregation, expected one of them: the aggregator clips and "
-                "adds noise to what it then cannot see, and devices have no noise of their own; choose whom "
-                "updates are to be hidden from"
+                "[privacy] has clip and secure_aggregation, expected one of them: the aggregator cannot clip "
+                "updates that it does not see, and devices add no noise; choose whether to hide updates from "
+                "the aggregator or from other parties"
             )
         if bool(self.clip) != bool(self.noise_multiplier):
             raise ConfigError(
                 f"[privacy] clip is {self.clip} and noise_multiplier {self.noise_multiplier}, expected both "
-                "above 0: one without the other keeps nothing private; to clip alone, use clip_norm of "
+                "above 0: one without the other protects nothing; for clipping alone, use clip_norm of "
                 "[algorithm]"
             )
         if self.max_epsilon and not self.clip:
             raise ConfigError(
-                f"[privacy] max_epsilon is {self.max_epsilon} without clip and noise_multiplier, which spend "
-                "it; set both"
+                f"[privacy] max_epsilon is {self.max_epsilon} without clip and noise_multiplier, expected "
+                "both above 0; set them, or leave max_epsilon out"
             )
         if self.clip and self.population < 1:
             raise ConfigError(
@@ -170,25 +181,27 @@ class PrivacyConfig:
 
 @dataclass(frozen=True)
 class PersonalizationConfig:
-    """`[personalization]`: how a device chooses the model that it takes away, when the rounds are over.
+    """`[personalization]`: how a device chooses its model when the rounds are over.
 
-    A device compares the model that it trained alone, the federation's model, that model after some epochs on
-    its own samples, and the algorithm's mixture.
+    A device compares the model that it trained alone, the federation's model, the federation's model after
+    fine-tuning on the device's samples, and the mixture of the algorithm. Raises ConfigError if values are
+    out of range or do not fit together.
 
     Attributes:
-        select: the device ships the best of these by its validation samples; false: the algorithm's mixture
-        validation_share: the share of a device's training samples that it holds back from training, to
-            compare models on; a device with fewer than 100 samples holds back at least a third; 0: none,
-            and then select must be false
+        select: true ships the model with the best validation result. false ships the mixture of the
+            algorithm.
+        validation_share: share of a device's training samples that are used only to compare models. A device
+            with fewer than 100 samples uses at least a third of them. 0 uses none and needs select = false.
         baseline: the device also trains a model on its own samples alone, for as many epochs as the
-            federation takes, to compare with
-        epochs: epochs of the fine-tuning of the federation's model on the device's own samples
-        least_steps: number of steps of the fine-tuning at least; a device with few samples takes more epochs
-        learning_rate: step size of Adam for the fine-tuning and for the model trained alone
-        batch_size: samples in a batch of the two; fixed when the plan is built
-        deadline_s: seconds after which the aggregator stops waiting for devices that make their models; 0:
-            estimated from the training times that devices report, at least the deadline_s of a round and at
-            most 2 x rounds x deadline_s. It may change with a restart
+            federation takes, for comparison.
+        epochs: epochs of fine-tuning the federation's model on the device's samples.
+        least_steps: minimum number of fine-tuning steps. A device with few samples trains more epochs.
+        learning_rate: learning rate of Adam for fine-tuning and for the model trained alone.
+        batch_size: samples per batch for fine-tuning and for the model trained alone. It is fixed when the
+            plan is built.
+        deadline_s: seconds after which the aggregator stops waiting for devices that make their models. 0
+            estimates it from the training times that devices report, between deadline_s of a round and 2 x
+            rounds x deadline_s. It may change with a restart.
     """
 
     select: bool = True
@@ -233,17 +246,21 @@ class PersonalizationConfig:
 class FleetConfig:
     """`[fleet]`: the devices of a simulation in virtual time. Only `edgefl simulate` reads it.
 
+    Raises ConfigError if a value is out of range.
+
     Attributes:
-        samples_per_s: how many samples a typical device trains on in a second
-        speed_spread: the standard deviation of the natural logarithm of the devices' speeds; 0: all are equal
-        hours_per_day: how many hours a day a device is online, at a time of day of its own; 24: always
-        outages_per_day: how often a day a device loses its connection, on average
-        outage_s: how many seconds a device is away then, on average
-        lost_per_day: the share of the devices that go away for good each day
-        message_loss: the share of tasks, announcements and receipts that are lost on their way
-        latency_s: how many seconds a message takes
-        bytes_per_s: how many bytes a second a device sends or receives; 0: no limit
-        max_days: the simulation ends with an error after so many virtual days
+        samples_per_s: number of samples that a typical device trains on per second.
+        speed_spread: standard deviation of the natural logarithm of the devices' speeds. 0 makes all devices
+            equally fast.
+        hours_per_day: hours per day that a device is online. Each device has a different time of day. 24
+            means always.
+        outages_per_day: mean number of connection losses of a device per day.
+        outage_s: mean length of an outage in seconds.
+        lost_per_day: share of the devices that leave for good each day.
+        message_loss: share of tasks, announcements and receipts that are lost.
+        latency_s: seconds that a message takes.
+        bytes_per_s: bytes per second that a device sends or receives. 0 means no limit.
+        max_days: virtual days after which the simulation ends with an error.
     """
 
     samples_per_s: float = 500.0
@@ -281,46 +298,47 @@ MIXTURE_ONLY = PersonalizationConfig(select=False, validation_share=0.0, baselin
 
 @dataclass(frozen=True)
 class FederationConfig:
-    """`[federation]`, with `[model]`, `[algorithm]`, `[privacy]` and `[broker]` beside it.
+    """A whole configuration: `[federation]`, with the other tables as fields.
 
-    `[data]`, `[partition]` and `[fleet]` are the simulator's.
-
-    What is said of a key here is what `edgefl init` writes above it. Raises ConfigError when keys do not fit
-    together.
+    Only the simulator reads `[data]`, `[partition]` and `[fleet]`. `edgefl init` writes the descriptions
+    below as comments above the keys. Raises ConfigError if values are out of range or do not fit together.
 
     Attributes:
-        name: part of each MQTT topic; lower case letters, digits and dashes
-        seed: what all draws come from; the same seed gives the same bits
-        rounds: how many rounds of training
-        clients_per_round: how many of the online devices train in a round; 0: all
-        min_clients: how many devices must be online before the first round opens
-        clients: the ids of the devices that may take part; empty: every device that the broker admits. It may
-            change with a restart
-        quorum: the share of a round's devices whose updates close it at the deadline
-        deadline_s: seconds after which a round closes with whoever has reported
-        grace_s: seconds that a round which has its quorum waits for a device that went offline
-        max_samples: how many samples a device may count in a mean; an update that says more is rejected
-        upload_slots: how many devices may send their updates at a time
-        chunk_bytes: the size of the messages that models and updates travel in, in bytes, a multiple of 1024;
-            a broker that passes 128 KB a message, such as AWS IoT Core, needs 122880
-        codec: how updates travel: fp32, fp16, int8, or top-K (the largest K per cent), each with +deflate or
-            without; what it rounds away a device adds to its next update
-        mode: sync, or async: a device always has a task, and each `buffer` updates make a new model
-        over_selection: so many times clients_per_round devices get a task; the first clients_per_round to
-            report close the round
-        late: drop, or keep: an update of the round before counts too, scaled down
-        buffer: async: how many updates make a new model
-        max_staleness: async: how many models old an update may be
-        budget_s: seconds that a device trains in a round, in whole epochs; 0: all of the algorithm's epochs
-        evaluate: each device reports, in each round, the accuracy on its validation samples of the model that
-            it would use now: one number. Devices never report it where [privacy] keeps updates private
-        share_scores: in the last round each device compares its models and reports the mean score of each,
-            four numbers; all devices then prefer models in the order that these give. It needs evaluate, and
-            devices that choose (select)
-        broker: where the broker listens
-        algorithm: a name of `edgefl algorithms`, or module:name of yours
-        options: what the algorithm takes
-        fleet: the devices of a simulation in virtual time; None: the simulation has no clock
+        name: name of the federation, part of each MQTT topic. Lower case letters, digits and dashes.
+        seed: random seed. The same seed gives the same bits.
+        rounds: number of training rounds.
+        clients_per_round: number of online devices that train in a round. 0 means all.
+        min_clients: number of devices that must be online before the first round opens.
+        clients: ids of the devices that may take part. An empty list admits every device that the broker
+            admits. It may change with a restart.
+        quorum: share of a round's devices whose updates close the round at the deadline.
+        deadline_s: seconds after which a round closes if it has its quorum.
+        grace_s: seconds that a round with a quorum waits for a device that went offline.
+        max_samples: maximum number of samples that a device may count in a mean. Updates with a higher number
+            are rejected.
+        upload_slots: number of devices that may send their updates at the same time.
+        chunk_bytes: size in bytes of the messages that carry models and updates, a multiple of 1024. A broker
+            with a limit of 128 KB per message, such as AWS IoT Core, needs 122880.
+        codec: encoding of updates: fp32, fp16, int8, or top-K (the largest K per cent), each with or without
+            +deflate. A device adds the rounding error to its next update.
+        mode: sync or async. With async, a device always has a task, and each `buffer` updates make a new
+            model.
+        over_selection: this many times clients_per_round devices get a task. The first clients_per_round
+            updates close the round.
+        late: drop or keep. With keep, an update for the previous round also counts, scaled down.
+        buffer: with async, number of updates that make a new model.
+        max_staleness: with async, maximum age of an update in model versions.
+        budget_s: seconds that a device trains in a round, in whole epochs. 0 trains all epochs of the
+            algorithm.
+        evaluate: in each round, each device reports the validation accuracy of the model that it would use
+            now, one number. Devices never report it if [privacy] keeps updates private.
+        share_scores: in the last round, each device compares its models and reports the mean score of each,
+            four numbers. All devices then prefer models in the order of these scores. It needs evaluate, and
+            select in [personalization].
+        broker: address of the broker.
+        algorithm: a name from `edgefl algorithms`, or module:name.
+        options: options of the algorithm.
+        fleet: the devices of a simulation in virtual time. None simulates without a clock.
     """
 
     name: str = "federation"
@@ -380,7 +398,7 @@ class FederationConfig:
                 f"min_clients is {self.min_clients}, expected at most the number of clients listed, "
                 f"{len(set(self.clients))}"
             )
-        from edgefl.wire.codecs import check_codec  # numpy, which `edgefl` alone does not load
+        from edgefl.wire.codecs import check_codec  # imports numpy, so not at the start of `edgefl`
 
         check_codec(self.codec)
         if not 0 < self.quorum <= 1:
@@ -403,7 +421,7 @@ class FederationConfig:
         private = self.privacy.is_on or self.privacy.secure_aggregation
         if private and (self.mode == "async" or self.late == "keep" or self.over_selection > 1):
             raise ConfigError(
-                "[privacy] needs rounds of one drawn cohort; leave mode = 'async', late = 'keep' and "
+                "[privacy] needs rounds with one random cohort; leave mode = 'async', late = 'keep' and "
                 "over_selection out"
             )
 
@@ -419,8 +437,8 @@ class FederationConfig:
             )
         if self.over_selection > 1 and not self.clients_per_round:
             raise ConfigError(
-                f"over_selection is {self.over_selection} of all devices; set clients_per_round, or leave it "
-                "at 1"
+                f"over_selection is {self.over_selection} without clients_per_round; set clients_per_round, "
+                "or leave over_selection at 1"
             )
         if self.mode == "sync" and self.buffer:
             raise ConfigError(
@@ -428,53 +446,57 @@ class FederationConfig:
             )
         if self.mode == "async" and (self.buffer < 1 or self.max_staleness < 0):
             raise ConfigError(
-                f"mode async with buffer {self.buffer} and max_staleness {self.max_staleness}, expected at "
-                "least 1 and 0: so many updates make a new version, and so many versions old may they be"
+                f"mode is async with buffer {self.buffer} and max_staleness {self.max_staleness}, expected "
+                "buffer of at least 1 and max_staleness of at least 0; change them"
             )
         if self.mode == "async" and (self.clients_per_round or self.late == "keep"):
             raise ConfigError(
-                "mode async gives every device a task and keeps what is late; leave clients_per_round and "
-                "late out"
+                "mode async gives every device a task and always keeps late updates; leave clients_per_round "
+                "and late out"
             )
 
     @property
     def reports_accuracy(self) -> bool:
-        """Whether devices report an accuracy in each round. An accuracy has no noise and no mask."""
+        """Whether devices report an accuracy in each round. An accuracy has neither noise nor a mask."""
         return self.evaluate and not (self.privacy.is_on or self.privacy.secure_aggregation)
 
     @property
     def task_settings(self) -> Mapping[str, float]:
-        """The settings that a task of a round holds, see `edgefl.wire.messages.Task`."""
+        """The settings in the task of a round, see `edgefl.wire.messages.Task`."""
         return {"evaluate": 1.0} if self.reports_accuracy else {}
 
     @property
     def staleness(self) -> int:
-        """How many rounds back an update may come from."""
+        """Maximum age of an update in rounds."""
         return self.max_staleness if self.mode == "async" else int(self.late == "keep")
 
 
 def with_simulated_clients(config: FederationConfig) -> FederationConfig:
-    """Return the configuration as the simulator plays it: its clients are those of `[partition]`."""
+    """Return the configuration of a simulation, whose clients come from `[partition]`."""
     return replace(config, clients=(), min_clients=config.partition.num_clients)
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
-    """Read one sample's shape, as `28,28,1`. ConfigError."""
+    """Parse the shape of one sample, such as `28,28,1`.
+
+    Raises:
+        ConfigError: the text is not a list of whole numbers above 0.
+    """
     try:
         sizes = tuple(int(part) for part in text.split(","))
     except ValueError:
         sizes = ()
     if not sizes or min(sizes) < 1:
         raise ConfigError(
-            f"--input-shape is {text!r}, expected sizes above 0 with commas between, such as 28,28,1"
+            f"--input-shape is {text!r}, expected sizes above 0 separated by commas, such as 28,28,1"
         )
     return sizes
 
 
 def suggest_nearest(key: str, choices: list[str]) -> str:
-    """Return the end of an error message that names the nearest known key."""
+    """Return the end of an error message: the nearest choice, or all choices without a similar one."""
     close = difflib.get_close_matches(key, choices, 1)
-    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(choices)}"
+    return f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(choices)}"
 
 
 def _check_table(table: str, raw: Mapping[str, Any], cls: type, skip: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -498,12 +520,17 @@ def _check_table(table: str, raw: Mapping[str, Any], cls: type, skip: tuple[str,
 
 
 def parse_config(text: str) -> FederationConfig:
-    """Read a configuration; ConfigError names table, key, expected and received."""
+    """Parse a configuration from TOML.
+
+    Raises:
+        ConfigError: the text is not TOML, a table or key is unknown, or a value has the wrong type or is out
+            of range. The message names the table, the key, and the received and expected values.
+    """
     try:
         raw = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(
-            f"not TOML: {error}; mend that line, or write a new file with `edgefl init`"
+            f"not TOML: {error}; fix that line, or write a new file with `edgefl init`"
         ) from error
     tables = ["federation", *(name for name in OTHER_TABLE_FIELDS if name != "options")]
     for table, value in raw.items():
@@ -534,7 +561,7 @@ def parse_config(text: str) -> FederationConfig:
 
 
 def _read_table_with_options(table: str, raw: Mapping[str, Any], cls: Callable[..., T]) -> T:
-    """Read a table whose further keys are options of what it names."""
+    """Read a table whose further keys are options."""
     field_names = {f.name for f in fields(cls)} - {"options"}  # type: ignore[arg-type]
     settings, options = (
         {k: v for k, v in raw.get(table, {}).items() if (k in field_names) == is_field}
@@ -546,14 +573,18 @@ def _read_table_with_options(table: str, raw: Mapping[str, Any], cls: Callable[.
 def _check_broker(raw: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in raw.items():
         if key != "url":
-            raise ConfigError(f"[broker] has an unknown key {key!r}; known is url")
+            raise ConfigError(f"[broker] has an unknown key {key!r}; expected url")
         if not isinstance(value, str):
             raise ConfigError(f"[broker] url is {value!r}, expected text such as mqtt://localhost:1883")
     return {"broker": raw["url"]} if "url" in raw else {}
 
 
 def load_config(path: Path) -> FederationConfig:
-    """Read a configuration file; ConfigError when it is not there or not valid."""
+    """Read a configuration file.
+
+    Raises:
+        ConfigError: the file cannot be read or is invalid.
+    """
     try:
         return parse_config(path.read_text())
     except (OSError, UnicodeDecodeError) as error:

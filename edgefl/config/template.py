@@ -1,6 +1,4 @@
-"""A federation.toml that explains itself: what is said above a key is what the docstring of its table says of
-it.
-"""
+"""Writes a federation.toml with a comment above each key: the description of the key in its docstring."""
 
 import inspect
 import re
@@ -31,12 +29,15 @@ TABLE_CLASSES: Mapping[str, type] = {
     "personalization": PersonalizationConfig,
 }
 COMMENT_COLUMNS = 100
-TEMPLATE_HEADER = """# One federation, written by `edgefl init`.
-# A line that begins with # shows a default. Remove the # to change the value."""
+TEMPLATE_HEADER = """# A federation, written by `edgefl init`. A key behind # has its default value.
+# To change the value, remove the #. An unknown key or a wrong value gives an error that names it."""
 
 
 def read_key_docs(table: type) -> dict[str, str]:
-    """Return the `Attributes:` of a dataclass's docstring, and of those of its bases, by key."""
+    """Return the descriptions in the `Attributes:` sections of a dataclass and its bases, by key.
+
+    A dataclass may replace a description of its base.
+    """
     attributes = (
         inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[2] for base in reversed(table.__mro__)
     )
@@ -51,12 +52,12 @@ def read_key_docs(table: type) -> dict[str, str]:
 def render_commented_toml(
     config: FederationConfig, chosen: Mapping[str, Collection[str]], options: Mapping[str, type]
 ) -> str:
-    """Return the configuration as TOML with a comment for each key.
+    """Return the configuration as TOML with a comment above each key.
 
     Args:
         config: the configuration.
-        chosen: by table, the keys that are written out; all others stand behind #.
-        options: by table, the dataclass that holds the options of what the table names.
+        chosen: by table, the keys to write as settings. All other keys are commented out with their defaults.
+        options: by table, the dataclass of the options of the named model, algorithm, data set or partition.
     """
     tables = (_render_table(name, config, chosen.get(name, ()), options.get(name)) for name in TABLE_CLASSES)
     return "\n\n".join([TEMPLATE_HEADER, *map("\n".join, tables)]) + "\n"
@@ -70,7 +71,7 @@ def _render_table(
     for key, value, text in _list_keys(name, config, docs):
         yield from _render_key(key, value, text, key in chosen)
     if options is not None:
-        yield f"# options of {_read_name(name, config)}, with their defaults"
+        yield f"# Options of {_read_name(name, config)}, with their defaults."
         values = {**asdict(options()), **_read_options(name, config)}
         docs = read_key_docs(options)
         for key, value in values.items():

@@ -1,4 +1,4 @@
-"""A configuration as the text of a federation.toml: `parse_config` reads the same configuration from it."""
+"""Writes a configuration as the text of a federation.toml that `parse_config` reads back."""
 
 import json
 import re
@@ -17,9 +17,10 @@ from edgefl.errors import ConfigError
 
 
 def to_toml(config: FederationConfig) -> str:
-    """Return a configuration as TOML, defaults written out.
+    """Return a configuration as TOML, with all defaults.
 
-    ConfigError for an option that TOML has no form for.
+    Raises:
+        ConfigError: TOML cannot represent the value of an option.
     """
     federation = {
         field.name: getattr(config, field.name)
@@ -51,17 +52,21 @@ def _merge_options(table: ModelConfig | DataConfig | PartitionConfig) -> dict[st
 
 
 def _format_text(value: str) -> str:
-    # of what JSON leaves as it is, TOML forbids one character
+    # TOML forbids one character that JSON does not escape.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def format_key(key: str) -> str:
-    """Return a key as TOML writes it."""
+    """Format a key as TOML."""
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _format_text(key)
 
 
 def format_value(value: Any) -> str:
-    """Return a value as TOML writes it; ConfigError for what TOML has no form for."""
+    """Format a value as TOML.
+
+    Raises:
+        ConfigError: TOML cannot represent the value.
+    """
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""Data sets, the partitions that deal them to clients, and the sources that a device reads."""
+"""Data sets, their partitions among clients, and the sample sources of devices."""
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -37,12 +37,19 @@ DATA_KEYS = tuple(field.name for field in fields(DataConfig) if field.name != "o
 
 
 def load_dataset(name: str, options: Mapping[str, Any] | None = None, seed: int = 1) -> Dataset:
-    """Return the data set of that name (`edgefl datasets` lists them; `npz:PATH` is your own), its samples
-    float32.
+    """Load a data set by name.
 
-    seed: decides which samples of your own are held out, as the federation's seed does on a device.
-    Raises DataError for an unknown name or files that are missing or damaged, ConfigError for an unknown
-    option.
+    Args:
+        name: a name that `edgefl datasets` lists, or `npz:PATH` for your own file.
+        options: options of the data set. Missing options keep their defaults.
+        seed: selects the held-out samples of an `npz:` data set, as the federation's seed does on a device.
+
+    Returns:
+        The data set. Its samples are float32.
+
+    Raises:
+        DataError: the name is unknown, or a file is missing or damaged.
+        ConfigError: an option is unknown or has a value of the wrong type.
     """
     return scale_dataset(_load(name, options or {}, seed))
 
@@ -50,12 +57,20 @@ def load_dataset(name: str, options: Mapping[str, Any] | None = None, seed: int 
 def load_data(
     config: DataConfig, seed: int, *, scale: bool = True, input_shape: tuple[int, ...] | None = None
 ) -> Dataset:
-    """Return the configured data set, or so many samples of it as are configured: drawn without replacement,
-    by the seed.
+    """Load the configured data set, or a random subsample of it.
 
-    scale: with False, pictures stay uint8, a quarter of the memory; `take` scales them then.
-    input_shape: of the model; samples that lack the axis of their one channel, or have their channels first,
-    get this shape.
+    Args:
+        config: the table `[data]`. `num_train` and `num_test` above 0 draw that many samples without
+            replacement.
+        seed: random seed of the subsample and of the held-out samples of an `npz:` data set.
+        scale: scale uint8 pictures to float32. With False they stay uint8, which needs a quarter of the
+            memory, and `copy_shard` scales them later.
+        input_shape: input shape of the model, without the batch axis. Samples that lack a channel axis, or
+            that have their channels first, are converted to this shape.
+
+    Raises:
+        DataError: the name is unknown, or a file is missing or damaged.
+        ConfigError: an option is unknown or has a value of the wrong type.
     """
     dataset = _load(config.name, config.options, seed)
     if config.num_train or config.num_test:

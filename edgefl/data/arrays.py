@@ -1,4 +1,4 @@
-"""Arrays out of an `.npz` file; nothing is unpickled."""
+"""Reads arrays from `.npz` files, without unpickling."""
 
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,25 @@ from edgefl.types import Labels
 def read_arrays(
     path: Path, names: tuple[str, ...], *, some: bool = False, remedy: str = "copy it again"
 ) -> dict[str, NDArray[Any]]:
-    """Return the named arrays in the order of the names; `some`: those of them that are there.
+    """Read named arrays from an `.npz` file.
 
-    Raises DataError when the file cannot be read, holds objects, or lacks an array.
+    Args:
+        path: the file.
+        names: names of the arrays to read.
+        some: accept a file that lacks some of the arrays.
+        remedy: last part of each error message.
+
+    Returns:
+        The arrays by name, in the order of `names`. With `some`, missing arrays are left out.
+
+    Raises:
+        DataError: the file cannot be read, contains Python objects, or lacks an array.
     """
     try:
         content = np.load(path, allow_pickle=False)
         if not isinstance(content, np.lib.npyio.NpzFile):
             raise DataError(
-                f"{path} holds one bare array, expected an .npz with {' and '.join(names[:2])}; {remedy}"
+                f"{path} contains one bare array, expected an .npz with {' and '.join(names[:2])}; {remedy}"
             )
         with content as file:
             missing = [name for name in names if name not in file.files]
@@ -31,30 +41,39 @@ def read_arrays(
                 )
             arrays = {name: file[name] for name in names if name not in missing}
         for name, array in arrays.items():
-            if not isinstance(array, np.ndarray):  # a member without the header of .npy comes as bytes
-                raise ValueError(f"{name} is no array")
+            if not isinstance(array, np.ndarray):  # NumPy returns bytes for a member without an .npy header
+                raise ValueError(f"{name} is not an array")
             if array.dtype.kind == "U":
-                array.tolist()  # fails here, and not at first use, for code points that do not exist
+                array.tolist()  # invalid code points fail here rather than at first use
         return arrays
     except DataError:
         raise
-    except Exception as error:  # numpy, zipfile and zlib raise a dozen types for damaged archives
+    except Exception as error:  # numpy, zipfile and zlib raise many types for damaged archives
         raise DataError(f"{path} cannot be read as .npz: {explain_read_error(error)}; {remedy}") from error
 
 
 def explain_read_error(error: Exception) -> str:
-    """Return what NumPy's error means.
+    """Return an explanation of an error that NumPy raised while it read a file.
 
-    NumPy advises to unpickle a file that it does not know, which would run code of that file.
+    NumPy suggests unpickling an unknown file. That would run code from the file, so the suggestion is
+    replaced.
     """
     if "Object arrays" in str(error):
-        return "it holds Python objects, expected numbers"
+        return "it contains Python objects, expected numbers"
     if "pickle" in str(error):
-        return "it is no file of NumPy"
+        return "it is not a NumPy file"
     return str(error)
 
 
 def read_parts(path: Path) -> tuple[NDArray[Any], Labels, NDArray[Any], Labels]:
-    """Return x_train, y_train, x_test, y_test."""
+    """Read `x_train`, `y_train`, `x_test` and `y_test` from an `.npz` file.
+
+    Returns:
+        Training samples, training labels, test samples and test labels. Samples keep their dtype, labels are
+        int64.
+
+    Raises:
+        DataError: the file cannot be read or lacks an array.
+    """
     x_train, y_train, x_test, y_test = read_arrays(path, ("x_train", "y_train", "x_test", "y_test")).values()
     return x_train, y_train.astype(np.int64), x_test, y_test.astype(np.int64)

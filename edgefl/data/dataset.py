@@ -1,4 +1,4 @@
-"""A labelled data set before it is shared out to clients."""
+"""Labelled data sets before they are partitioned among clients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,14 +16,24 @@ Pixels = NDArray[Any]
 
 @dataclass(frozen=True)
 class Dataset:
-    """x_train: float32[n, *input_shape], pictures in [0, 1]; y_train: int64[n]; x_test, y_test likewise.
+    """A labelled data set with a training part and a test part.
 
-    A loader may leave pictures as uint8: `load_dataset` scales them, and so does `take`.
+    A loader may return pictures as uint8. `load_dataset` and `copy_shard` scale them to [0, 1].
 
-    group_train, group_test: int64[n], who wrote or wore each sample, where that is known.
-    recording_train: int64[n], the recording that each training sample was cut from, where that is known.
-    coarse: int64[num_classes], the superclass of each class, where there are superclasses. note: what a user
-    should know of it.
+    Attributes:
+        x_train: training samples, shape (n, *input_shape), float32, or uint8 for pictures that are not scaled
+            yet. Scaled pictures have values in [0, 1].
+        y_train: training labels, shape (n,), int64.
+        x_test: test samples, like `x_train`.
+        y_test: test labels, like `y_train`.
+        num_classes: number of classes. Labels range from 0 to num_classes - 1.
+        group_train: the writer, wearer or other group of each training sample, shape (n,), int64. None if
+            unknown.
+        group_test: the group of each test sample, like `group_train`.
+        coarse: the superclass of each class, shape (num_classes,), int64. None without superclasses.
+        note: a remark for the user, empty if there is none.
+        recording_train: the recording that each training sample was cut from, shape (n,), int64. None if
+            unknown.
     """
 
     x_train: Array
@@ -40,7 +50,16 @@ class Dataset:
 
 @dataclass(frozen=True)
 class LabelView:
-    """All that a partition may look at: labels, groups and superclasses, not the samples."""
+    """The part of a data set that a partition may read: labels, groups and superclasses, but no samples.
+
+    Attributes:
+        train: training labels, shape (n,), int64.
+        test: test labels, shape (m,), int64.
+        num_classes: number of classes.
+        group_train: the group of each training sample, shape (n,), int64, or None.
+        group_test: the group of each test sample, shape (m,), int64, or None.
+        coarse: the superclass of each class, shape (num_classes,), int64, or None.
+    """
 
     train: Labels
     test: Labels
@@ -51,7 +70,7 @@ class LabelView:
 
 
 def make_label_view(dataset: Dataset) -> LabelView:
-    """Return what a partition may look at."""
+    """Return the label view of a data set."""
     return LabelView(
         dataset.y_train,
         dataset.y_test,
@@ -63,7 +82,14 @@ def make_label_view(dataset: Dataset) -> LabelView:
 
 
 def as_float(samples: NDArray[Any]) -> Array:
-    """Return float32 samples; uint8 pictures are scaled to [0, 1]."""
+    """Convert samples to float32 and scale uint8 pictures to [0, 1].
+
+    Args:
+        samples: samples of any shape, numeric.
+
+    Returns:
+        The samples, same shape, float32.
+    """
     if samples.dtype == np.uint8:
         return (samples / np.float32(255)).astype(np.float32, copy=False)
     return np.asarray(samples, np.float32)
@@ -75,30 +101,35 @@ def scale_dataset(dataset: Dataset) -> Dataset:
 
 
 def pick_classes(dataset: Dataset, classes: Sequence[int]) -> Dataset:
-    """Return the samples of these classes; classes[i] becomes i.
+    """Return the part of a data set that has the given classes.
 
-    DataError for a class that is not there, or twice.
+    Args:
+        dataset: the data set.
+        classes: classes to keep. `classes[i]` becomes class i.
+
+    Raises:
+        DataError: there are fewer than two classes, or a class is out of range or listed twice.
     """
-    picked = np.array(classes, np.int64)
+    selected = np.array(classes, np.int64)
     if (
-        len(picked) < 2
-        or len(set(classes)) < len(picked)
-        or picked.min() < 0
-        or picked.max() >= dataset.num_classes
+        len(selected) < 2
+        or len(set(classes)) < len(selected)
+        or selected.min() < 0
+        or selected.max() >= dataset.num_classes
     ):
         raise DataError(
             f"classes {list(classes)}, expected two or more different ones from 0 to "
             f"{dataset.num_classes - 1}"
         )
     number = np.full(dataset.num_classes, -1)
-    number[picked] = np.arange(len(picked))
-    train, test = (np.flatnonzero(np.isin(y, picked)) for y in (dataset.y_train, dataset.y_test))
+    number[selected] = np.arange(len(selected))
+    train, test = (np.flatnonzero(np.isin(y, selected)) for y in (dataset.y_train, dataset.y_test))
     return replace(
         _select_rows(dataset, train, test),
         y_train=number[dataset.y_train[train]],
         y_test=number[dataset.y_test[test]],
-        num_classes=len(picked),
-        coarse=None if dataset.coarse is None else dataset.coarse[picked],
+        num_classes=len(selected),
+        coarse=None if dataset.coarse is None else dataset.coarse[selected],
     )
 
 
@@ -116,7 +147,17 @@ def _select_rows(dataset: Dataset, train: Labels, test: Labels) -> Dataset:
 
 
 def subsample(dataset: Dataset, num_train: int, num_test: int, seed: int) -> Dataset:
-    """Draw samples without replacement, at most as many as there are; DataError below one."""
+    """Draw samples without replacement.
+
+    Args:
+        dataset: the data set.
+        num_train: number of training samples. A number above the available count keeps all of them.
+        num_test: number of test samples, with the same limit.
+        seed: random seed.
+
+    Raises:
+        DataError: a number is below 1.
+    """
     if num_train < 1 or num_test < 1:
         raise DataError(
             f"a subsample of {num_train} training and {num_test} test samples, expected at least one of each"
@@ -128,9 +169,18 @@ def subsample(dataset: Dataset, num_train: int, num_test: int, seed: int) -> Dat
 
 
 def resize_bilinear(images: Array, height: int, width: int) -> Array:
-    """Resize float32[n, h, w] to float32[n, height, width]: half-pixel centres, edges repeated."""
+    """Resize images by bilinear interpolation, with half-pixel centres and repeated edges.
 
-    def mix(size_in: int, size_out: int) -> Array:
+    Args:
+        images: images, shape (n, rows, columns), numeric.
+        height: rows of the result.
+        width: columns of the result.
+
+    Returns:
+        Resized images, shape (n, height, width), float32.
+    """
+
+    def make_weights(size_in: int, size_out: int) -> Array:
         at = np.clip((np.arange(size_out) + 0.5) * size_in / size_out - 0.5, 0, size_in - 1)
         low = np.minimum(at.astype(np.int64), max(size_in - 2, 0))
         matrix = np.zeros((size_out, size_in), np.float32)
@@ -138,6 +188,6 @@ def resize_bilinear(images: Array, height: int, width: int) -> Array:
         matrix[np.arange(size_out), np.minimum(low + 1, size_in - 1)] += at - low
         return matrix
 
-    rows = mix(images.shape[1], height)
-    columns = mix(images.shape[2], width)
+    rows = make_weights(images.shape[1], height)
+    columns = make_weights(images.shape[2], width)
     return np.ascontiguousarray(rows @ images.astype(np.float32) @ columns.T, np.float32)

@@ -1,7 +1,7 @@
-"""The forms in which samples and labels are stored, and the form that training takes.
+"""Converts stored samples and labels to the form that training uses.
 
-A form is changed only where it has one meaning. Everything else stays as it is: the checks of
-`edgefl.data.npz` refuse it, or `edgefl data show` warns about it.
+A form is converted only if it has one meaning. Any other form stays unchanged. The checks of
+`edgefl.data.npz` then reject it, or `edgefl data show` warns about it.
 """
 
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from edgefl.types import Array
 
 MIN_PICTURE_SIDE = 8
-"""Fewest rows and columns of samples that count as pictures."""
+"""Minimum number of rows and of columns of a picture."""
 MAX_PICTURE_CHANNELS = 4
-"""Most channels of a picture: red, green, blue and transparency."""
+"""Maximum number of channels of a picture: red, green, blue and transparency."""
 LOW_MAXIMUM = 16
-"""Whole numbers up to this maximum may be another scale: scikit-learn's digits go from 0 to 16."""
+"""Whole numbers up to this maximum may use another scale: scikit-learn's digits range from 0 to 16."""
 MAX_FLOAT_LABEL = 2.0**53
 PART_SUFFIXES = ("", "_test")
 
@@ -25,19 +25,19 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def format_shape(shape: tuple[int, ...]) -> str:
-    """Return a sample's shape as `28x28x1`."""
+    """Return the shape of a sample as text, such as `28x28x1`."""
     return "x".join(map(str, shape))
 
 
 def guess_input_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape that a model takes samples of this shape in.
+    """Return the input shape that a model probably has for samples of this shape.
 
     Args:
         shape: the stored shape of one sample.
 
     Returns:
-        Square samples of at least 8 x 8 get one channel. Pictures with 1 or 3 channels first get them last.
-        Any other shape is returned unchanged.
+        Square samples of at least 8 x 8 get a channel axis of size 1. Pictures with 1 or 3 channels first get
+        their channels last. Any other shape is returned unchanged.
     """
     if len(shape) == 2 and shape[0] == shape[1] >= MIN_PICTURE_SIDE:
         return (*shape, 1)
@@ -57,15 +57,15 @@ def has_channels_first(shape: tuple[int, ...]) -> bool:
 
 
 def to_input_shape(x: Array, input_shape: tuple[int, ...]) -> Array:
-    """Return samples in a model's input shape, unchanged where their shape does not allow it.
+    """Convert samples to the input shape of a model where that is possible.
 
     Args:
-        x: float32[n, *shape].
-        input_shape: the input shape of the model.
+        x: samples, shape (n, *shape), any dtype.
+        input_shape: input shape of the model, without the batch axis.
 
     Returns:
-        float32[n, *input_shape] when only the axis of a single channel is missing, or when the channels of a
-        picture are first and the model takes them last. Otherwise `x`.
+        Samples of shape (n, *input_shape) if only a channel axis of size 1 is missing, or if the channels of
+        a picture come first and the model expects them last. Otherwise `x`.
     """
     shape = x.shape[1:]
     if shape == input_shape:
@@ -78,11 +78,14 @@ def to_input_shape(x: Array, input_shape: tuple[int, ...]) -> Array:
 
 
 def describe_shape_change(shape: tuple[int, ...], input_shape: tuple[int, ...]) -> str:
-    """Return a sentence about what `to_input_shape` does with samples of this shape, "" for nothing."""
+    """Return a sentence about what `to_input_shape` changes, or "" if it changes nothing.
+
+    Args:
+        shape: the stored shape of one sample.
+        input_shape: input shape of the model, without the batch axis.
+    """
     if (*shape, 1) == input_shape:
-        return (
-            f"samples of {format_shape(shape)} get the axis of their one channel: {format_shape(input_shape)}"
-        )
+        return f"samples of {format_shape(shape)} get a channel axis: {format_shape(input_shape)}"
     if shape != input_shape and len(shape) == 3 and (*shape[1:], shape[0]) == input_shape:
         return (
             f"samples of {format_shape(shape)} have their channels first; the channels are moved to the end: "
@@ -92,14 +95,17 @@ def describe_shape_change(shape: tuple[int, ...], input_shape: tuple[int, ...]) 
 
 
 def to_training_form(arrays: Arrays) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
-    """Return the arrays of a source in the form that training takes, and a sentence for each change.
+    """Convert the arrays of a source to the form that training uses.
 
     One-hot labels become class numbers. Labels that are whole numbers of another type or shape become
-    integers. Pictures of floats from 0 to 255 are divided by 255, as uint8 pictures are. The shape of samples
-    stays: see `to_input_shape`.
+    integers. Float pictures with values from 0 to 255 are divided by 255, like uint8 pictures. The shape of
+    the samples does not change: see `to_input_shape`.
 
     Args:
-        arrays: what `edgefl.data.sources.read_source` returns.
+        arrays: the arrays that `edgefl.data.sources.read_source` returns.
+
+    Returns:
+        The converted arrays, and one sentence for each change.
     """
     formed = dict(arrays)
     changes: list[str] = []
@@ -118,14 +124,17 @@ def to_training_form(arrays: Arrays) -> tuple[dict[str, NDArray[Any]], tuple[str
                 formed[f"x{part}"] = np.divide(arrays[f"x{part}"], 255, dtype=np.float32, casting="same_kind")
         highest = max(float(x.max()) for x in samples)
         changes.append(
-            f"x holds whole numbers up to {highest:g} as floats; they are divided by 255, as uint8 "
-            "pictures are"
+            f"x holds whole numbers up to {highest:g} as floats; they are divided by 255, like uint8 pictures"
         )
     return formed, tuple(changes)
 
 
 def is_one_hot(y: NDArray[Any]) -> bool:
-    """Return whether each row of labels is 1 in one of several columns and 0 in the others."""
+    """Return whether each row of labels is 1 in exactly one of several columns and 0 in the others.
+
+    Args:
+        y: labels, any shape and dtype.
+    """
     return (
         y.ndim == 2
         and y.shape[1] > 1
@@ -135,7 +144,7 @@ def is_one_hot(y: NDArray[Any]) -> bool:
 
 
 def _to_class_numbers(y: NDArray[Any], name: str) -> tuple[NDArray[Any], str]:
-    """Return the class numbers and a sentence about the change, or the labels and ""."""
+    """Return class numbers and a sentence about the conversion, or the unchanged labels and ""."""
     if is_one_hot(y):
         return (
             y.argmax(axis=1).astype(np.int64),
@@ -156,7 +165,7 @@ def _are_whole_numbers(y: NDArray[Any]) -> bool:
 
 
 def _are_unscaled_pictures(samples: list[NDArray[Any]]) -> bool:
-    """Return whether all samples are pictures of whole numbers from 0 to 255, stored as floats."""
+    """Return whether all samples are pictures of whole numbers from 0 to 255 that are stored as floats."""
     for x in samples:
         shape = x.shape[1:]
         picture = len(shape) == 3 or (len(shape) == 2 and shape[0] == shape[1] >= MIN_PICTURE_SIDE)

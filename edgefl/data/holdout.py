@@ -1,7 +1,7 @@
 """Stratified selection of held-out samples that never divides a group.
 
-Groups are recordings, sessions or other samples that belong together. Samples of one group resemble each
-other, so a model that trained on one half of a group looks better on the other half than it is.
+A group is a recording, a session or another set of samples that belong together. Samples of one group are
+similar. A model that was trained on part of a group would score too well on the rest of it.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from edgefl.errors import DataError
 from edgefl.types import Labels
 
 MAX_RANDOM_ORDERS = 8
-"""Number of random orders in which groups are assigned until each class is on each side."""
+"""Maximum number of random group orders that are tried until each class is on both sides."""
 
 
 def hold_out(
@@ -19,18 +19,18 @@ def hold_out(
 ) -> tuple[Labels, Labels]:
     """Return the rows to keep and the rows to hold out.
 
-    A class with two rows (or two groups) or more is on both sides. Groups that hold several classes can make
-    that impossible. A class with one row (or one group) is kept, unless that would leave nothing to hold out.
+    A class with at least two rows (or two groups) is on both sides. Groups that contain several classes can
+    make this impossible. A class with one row (or one group) is kept, unless nothing else could be held out.
 
     Args:
-        labels: int64[n], the class of each row.
-        groups: int64[n], the group of each row; None when each row stands alone.
+        labels: the class of each row, shape (n,), int64.
+        groups: the group of each row, shape (n,), int64. None if rows are independent.
         share: share of the rows to hold out, above 0 and below 1.
-        rng: the same generator state gives the same rows.
+        rng: random generator. The same state gives the same rows.
 
     Returns:
-        Sorted int64 row indices: kept rows and held-out rows. Together they are all rows. With one row, or
-        one group, nothing is held out.
+        Indices of the kept rows and of the held-out rows, sorted, int64. Together they contain every row.
+        Nothing is held out if there is only one row or one group.
 
     Raises:
         DataError: `share` is out of range.
@@ -57,28 +57,28 @@ def _hold_out_rows(labels: Labels, share: float, rng: np.random.Generator) -> La
 
 
 def count_held_out(count: int, share: float) -> int:
-    """Return how many of `count` rows are held out: of two rows or more at least one, and never all."""
+    """Return how many of `count` rows are held out.
+
+    Of two or more rows, at least one is held out and at least one is kept.
+
+    Args:
+        count: number of rows.
+        share: share of the rows to hold out, above 0 and below 1.
+    """
     return min(max(1, round(share * count)), count - 1) if count else 0
 
 
 def _assign_rows(
     labels: Labels, groups: Labels, shares: NDArray[np.float64], rng: np.random.Generator
 ) -> Labels:
-    """Return the side of each row. Rows of one group have one side. A class with one group is on side 0.
-
-    Args:
-        labels: int64[n].
-        groups: int64[n].
-        shares: the share of rows that each side should have.
-        rng: breaks ties.
-    """
+    """Return the side of each row. Rows of one group share a side. A class with one group is on side 0."""
     group_names, group = np.unique(groups, return_inverse=True)
     class_names, label = np.unique(labels, return_inverse=True)
     if len(group_names) < len(shares):
         return np.zeros(len(labels), np.int64)
     counts = np.zeros((len(group_names), len(class_names) + 1))
     np.add.at(counts, (group, label), 1)
-    counts[:, -1] = counts.sum(axis=1)  # the last column stands for all rows: no side may be empty
+    counts[:, -1] = counts.sum(axis=1)  # the last column counts all rows, so that no side stays empty
     fewest, best = len(shares) * counts.shape[1] + 1, np.zeros(len(group_names), np.int64)
     for _ in range(MAX_RANDOM_ORDERS):
         sides, lacking = _assign_groups(counts, shares, rng)
@@ -92,20 +92,23 @@ def _assign_rows(
 def _assign_groups(
     counts: NDArray[np.float64], shares: NDArray[np.float64], rng: np.random.Generator
 ) -> tuple[Labels, int]:
-    """Return the side of each group, and how often a side lacks a class that it could have.
+    """Return the side of each group, and how many classes are missing on a side that could have them.
 
-    Greedy, groups with rare classes and large groups first. A group goes where a class would otherwise be
-    absent, else where the shares of its classes are furthest below their targets.
-    Source: iterative stratification; K. Sechidis et al., On the Stratification of Multi-Label Data, ECML
-    2011.
+    Greedy: groups with rare classes and large groups come first. A group is assigned to the side that would
+    otherwise lack a class. If there is none, it goes to the side whose class shares are furthest below their
+    targets.
 
     Args:
-        counts: [groups, classes + 1], rows of each class in each group, and of all classes.
-        shares: the share of rows that each side should have.
+        counts: rows of each class in each group, shape (groups, classes + 1), float64. The last column counts
+            all rows.
+        shares: target share of the rows of each side, shape (sides,), float64.
         rng: breaks ties.
+
+    Source: iterative stratification, K. Sechidis et al., On the Stratification of Multi-Label Data, ECML
+    2011.
     """
     has = counts > 0
-    left = has.sum(axis=0)  # groups that are not assigned yet, for each class
+    left = has.sum(axis=0)  # unassigned groups of each class
     fraction = counts / counts.sum(axis=0)
     reached = np.zeros((len(shares), counts.shape[1]))
     lacks = np.ones(reached.shape, bool)
@@ -122,7 +125,7 @@ def _assign_groups(
         urgent = group_classes & (left <= lacks.sum(axis=0))
         need = (lacks * urgent) @ priority
         excess = (fraction[group] * (2 * (reached - shares[:, None]) + fraction[group])).sum(axis=1) / shares
-        side = np.lexsort((excess.round(9), -need))[0]  # rounded, so that every processor breaks ties alike
+        side = np.lexsort((excess.round(9), -need))[0]  # rounded so that ties are equal on every processor
         sides[group] = side
         reached[side] += fraction[group]
         lacks[side, group_classes] = False

@@ -1,4 +1,4 @@
-"""Pictures turned about their centre: bilinear between pixels, zero outside, exact for quarter turns."""
+"""Rotates pictures about their centre: bilinear between pixels, zero outside, exact for quarter turns."""
 
 import numpy as np
 
@@ -7,11 +7,22 @@ from edgefl.types import Array, Labels
 
 
 def rotate(images: Array, degrees: float) -> Array:
-    """Turn float32[n, h, w, channels] counter-clockwise; DataError for samples that are no pictures."""
+    """Rotate pictures counter-clockwise.
+
+    Args:
+        images: pictures, shape (n, height, width, channels), float32.
+        degrees: angle in degrees.
+
+    Returns:
+        Rotated pictures of the same shape, float32.
+
+    Raises:
+        DataError: the samples are not pictures.
+    """
     if images.ndim != 4:
         raise DataError(
             f"samples of shape {images.shape[1:]}, expected pictures [height, width, channels]; only "
-            "pictures can be turned"
+            "pictures can be rotated"
         )
     height, width = images.shape[1:3]
     if degrees % 360 == 0:
@@ -22,7 +33,7 @@ def rotate(images: Array, degrees: float) -> Array:
     row, column = np.mgrid[:height, :width].astype(np.float64)
     row = row - (height - 1) / 2
     column = column - (width - 1) / 2
-    # Where each pixel of the result comes from: the turn backwards, with rows counted downwards.
+    # Source position of each pixel of the result: the inverse rotation, with rows counted downwards.
     from_row = np.cos(angle) * row + np.sin(angle) * column + (height - 1) / 2
     from_column = -np.sin(angle) * row + np.cos(angle) * column + (width - 1) / 2
     top = np.floor(from_row).astype(np.int64)
@@ -40,7 +51,19 @@ def rotate(images: Array, degrees: float) -> Array:
 
 
 def rotate_by_turns(images: Array, turns: Labels, degrees: float) -> Array:
-    """Turn each picture by its own number of steps of `degrees`."""
+    """Rotate each picture by a number of steps.
+
+    Args:
+        images: pictures, shape (n, height, width, channels), float32.
+        turns: number of steps of each picture, shape (n,), int64.
+        degrees: size of a step in degrees, counter-clockwise.
+
+    Returns:
+        Rotated pictures of the same shape, float32.
+
+    Raises:
+        DataError: the samples are not pictures.
+    """
     turned = images.copy()
     for turn in np.unique(turns):
         selected = turns == turn

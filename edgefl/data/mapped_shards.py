@@ -1,5 +1,6 @@
-"""Shards that share one copy of the data set on disk: processes map its pages, and a client's samples are
-copied when it trains.
+"""Client shards over one copy of the data set on disk.
+
+Worker processes map its pages into memory. The samples of a client are copied when the client trains.
 """
 
 import mmap
@@ -20,7 +21,15 @@ _SAMPLES = ("x_train", "x_test")
 
 
 class MappedShards(Mapping[str, Shard]):
-    """Client id -> shard, over a directory that `map_dataset` filled. Cheap to send to another process."""
+    """Maps client ids to shards, over a directory that `map_dataset` has filled.
+
+    It is cheap to send to another process.
+
+    Args:
+        directory: the directory with the samples as `.npy` files.
+        dataset: the data set. Only its labels and groups are used.
+        client_partitions: the client partition of each client id.
+    """
 
     def __init__(
         self, directory: Path, dataset: Dataset, client_partitions: Mapping[str, ClientPartition]
@@ -32,20 +41,21 @@ class MappedShards(Mapping[str, Shard]):
         self._dataset: Dataset | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the maps behind: the other process opens its own."""
+        """Leave out the memory maps: the other process opens new ones."""
         return {**self.__dict__, "_dataset": None}
 
     @property
     def dataset(self) -> Dataset:
-        """The data set, its samples memory-mapped."""
+        """The data set with memory-mapped samples."""
         if self._dataset is None:
             maps = {name: np.load(self._directory / f"{name}.npy", mmap_mode="r") for name in _SAMPLES}
             self._dataset = replace(self._labels, **maps)
         return self._dataset
 
     def to_resident(self) -> ResidentShards:
-        """Return the same shards with the samples as arrays in place of maps, for who cannot open the
-        directory.
+        """Return the same shards with arrays instead of maps.
+
+        Use it for processes that cannot read the directory.
         """
         samples = (np.asarray(self.dataset.x_train), np.asarray(self.dataset.x_test))
         return ResidentShards(
@@ -61,9 +71,13 @@ class MappedShards(Mapping[str, Shard]):
         )
 
     def __getitem__(self, client_id: str) -> Shard:
-        """Copy one client's samples.
+        """Copy the samples of one client.
 
-        Their pages are given back, else a process would come to hold the whole data set.
+        The mapped pages are released afterwards. Otherwise a process would gradually hold the whole data set.
+
+        Raises:
+            KeyError: the client is unknown.
+            DataError: the client partition does not fit the data set.
         """
         dataset = self.dataset
         shard = copy_shard(dataset, self._client_partitions[client_id])
@@ -74,7 +88,7 @@ class MappedShards(Mapping[str, Shard]):
         return shard
 
     def __iter__(self) -> Iterator[str]:
-        """Client ids."""
+        """Iterate over the client ids."""
         return iter(self._client_partitions)
 
     def __len__(self) -> int:
@@ -85,9 +99,15 @@ class MappedShards(Mapping[str, Shard]):
 def map_dataset(
     dataset: Dataset, client_partitions: Mapping[str, ClientPartition], directory: Path
 ) -> MappedShards:
-    """Write the samples to the directory as `.npy` files and return the shards over them.
+    """Write the samples to a directory as `.npy` files and return the shards over them.
 
-    DataError when the disk is full.
+    Args:
+        dataset: the data set.
+        client_partitions: the client partition of each client id.
+        directory: target directory, created if it is missing.
+
+    Raises:
+        DataError: a file cannot be written, for example because the disk is full.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for name in _SAMPLES:

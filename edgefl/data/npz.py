@@ -1,9 +1,8 @@
-"""A client's shard as one `.npz`: `x` and `y`, and optionally `group`, `x_test`, `y_test`, `num_classes`.
+"""Reads and writes the shard of a client as one `.npz` file, and makes shards from arrays.
 
-And shards out of arrays.
-
-`edgefl device record` also writes `class_names`, `window_number`, `recording` and `first_row`: see
-`num_classes_of` and `edgefl.data.train_test.split_ring`.
+A shard file contains `x` and `y`, and optionally `group`, `x_test`, `y_test` and `num_classes`. `edgefl
+device record` also writes `class_names`, `window_number`, `recording` and `first_row`: see `find_num_classes`
+and `edgefl.data.train_test.split_ring`.
 """
 
 import io
@@ -39,12 +38,20 @@ SAVEZ_REMEDY = "write it with numpy.savez(path, x=..., y=...)"
 def load_shard(
     path: Path, *, seed: int = 1, test_share: float = 0.2, num_classes: int | None = None
 ) -> Shard:
-    """Read a shard. uint8 samples are scaled to [0, 1]; other samples stay as they are, shapes too.
+    """Read the shard of a client from an `.npz` file.
 
-    Without `x_test`, a share of the samples is held out: always the same ones for the same seed and the same
-    file, on every device; `edgefl.data.train_test.split_train_test` says which ones. `num_classes` is
-    taken from the argument, else from the file, else it is the largest label + 1.
-    Raises DataError when the file cannot be read or trained on: it says what was expected and what to do.
+    uint8 samples are scaled to [0, 1]. Other samples keep their values, and all samples keep their shape. If
+    the file has no `x_test`, a share of the samples is held out. The same seed and the same file give the
+    same held-out samples on every device: see `edgefl.data.train_test.split_train_test`.
+
+    Args:
+        path: the file.
+        seed: random seed of the split.
+        test_share: share of the samples to hold out, between 0 and 1.
+        num_classes: number of classes. None uses the number in the file, or else the largest label + 1.
+
+    Raises:
+        DataError: the file cannot be read or cannot be used for training.
     """
     return make_shard(
         read_shard(Path(path)), str(path), seed=seed, test_share=test_share, num_classes=num_classes
@@ -60,10 +67,20 @@ def make_shard(
     num_classes: int | None = None,
     input_shape: tuple[int, ...] | None = None,
 ) -> Shard:
-    """Return the arrays of a `.npz` or of another source as a shard; see `load_shard`.
+    """Make a shard from the arrays of an `.npz` file or of another source.
 
-    `where` begins each error. Other forms that have one meaning are accepted: see `edgefl.data.forms`.
-    `input_shape` is the shape of the model's input, or None where it is not known.
+    Other array forms with a single meaning are accepted too: see `edgefl.data.forms`.
+
+    Args:
+        arrays: the arrays by name, as in `SHARD_ARRAYS`.
+        where: name of the source, the first part of each error message.
+        seed: random seed of the split.
+        test_share: share of the samples to hold out if there is no `x_test`, between 0 and 1.
+        num_classes: number of classes. None uses the number in the arrays, or else the largest label + 1.
+        input_shape: input shape of the model, None if unknown.
+
+    Raises:
+        DataError: the arrays cannot be used for training.
     """
     return make_shard_and_split(
         arrays,
@@ -85,10 +102,20 @@ def make_shard_and_split(
     input_shape: tuple[int, ...] | None = None,
     count_overlapping: bool = False,
 ) -> tuple[Shard, SplitRecord]:
-    """Return the shard of `make_shard`, and the note of how its test samples were held out.
+    """Make a shard as `make_shard` does, and return it with the record of its split.
 
-    With `count_overlapping`, the note says how many windows of the file's `x_test` overlap training windows.
-    The search needs memory for a copy of all samples.
+    Args:
+        arrays: the arrays by name, as in `SHARD_ARRAYS`.
+        where: name of the source, the first part of each error message.
+        seed: random seed of the split.
+        test_share: share of the samples to hold out if there is no `x_test`, between 0 and 1.
+        num_classes: number of classes. None uses the number in the arrays, or else the largest label + 1.
+        input_shape: input shape of the model, None if unknown.
+        count_overlapping: count the windows of `x_test` that overlap training windows. This needs memory for
+            a copy of all samples.
+
+    Raises:
+        DataError: the arrays cannot be used for training.
     """
     overlapping = 0
     try:
@@ -102,7 +129,9 @@ def make_shard_and_split(
             y_test = read_label_array(arrays, "_test")
             check_lengths(x_test, y_test, "_test")
             if x_test.shape[1:] != x.shape[1:]:
-                raise DataError(f"x_test is {x_test.shape[1:]} a sample, expected {x.shape[1:]} as in x")
+                raise DataError(
+                    f"x_test has samples of shape {x_test.shape[1:]}, expected {x.shape[1:]} as in x"
+                )
             rule = BY_FILE
             rows, group = choose_training_rows(x, y, group)
             x, y = x[rows], y[rows]
@@ -121,7 +150,11 @@ def make_shard_and_split(
 
 
 def save_shard(path: Path, shard: Shard) -> None:
-    """Write a shard that `load_shard` reads back bit for bit."""
+    """Write a shard to a file that `load_shard` reads back bit for bit.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     write_atomic(path, encode_shard(shard), SECRET_MODE)
 
 
@@ -142,14 +175,29 @@ def encode_shard(shard: Shard) -> bytes:
 
 
 def read_shard(path: Path) -> dict[str, NDArray[Any]]:
-    """Return a shard's arrays as they lie in the file; DataError when it is no `.npz`."""
+    """Return the arrays of a shard file as stored.
+
+    Raises:
+        DataError: the file is missing or is not an `.npz`.
+    """
     if not path.is_file():
         raise DataError(f"no shard at {path}; {SAVEZ_REMEDY}")
     return read_arrays(path, SHARD_ARRAYS, some=True, remedy=SAVEZ_REMEDY)
 
 
 def read_sample_array(arrays: Mapping[str, NDArray[Any]], part: str) -> Array:
-    """Return x, x_test as float32; DataError for what is not pictures or finite floats."""
+    """Return `x` or `x_test` as float32, with uint8 pictures scaled to [0, 1].
+
+    Args:
+        arrays: the arrays by name.
+        part: "" for `x`, "_test" for `x_test`.
+
+    Returns:
+        The samples, shape (n, *shape), float32.
+
+    Raises:
+        DataError: the array is missing, has another dtype or shape, or contains values that are not finite.
+    """
     if f"x{part}" not in arrays:
         raise DataError(f"there is no array x{part}, received {', '.join(arrays) or 'none'}; {SAVEZ_REMEDY}")
     x = arrays[f"x{part}"]
@@ -159,12 +207,12 @@ def read_sample_array(arrays: Mapping[str, NDArray[Any]], part: str) -> Array:
         )
     if x.ndim < 2 or 0 in x.shape[1:]:
         raise DataError(
-            f"x{part} has shape {x.shape}, expected (samples, ...) with at least one value a sample"
+            f"x{part} has shape {x.shape}, expected (samples, ...) with at least one value per sample"
         )
     with np.errstate(over="ignore"):
         samples: Array = np.ascontiguousarray(x, np.float32)
     if x.dtype == np.uint8:
-        samples /= np.float32(255)  # in place: it is a copy already
+        samples /= np.float32(255)  # in place, because ascontiguousarray has made a copy
     bad = ~np.isfinite(samples).reshape(len(samples), -1).all(axis=1) if len(samples) else np.zeros(0, bool)
     if bad.any():
         raise DataError(
@@ -175,7 +223,18 @@ def read_sample_array(arrays: Mapping[str, NDArray[Any]], part: str) -> Array:
 
 
 def read_label_array(arrays: Mapping[str, NDArray[Any]], part: str) -> Labels:
-    """Return y, y_test as int64; DataError for what is not whole numbers from 0."""
+    """Return `y` or `y_test` as int64.
+
+    Args:
+        arrays: the arrays by name.
+        part: "" for `y`, "_test" for `y_test`.
+
+    Returns:
+        The labels, shape (n,), int64.
+
+    Raises:
+        DataError: the array is missing, or does not contain whole numbers of at least 0.
+    """
     if f"y{part}" not in arrays:
         raise DataError(f"there is no array y{part}, received {', '.join(arrays) or 'none'}; {SAVEZ_REMEDY}")
     y = arrays[f"y{part}"]
@@ -193,22 +252,31 @@ def _suggest_label_remedy(y: NDArray[Any]) -> str:
     if y.dtype.kind not in "iufb":
         return "number the classes from 0"
     if y.ndim == 2 and y.shape[1] > 1:
-        return "if it holds a score for each class, y.argmax(1) gives the numbers"
+        return "if it holds a score for each class, y.argmax(1) returns the class numbers"
     broken = ~np.isfinite(y) | (y != np.round(y))
     if broken.any():
         return (
-            f"it holds {y[broken][0]:g}, which is no class: number the classes from 0 (edgefl trains "
-            "classifiers, no regression)"
+            f"it holds {y[broken][0]:g}, which is not a class: number the classes from 0 (edgefl trains "
+            "classifiers, not regression models)"
         )
-    return "give one whole number for each sample"
+    return "store one whole number per sample"
 
 
 def check_lengths(x: Array, y: Labels, part: str) -> None:
-    """Raise DataError unless there is one label a sample, and one sample at least."""
+    """Check that there is one label per sample, and at least one sample.
+
+    Args:
+        x: samples, shape (n, *shape), float32.
+        y: labels, shape (n,), int64.
+        part: "" for the training part, "_test" for the test part.
+
+    Raises:
+        DataError: the numbers differ, or there is no sample.
+    """
     if len(x) != len(y):
         raise DataError(
-            f"x{part} has {len(x)} samples and y{part} {len(y)} labels, expected as many; a shard needs one "
-            "label a sample"
+            f"x{part} has {len(x)} samples and y{part} has {len(y)} labels, expected equal numbers; a shard "
+            "needs one label per sample"
         )
     if len(y) == 0:
         raise DataError(
@@ -217,32 +285,43 @@ def check_lengths(x: Array, y: Labels, part: str) -> None:
 
 
 def read_group_array(arrays: Mapping[str, NDArray[Any]], count: int) -> Labels | None:
-    """Return `group` as int64[count], numbered in sorted order; None when there is none."""
+    """Return the array `group` as group numbers in sorted order.
+
+    Args:
+        arrays: the arrays by name.
+        count: number of samples.
+
+    Returns:
+        The group of each sample, shape (count,), int64, or None if there is no such array.
+
+    Raises:
+        DataError: the array has another shape or does not contain whole numbers or names.
+    """
     names = arrays.get("group")
     if names is None:
         return None
     if names.shape != (count,) or names.dtype.kind not in "iuUS":
         raise DataError(
-            f"group is {names.dtype}{list(names.shape)}, expected {count} whole numbers or names, one a "
+            f"group is {names.dtype}{list(names.shape)}, expected {count} whole numbers or names, one per "
             "sample: the recording that it was cut from"
         )
     return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
 def choose_training_rows(x: Array, y: Labels, group: Labels | None) -> tuple[Labels, Labels | None]:
-    """Return the rows of a client to train on when its file has test samples.
+    """Return the training rows of a client whose file contains test samples.
 
-    Groups whose windows overlap become one group. Without groups, windows that overlap are a recording. A
-    recording is cut where a class has too few recordings, and windows that overlap the cut are left out.
+    Groups whose windows overlap are merged. Without groups, overlapping windows form a recording. If a class
+    has too few recordings, recordings are cut. Windows that overlap a cut are left out.
 
     Args:
-        x: float32[n, *input_shape].
-        y: int64[n].
-        group: int64[n] or None.
+        x: samples, shape (n, *input_shape), float32.
+        y: labels, shape (n,), int64.
+        group: the group of each sample, shape (n,), int64, or None.
 
     Returns:
-        Sorted rows, int64[m], and the recording of each of them, int64[m]. The recording is None without
-        groups and without windows that overlap.
+        Sorted rows, shape (m,), int64, and the recording of each row, shape (m,), int64. The recording is
+        None without groups and without overlapping windows.
     """
     all_rows = np.arange(len(y), dtype=np.int64)
     recordings = find_recordings(x)
@@ -257,16 +336,19 @@ def choose_training_rows(x: Array, y: Labels, group: Labels | None) -> tuple[Lab
 def split_arrays(
     arrays: Mapping[str, NDArray[Any]], x: Array, y: Labels, group: Labels | None, share: float, seed: int
 ) -> TrainTestSplit:
-    """Return which samples are held out, by all that the arrays know of their recordings.
+    """Divide samples into training and test rows, using everything that the arrays contain about recordings.
 
     Args:
         arrays: `window_number`, `recording` and `first_row` of a ring, `recording` and `first_row` of a
             source that cut recordings into windows, or none of them.
-        x: float32[n, *input_shape].
-        y: int64[n].
-        group: int64[n] or None.
-        share: share of the samples to hold out.
-        seed: decides between groups.
+        x: samples, shape (n, *input_shape), float32.
+        y: labels, shape (n,), int64.
+        group: the group of each sample, shape (n,), int64, or None.
+        share: share of the samples to hold out, between 0 and 1.
+        seed: random seed of the split.
+
+    Raises:
+        DataError: an array has another shape or type, or nothing can be held out.
     """
     rng = derive_rng(seed, 0, "split:")
     for name in RING_ARRAYS:
@@ -284,7 +366,7 @@ def split_arrays(
         return split_train_test(x, y, share, rng, group=group, recordings=recordings)
     if recordings is not None:
         return split_ring(recordings, share, rng)
-    # a ring of an earlier version: its windows count as following on one another
+    # A ring of an earlier version: its windows are treated as consecutive.
     number = arrays["window_number"].astype(np.int64)
     recordings = Recordings(np.zeros(len(y), np.int64), number * x.shape[1], x.shape[1])
     train_test = split_ring(recordings, share, rng)
@@ -296,10 +378,19 @@ def split_arrays(
 
 
 def find_num_classes(arrays: Mapping[str, NDArray[Any]], configured: int | None, largest: int) -> int:
-    """Return the number of classes: given, else stored, else the largest label + 1.
+    """Return the number of classes: the configured number, else the stored one, else the largest label + 1.
 
-    DataError for a larger label, and when `class_names` are not as many as given: labels that were numbered
-    by name are then another board's numbers only if both boards numbered the same names.
+    Class names are numbered in order, so class numbers agree between boards only if all boards use the same
+    list of names. The number of names must therefore match a configured number.
+
+    Args:
+        arrays: the arrays by name. `num_classes` and `class_names` are read.
+        configured: number of classes of the federation, None if unknown.
+        largest: largest label.
+
+    Raises:
+        DataError: a label is too large, the stored number is not a whole number, or the number of class names
+            differs from `configured`.
     """
     stored = arrays.get("num_classes")
     if stored is not None and (stored.size != 1 or stored.dtype.kind not in "iu"):
@@ -309,15 +400,14 @@ def find_num_classes(arrays: Mapping[str, NDArray[Any]], configured: int | None,
     )
     if largest >= count:
         raise DataError(
-            f"the label {largest} is in the shard, expected 0 to {count - 1} for {count} classes; is it of "
-            "another task?"
+            f"the label {largest} is in the shard, expected 0 to {count - 1} for {count} classes; does the "
+            "shard belong to another task?"
         )
     names = arrays.get("class_names")
     if configured is not None and names is not None and names.size != configured:
         raise DataError(
-            f"the classes here are {names.size} ({', '.join(map(str, names.ravel()[:20]))}), the federation "
-            f"has {configured}; list the names of all {configured} in one order on every board, one a "
-            f"line, in "
-            "classes.txt, also those that this board has no samples of"
+            f"this board has {names.size} classes ({', '.join(map(str, names.ravel()[:20]))}), the "
+            f"federation has {configured}; list the names of all {configured} classes in classes.txt, one "
+            "per line, in the same order on every board, including classes without samples on this board"
         )
     return count

@@ -1,5 +1,6 @@
-"""Options by keyword, of a data set or a partition: defaults stand in the function's signature, an unknown
-option names the nearest.
+"""Keyword options of data sets and partitions.
+
+The defaults are in the signature of the function. The error for an unknown option names the nearest option.
 """
 
 import inspect
@@ -12,7 +13,7 @@ from edgefl.errors import ConfigError
 
 
 def read_defaults(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the keyword-only arguments of a function with their defaults."""
+    """Return the keyword-only parameters of a function with their defaults."""
     return {
         p.name: p.default for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY
     }
@@ -21,10 +22,18 @@ def read_defaults(function: Callable[..., Any]) -> dict[str, Any]:
 def fill_defaults(
     owner: str, defaults: Mapping[str, Any], options: Mapping[str, Any], table: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the defaults with the options over them; a whole number will do for a float, a list for a tuple.
+    """Return the defaults, overridden by the options.
 
-    table: further keys of the owner's table, which an error names too. Raises ConfigError for an unknown
-    option (and names the nearest), or one of another type than its default.
+    A whole number is accepted for a float, and a list for a tuple.
+
+    Args:
+        owner: name of the data set or partition, the first part of each error message.
+        defaults: the default of each option.
+        options: the options of the user.
+        table: further keys of the table, which an error may suggest.
+
+    Raises:
+        ConfigError: an option is unknown, or its type differs from the type of the default.
     """
     return {
         **defaults,
@@ -53,7 +62,16 @@ def _check_option(owner: str, defaults: Mapping[str, Any], key: str, value: Any,
 
 
 def parse_options(owner: str, defaults: Mapping[str, Any], pairs: tuple[str, ...]) -> dict[str, Any]:
-    """Read `key=value` texts by the types of the defaults; ConfigError for what cannot be read."""
+    """Parse `key=value` texts by the types of the defaults.
+
+    Args:
+        owner: name of the data set or partition, the first part of each error message.
+        defaults: the default of each option.
+        pairs: texts such as `alpha=0.5`.
+
+    Raises:
+        ConfigError: a text is not `key=value`, an option is unknown, or a value has the wrong type.
+    """
     options: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")

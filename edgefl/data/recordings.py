@@ -1,8 +1,8 @@
-"""Windows that share samples, and the recordings that they were cut from.
+"""Finds windows that share samples, and the recordings that they were cut from.
 
-A window is a time series of shape [time, channels]. Windows that were cut from one recording with a step
-shorter than the window overlap: the end of one is the beginning of another. A model that trained on one of
-them has seen a part of the other.
+A window is a time series of shape (time, channels). Windows that were cut from one recording overlap if the
+step is shorter than the window: the end of one window is the beginning of another. A model that was trained
+on one of them has seen part of the other.
 """
 
 from dataclasses import dataclass
@@ -13,23 +13,23 @@ from numpy.typing import NDArray
 from edgefl.types import Array, Labels
 
 MIN_OVERLAP_DIVISOR = 8
-"""Overlaps shorter than 1/8 of a window are not searched."""
+"""Overlaps shorter than 1/8 of a window are not searched for."""
 MIN_CHANGES = 3
-"""Number of value changes that an overlap must contain: silence resembles silence of another recording."""
+"""Minimum number of value changes in an overlap. Silent parts of different recordings can be equal."""
 MIN_CLASS_RECORDINGS = 3
-"""Number of recordings of each class that a split needs: for tests, for validation and for training."""
+"""Number of recordings of each class that a split needs: for test, validation and training."""
 HASH_BASE = np.uint64(0x9E3779B97F4A7C15)
 HASH_BASE_INVERSE = np.uint64(pow(0x9E3779B97F4A7C15, -1, 1 << 64))
 
 
 @dataclass(frozen=True)
 class Recordings:
-    """Where windows come from.
+    """The recording and the position of each window.
 
-    Args:
-        group: int64[n], the recording of each window.
-        start: int64[n], the first row of each window in its recording.
-        length: rows of a window.
+    Attributes:
+        group: the recording of each window, shape (n,), int64.
+        start: the first row of each window in its recording, shape (n,), int64.
+        length: number of rows of a window.
     """
 
     group: Labels
@@ -37,16 +37,27 @@ class Recordings:
     length: int
 
     def select(self, rows: Labels) -> "Recordings":
-        """Return the recordings of some windows."""
+        """Return the recordings of some windows.
+
+        Args:
+            rows: indices of the windows, shape (m,), int64.
+        """
         return Recordings(self.group[rows], self.start[rows], self.length)
 
     def measure_joined_share(self) -> float:
-        """Return the share of windows that are not alone in their recording."""
+        """Return the share of windows whose recording contains another window, from 0 to 1."""
         counts = np.unique(self.group, return_counts=True)[1]
         return float(counts[counts > 1].sum() / max(1, len(self.group)))
 
     def find_overlapping(self, rows: Labels) -> NDArray[np.bool_]:
-        """Return which windows share samples with a window of `rows`, bool[n]; true for `rows` too."""
+        """Return which windows share samples with the selected windows.
+
+        Args:
+            rows: indices of the selected windows, shape (m,), int64.
+
+        Returns:
+            One flag per window, shape (n,), bool. The selected windows are flagged too.
+        """
         shares = np.zeros(len(self.group), bool)
         positions = self.number_rows()
         marks = np.sort(positions[rows])
@@ -58,9 +69,12 @@ class Recordings:
         return shares
 
     def number_rows(self) -> Labels:
-        """Return a row number for each window that is unique over all recordings, int64[n].
+        """Return the first row of each window, numbered uniquely over all recordings.
 
-        Windows of two recordings are more than a window apart.
+        Windows of different recordings are more than one window length apart.
+
+        Returns:
+            Row numbers, shape (n,), int64.
         """
         number = np.unique(self.group, return_inverse=True)[1]
         first = np.full(number.max(initial=-1) + 1, np.iinfo(np.int64).max)
@@ -72,16 +86,16 @@ class Recordings:
 
 
 def find_recordings(x: Array) -> Recordings | None:
-    """Join windows whose end is the beginning of another window, and windows that are equal.
+    """Find the windows that overlap or are equal, and join them into recordings.
 
-    The step may be any number of rows up to 7/8 of a window, and windows may be in any order. Rows must be
-    equal bit for bit. Windows that were scaled one by one are not found.
+    The step may be any number of rows up to 7/8 of a window. The windows may be in any order. Overlapping
+    rows must be equal bit for bit, so windows that were scaled individually are not found.
 
     Args:
-        x: float32[n, time, channels].
+        x: windows, shape (n, time, channels), float32.
 
     Returns:
-        The recordings, or None when samples are no time series or no window overlaps another.
+        The recordings, or None if the samples are not time series or if no windows overlap.
     """
     if x.ndim != 3 or len(x) < 2:
         return None
@@ -112,12 +126,15 @@ def find_recordings(x: Array) -> Recordings | None:
 
 
 def find_overlapping_rows(x: Array, training: Array, *, copies: bool = True) -> Labels:
-    """Return the rows of `x` that share a part with a window of `training`, int64[m].
+    """Return the rows of `x` that share samples with a window of `training`.
 
     Args:
-        x: float32[n, time, channels]. Samples of other shapes share no part.
-        training: float32[k, time, channels].
+        x: windows, shape (n, time, channels), float32. Samples of another rank never overlap.
+        training: windows, shape (k, time, channels), float32.
         copies: whether a window that equals a window of `training` counts.
+
+    Returns:
+        Sorted row indices, shape (m,), int64.
     """
     recordings = find_recordings(np.concatenate([training, x])) if x.ndim == 3 else None
     if recordings is None:
@@ -131,10 +148,11 @@ def find_overlapping_rows(x: Array, training: Array, *, copies: bool = True) -> 
 
 
 def _find_links(x: Array) -> list[tuple[int, int, int]]:
-    """Return (window, next window, rows between their beginnings) for each window with a next one.
+    """Return (window, next window, rows between their starts) for each window that has a next window.
 
-    For each step, polynomial hashes of all ends meet the hashes of all beginnings; equal hashes are verified.
-    One step costs n log n. A window is linked to the nearest next window only, which leads to farther ones.
+    For each step, polynomial hashes of all ends are compared with hashes of all beginnings. Equal hashes are
+    verified. One step costs O(n log n). A window is linked to the nearest next window only, and that window
+    leads to the farther ones.
     """
     count, length, channels = x.shape
     bits = x.view(np.uint32)
@@ -159,7 +177,7 @@ def _find_links(x: Array) -> list[tuple[int, int, int]]:
     head = end.copy()
     changes_head = changes_end.copy()
     links = _find_equal_windows(x, end, changes_end)
-    pending = np.ones(count, bool)  # windows without a next one
+    pending = np.ones(count, bool)  # windows without a next window so far
     for step in range(1, length - max(1, -(-length // MIN_OVERLAP_DIVISOR)) + 1):
         end -= hash_row(step - 1)
         head -= hash_row(length - step)
@@ -204,7 +222,15 @@ def _find_equal_windows(
 
 
 def join_groups(group: Labels, other: Labels) -> Labels:
-    """Return the finest groups that divide neither a group of the one nor of the other, int64[n]."""
+    """Return the finest groups that divide no group of either input.
+
+    Args:
+        group: the first group of each row, shape (n,), int64.
+        other: the second group of each row, shape (n,), int64.
+
+    Returns:
+        The merged group of each row, shape (n,), int64.
+    """
     first = np.unique(group, return_inverse=True)[1].astype(np.int64)
     second = np.unique(other, return_inverse=True)[1].astype(np.int64)
     while True:
@@ -219,12 +245,17 @@ def join_groups(group: Labels, other: Labels) -> Labels:
 
 
 def cut_recordings(labels: Labels, recordings: Recordings) -> tuple[Labels, Recordings]:
-    """Cut recordings until each class is in `PIECES` of them, where there are enough windows.
+    """Cut recordings until each class occurs in `MIN_CLASS_RECORDINGS` of them, if there are enough windows.
 
-    The longest recording of a class is cut in halves. Windows that lie on both sides of the cut are left out.
+    The recording with the most windows of a class is cut in half. Windows on both sides of a cut are left
+    out.
+
+    Args:
+        labels: the class of each window, shape (n,), int64.
+        recordings: the recordings of the windows.
 
     Returns:
-        Sorted rows that remain, and their recordings.
+        Sorted indices of the remaining windows, shape (m,), int64, and their recordings.
     """
     group = np.unique(recordings.group, return_inverse=True)[1].astype(np.int64)
     start = recordings.start
@@ -252,7 +283,7 @@ def cut_recordings(labels: Labels, recordings: Recordings) -> tuple[Labels, Reco
 def _halve(
     start: Labels, members: NDArray[np.bool_], with_label: NDArray[np.bool_], length: int
 ) -> tuple[Labels, Labels] | None:
-    """Return the windows after a cut and the windows astride, None when a half would lack the class."""
+    """Return the windows after a cut and the windows on the cut, or None if a half would lack the class."""
     starts = np.sort(start[with_label])
     cut_rows = starts[(len(starts) + 1) // 2 :]
     cut_rows = cut_rows[cut_rows >= starts[0] + length]
@@ -264,15 +295,18 @@ def _halve(
 
 
 def cut_single_groups(labels: Labels, group: Labels, count: int = 5) -> Labels:
-    """Return groups in which each class has several groups, where it has several rows.
+    """Cut the only group of a class into several groups.
 
-    The only group of a class is cut into `count` blocks of consecutive rows. Without this, no validation
-    sample of the class could be held out while others of the class are trained on.
+    Such a group is cut into `count` blocks of consecutive rows. Otherwise no validation sample of the class
+    could be held out while other samples of the class are used for training.
 
     Args:
-        labels: int64[n].
-        group: int64[n].
+        labels: the class of each row, shape (n,), int64.
+        group: the group of each row, shape (n,), int64.
         count: number of blocks.
+
+    Returns:
+        The group of each row, shape (n,), int64.
     """
     members = [np.unique(group[labels == label]) for label in np.unique(labels)]
     only = {int(names[0]) for names in members if len(names) == 1}
@@ -281,14 +315,22 @@ def cut_single_groups(labels: Labels, group: Labels, count: int = 5) -> Labels:
     parts = np.unique(group, return_inverse=True)[1].astype(np.int64) * count
     for name in only:
         rows = np.flatnonzero(group == name)
-        for label in np.unique(labels[rows]):  # each block has a share of each class
+        for label in np.unique(labels[rows]):  # each block gets a share of each class
             class_rows = rows[labels[rows] == label]
             parts[class_rows] += np.arange(len(class_rows)) * count // len(class_rows)
     return parts
 
 
 def cut_time_blocks(labels: Labels, count: int = 10) -> Labels:
-    """Return a group for each row, int64[n]: each class is cut into `count` blocks of consecutive rows."""
+    """Cut each class into `count` blocks of consecutive rows.
+
+    Args:
+        labels: the class of each row, shape (n,), int64.
+        count: number of blocks per class.
+
+    Returns:
+        The block of each row, shape (n,), int64. Block numbers differ between classes.
+    """
     group = np.zeros(len(labels), np.int64)
     for number, label in enumerate(np.unique(labels)):
         rows = np.flatnonzero(labels == label)

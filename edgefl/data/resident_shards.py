@@ -1,6 +1,4 @@
-"""Shards over a data set in memory: what is sent to other hosts, where the files of `MappedShards` are
-not.
-"""
+"""Client shards over a data set in memory, for other hosts, which cannot read the files of `MappedShards`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,20 +10,29 @@ from edgefl.types import Shard
 
 @dataclass(frozen=True)
 class ResidentShards(Mapping[str, Shard]):
-    """Client id -> shard.
+    """Maps client ids to shards of a data set in memory.
 
-    A client's samples are copied when they are asked for, so that pictures stay uint8 till then.
+    The samples of a client are copied on access, so pictures stay uint8 until then.
+
+    Attributes:
+        dataset: the data set.
+        client_partitions: the client partition of each client id.
     """
 
     dataset: Dataset
     client_partitions: Mapping[str, ClientPartition]
 
     def __getitem__(self, client_id: str) -> Shard:
-        """Copy one client's samples."""
+        """Copy the samples of one client.
+
+        Raises:
+            KeyError: the client is unknown.
+            DataError: the client partition does not fit the data set.
+        """
         return copy_shard(self.dataset, self.client_partitions[client_id])
 
     def __iter__(self) -> Iterator[str]:
-        """Client ids."""
+        """Iterate over the client ids."""
         return iter(self.client_partitions)
 
     def __len__(self) -> int:

@@ -1,8 +1,8 @@
-"""How a shard was split into training and held-out samples, as a note that can travel with a model.
+"""Records how a shard was split into training and held-out samples. A model can carry this record.
 
-The split depends on the federation's seed and on the sample file, not on the device. So one note holds for
-the data of every device of a federation: no device trained on samples that another one holds out by this
-rule. The note names no sample and no device.
+The split depends on the federation's seed and on the sample file, not on the device. One record is therefore
+valid for every device of a federation: under its rule, no device trains on samples that another device holds
+out. The record names no sample and no device.
 """
 
 import json
@@ -15,33 +15,35 @@ BY_RECORDING = "recording"
 BY_WINDOW = "window_number"
 IN_TIME = "time"
 RULES: Mapping[str, str] = {
-    BY_FILE: "the file itself names its test samples",
-    BY_GROUP: "whole groups are held out, as the array group names them",
+    BY_FILE: "the file itself contains its test samples",
+    BY_GROUP: "whole groups of the array group are held out",
     BY_RECORDING: "whole recordings are held out; windows that overlap are on one side",
-    BY_WINDOW: "blocks of readings are held out by a hash; a window keeps its side as the ring moves on",
-    IN_TIME: "the last samples of each class are held out: samples count as being in time order, since no "
-    "group is named and no windows overlap",
+    BY_WINDOW: "blocks of readings are held out by a hash; a window stays on its side as the ring advances",
+    IN_TIME: "the last samples of each class are held out: samples are assumed to be in time order, since "
+    "there are no groups and no windows overlap",
 }
-"""Each rule, and what it does in words."""
+"""Each split rule with its description."""
 SPLIT_METADATA_NAME = "EDGEFL_SPLIT"
-"""Name of the entry in a model's metadata that holds the encoded split."""
+"""Name of the metadata entry of a model that contains the encoded split record."""
 SPLIT_VERSION = 2
-"""Raise it when a rule gives other samples for the same seed: then a note of the old version no longer tells
-the split.
+"""Version of the split rules.
+
+Increase it when a rule selects other samples for the same seed. Records of the old version then no longer
+describe the split.
 """
 
 
 @dataclass(frozen=True)
 class SplitRecord:
-    """How samples were held out.
+    """A record of how samples were held out.
 
-    Args:
+    Attributes:
         rule: a name of `RULES`.
-        seed: the federation's seed.
+        seed: seed of the federation.
         train: number of training samples.
         test: number of held-out samples.
-        overlapping: number of held-out windows that share a part with a training window. The rule `x_test`
-            alone allows any. The note of a model does not hold this number.
+        overlapping: number of held-out windows that share samples with a training window. Only the rule
+            `x_test` allows any. The encoded record omits this number.
     """
 
     rule: str
@@ -52,19 +54,19 @@ class SplitRecord:
 
     @property
     def description(self) -> str:
-        """How samples were held out, in words."""
+        """Description of how the samples were held out."""
         if not self.overlapping:
             return RULES[self.rule]
         return (
             f"{RULES[self.rule]}; {self.overlapping} of {self.test} windows of x_test overlap training "
-            "windows, so a part of them is trained on"
+            "windows, so parts of them are used for training"
         )
 
     def allows_test_on(self, other: "SplitRecord") -> bool:
-        """Return whether a model with this note was never trained on the samples that `other` holds out.
+        """Return whether a model with this record was never trained on the samples that `other` holds out.
 
-        The hash of a ring decides for each block alone. Every other rule looks at all samples of a file, so
-        another number of samples means another file.
+        The hash rule of a ring decides for each block independently. Every other rule uses all samples of a
+        file, so another number of samples means another file.
         """
         if (self.rule, self.seed) != (other.rule, other.seed):
             return False
@@ -72,14 +74,14 @@ class SplitRecord:
 
 
 def encode_split(split: SplitRecord) -> bytes:
-    """Return the note as JSON."""
+    """Encode a split record as JSON."""
     fields = asdict(split)
     del fields["overlapping"]
     return json.dumps({"version": SPLIT_VERSION, **fields}, separators=(",", ":")).encode()
 
 
 def decode_split(content: bytes) -> SplitRecord | None:
-    """Return the note, or None when it is damaged or of another version: then the split is not known."""
+    """Decode a split record, or return None if it is damaged or has another version."""
     try:
         fields = json.loads(content)
         if fields.pop("version") != SPLIT_VERSION:

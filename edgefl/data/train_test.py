@@ -1,4 +1,4 @@
-"""The rows of a sample file that are trained on, and the rows that are held out as test samples."""
+"""Divides the rows of a sample file into training rows and held-out test rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,20 +20,21 @@ from edgefl.errors import DataError
 from edgefl.types import Array, Labels
 
 MIN_JOINED_SHARE = 0.5
-"""Share of windows that must overlap others for recordings to be held out as a whole."""
+"""Share of windows that must overlap others before whole recordings are held out."""
 RING_BLOCK_WINDOWS = 8
 """Length of the blocks of a ring, in windows."""
 
 
 @dataclass(frozen=True)
 class TrainTestSplit:
-    """A division of rows.
+    """A division of rows into training and test rows.
 
-    Args:
+    Attributes:
         rule: a name of `edgefl.data.split.RULES`.
-        train: sorted rows to train on.
-        test: sorted rows that are held out.
-        group: int64[train], the recording of each training row; a further split must not divide it.
+        train: training rows, sorted, shape (n,), int64.
+        test: held-out rows, sorted, shape (m,), int64.
+        group: the recording of each training row, shape (n,), int64. A further split must not divide a
+            recording.
     """
 
     rule: str
@@ -53,27 +54,28 @@ def split_train_test(
 ) -> TrainTestSplit:
     """Divide the rows of one client so that no test sample shares a recording with a training sample.
 
-    With `group`, whole groups are held out. Otherwise whole recordings are held out: `recordings`, or windows
-    that overlap. A recording is cut where a class has too few recordings. Windows that overlap the cut are in
-    neither part. Without any recording, the last rows of each class are held out.
+    With `recordings`, whole recordings are held out. Otherwise, with `group`, whole groups are held out, and
+    groups whose windows overlap are merged. Otherwise, if most windows overlap others, whole recordings of
+    overlapping windows are held out. Otherwise the last rows of each class are held out. If a class has too
+    few recordings, recordings are cut. Windows that overlap a cut are in neither part.
 
     Args:
-        x: float32[n, *input_shape].
-        labels: int64[n].
-        share: share of the rows to hold out.
+        x: samples, shape (n, *input_shape), float32.
+        labels: the class of each row, shape (n,), int64.
+        share: share of the rows to hold out, above 0 and below 1.
         rng: decides between groups.
-        group: int64[n], the group of each row as the owner named it.
-        recordings: where windows come from, if the source knows it.
+        group: the group of each row as named by the owner, shape (n,), int64, or None.
+        recordings: the recordings of the windows, None if the source does not record them.
 
     Raises:
-        DataError: nothing can be held out.
+        DataError: `share` is out of range, or nothing can be held out.
     """
     if not 0 < share < 1:
         raise DataError(f"test_share is {share}, expected a share between 0 and 1")
     if len(labels) < 2:
         raise DataError(
-            "one sample only, expected two or more: some are held out to measure on; collect more, or give "
-            "x_test and y_test"
+            "there is only one sample, expected two or more: some are held out for the test; collect more, "
+            "or add x_test and y_test"
         )
     if recordings is not None:
         return _split_by_recording(labels, recordings, share, rng)
@@ -86,14 +88,15 @@ def split_train_test(
 
 
 def split_by_owner(owner: Labels, split_rows: Callable[[Labels], TrainTestSplit]) -> TrainTestSplit:
-    """Divide the rows of each owner by themselves. The only row of an owner is trained on.
+    """Divide the rows of each owner separately. The only row of an owner is used for training.
 
     Args:
-        owner: int64[n], whose each row is.
-        divide_rows: divides some rows; the rows of its answer are places among these.
+        owner: the owner of each row, shape (n,), int64.
+        split_rows: divides the rows of one owner. It gets their indices, and the rows in its result are
+            positions in these indices.
 
     Raises:
-        DataError: each owner has one row only, or the rows of an owner cannot be divided.
+        DataError: each owner has only one row, or the rows of an owner cannot be divided.
     """
     train, test, group = [], [], []
     rule = ""
@@ -112,11 +115,11 @@ def split_by_owner(owner: Labels, split_rows: Callable[[Labels], TrainTestSplit]
         test.append(rows[client_split.test])
         group.append(
             rows[np.unique(client_split.group, return_inverse=True)[1]]
-        )  # below len(rows): unique over owners
+        )  # row indices as group numbers, so that groups are unique over owners
     if not test:
         raise DataError(
-            "one sample a client, expected two or more: some are held out to measure on; give x_test and "
-            "y_test"
+            "there is one sample per client, expected two or more: some are held out for the test; add "
+            "x_test and y_test"
         )
     rows = np.concatenate(train)
     order = np.argsort(rows)
@@ -131,8 +134,8 @@ def _split_by_group(
     if not np.isin(labels[test], labels[train]).any():
         raise DataError(
             f"`group` names {len(np.unique(group))} groups that share no samples, and no class is in two of "
-            "them, expected a class in two groups or more: one is held out to measure on; record more, leave "
-            "`group` out, or give x_test and y_test"
+            "them, expected a class in two groups or more: one is held out for the test; record more, leave "
+            "`group` out, or add x_test and y_test"
         )
     parts = cut_single_groups(labels[train], group[train])
     return TrainTestSplit(
@@ -147,8 +150,8 @@ def _split_by_recording(
     train, test = hold_out(labels[rows], pieces.group, share, rng)
     if not np.isin(labels[rows[test]], labels[rows[train]]).any():
         raise DataError(
-            f"{len(labels)} windows overlap so much that none can be held out to measure on; record more, "
-            "take a longer step between windows, or give x_test and y_test"
+            f"{len(labels)} windows overlap so much that no window can be held out for the test; record "
+            "more, use a longer step between windows, or add x_test and y_test"
         )
     return TrainTestSplit(BY_RECORDING, rows[train], rows[test], pieces.group[train])
 
@@ -163,7 +166,7 @@ def _split_in_time(labels: Labels, overlaps: Recordings | None, share: float) ->
     test = np.flatnonzero(held_out)
     train = np.flatnonzero(~(held_out if overlaps is None else overlaps.find_overlapping(test)))
     if not len(train):
-        raise DataError("every sample overlaps a held-out one; record more, or give x_test and y_test")
+        raise DataError("every sample overlaps a held-out sample; record more, or add x_test and y_test")
     group = cut_time_blocks(labels[train])
     return TrainTestSplit(
         IN_TIME, train, test, group if overlaps is None else join_groups(group, overlaps.group[train])
@@ -171,20 +174,22 @@ def _split_in_time(labels: Labels, overlaps: Recordings | None, share: float) ->
 
 
 def split_ring(recordings: Recordings, share: float, rng: np.random.Generator) -> TrainTestSplit:
-    """Divide the windows of a ring so that a window never changes its side.
+    """Divide the windows of a ring so that a window never changes sides.
 
     Each recording is cut into blocks of fixed length. Hashes of recording and block decide which of ten
-    consecutive blocks are held out. Windows that lie in two blocks are in neither part. So test samples after
-    a restart, or at the export, were never trained on. The hash is the finalizer of splitmix64 (Steele, Lea,
-    Flood 2014).
+    consecutive blocks are held out. Windows that span two blocks are in neither part. Therefore a model was
+    never trained on the samples that are held out after a restart or at the export.
 
     Args:
-        recordings: where the windows come from.
-        share: share of the blocks to hold out, rounded to a tenth.
+        recordings: the recordings of the windows.
+        share: share of the blocks to hold out, above 0 and below 1, rounded to a tenth.
         rng: seeds the hash.
 
     Raises:
-        DataError: the ring holds fewer than two blocks.
+        DataError: `share` is out of range, or the ring holds fewer than two blocks.
+
+    Source: the hash is the finalizer of splitmix64, G. Steele, D. Lea, C. Flood, Fast Splittable Pseudorandom
+    Number Generators, OOPSLA 2014.
     """
     if not 0 < share < 1:
         raise DataError(f"test_share is {share}, expected a share between 0 and 1")
@@ -200,11 +205,11 @@ def split_ring(recordings: Recordings, share: float, rng: np.random.Generator) -
     blocks, first, number = np.unique(block_hashes, return_index=True, return_inverse=True)
     if len(blocks) < 2:
         raise DataError(
-            f"the ring holds {len(recordings.group)} windows of one stretch of {rows} readings, expected two "
-            "stretches or more: one is held out to measure on; record more"
+            f"the ring holds {len(recordings.group)} windows from one block of {rows} readings, expected two "
+            "blocks or more: one is held out for the test; record more"
         )
     held_out = rank[first] < min(max(1, round(10 * share)), 9)
-    if held_out.all() or not held_out.any():  # few blocks: one at least for each side
+    if held_out.all() or not held_out.any():  # few blocks: each side gets at least one
         held_out = np.arange(len(blocks)) < (1 if not held_out.any() else len(blocks) - 1)
     side = held_out[number]
     return TrainTestSplit(BY_WINDOW, whole[~side], whole[side], number[~side].astype(np.int64))

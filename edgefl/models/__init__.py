@@ -1,4 +1,4 @@
-"""Keras models by name, from a `.keras` file, or from a `module:function`."""
+"""Builds Keras models by name, from a `.keras` file, or with a `module:function`."""
 
 import importlib
 import math
@@ -24,37 +24,44 @@ _SOURCES = {
     "vgg16": "Simonyan and Zisserman 2014 as in PFL-MoE: 15,245,130 weights at 32x32x3",
     "cnn1d": "windows of inertial sensors such as UCI HAR (Anguita et al. 2013): 16,326 weights at 128x9 "
     "with six classes",
-    "gate-pixels": "linear gate of PFL-MF on the flattened sample, one class an expert: 6,146 weights at "
+    "gate-pixels": "linear gate of PFL-MF on the flattened sample, one class per expert: 6,146 weights at "
     "32x32x3 over two",
-    "gate-cnn": "gate of Adaptive Expert Models (Isaksson et al. 2022), one class an expert: 6,995 weights "
+    "gate-cnn": "gate of Adaptive Expert Models (Isaksson et al. 2022), one class per expert: 6,995 weights "
     "at 32x32x3 over seven",
     "softmax": "multinomial logistic regression: one dense layer on the flattened sample",
 }
 
 
 MIN_AUTOENCODER_VALUES = 64
-"""A model with as many outputs as inputs, this many or more, is taken for an autoencoder unless it ends with
-softmax.
+"""Minimum number of outputs from which a model with as many outputs as inputs counts as an autoencoder.
+
+A model that ends with softmax never counts as one.
 """
 
 
 def list_models() -> dict[str, str]:
-    """Return each model's name with its source in one line."""
+    """Return the source of each built-in model in one line, by name."""
     return dict(_SOURCES)
 
 
 def build_model(config: ModelConfig) -> Any:
-    """Return the Keras model of a configuration: float32[batch, *input_shape] in, logits float32[batch,
-    num_classes] out.
+    """Build the Keras model of a configuration.
 
-    `config.name` is a name of `list_models`, a path that ends in `.keras`, or `module:function`; a function
-    is called as `function(input_shape, num_classes, **options)`. Raises ConfigError for an unknown name, an
-    option that the model does not take, a file that cannot be read or would run code of its own, and a model
-    of other shapes than the configuration says.
+    Args:
+        config: the table `[model]`. Its `name` is a name of `list_models`, a path that ends in `.keras`, or
+            `module:function`. A function is called as `function(input_shape, num_classes, **options)`.
+
+    Returns:
+        The model. It maps samples, shape (batch, *input_shape), float32, to logits or probabilities, shape
+        (batch, num_classes), float32.
+
+    Raises:
+        ConfigError: the name or an option is unknown, a file cannot be read or contains code, or the model
+            has other shapes than the configuration.
     """
     import keras
 
-    # A model's automatic layer names must not depend on what was built before it
+    # Automatic layer names must not depend on models that were built earlier.
     keras.utils.clear_session(free_memory=False)
     if config.name.endswith(".keras"):
         if config.options:
@@ -67,7 +74,7 @@ def build_model(config: ModelConfig) -> Any:
         model = _call_factory(_find_factory(config.name), config)
     if not isinstance(model, keras.Model):
         raise ConfigError(
-            f"model {config.name} gave {type(model).__name__}, expected a keras.Model; return the model "
+            f"model {config.name} returned {type(model).__name__}, expected a keras.Model; return the model "
             "itself"
         )
     _check_shapes(model, config)
@@ -85,8 +92,7 @@ def _find_factory(name: str) -> Callable[..., Any]:
     else:
         raise ConfigError(
             f"unknown model {name!r}; {suggest_nearest(name, list(_SOURCES))}; a .keras file or "
-            f"module:function is "
-            "taken too"
+            "module:function is accepted too"
         )
     try:
         factory = getattr(importlib.import_module(module), function)
@@ -96,8 +102,8 @@ def _find_factory(name: str) -> Callable[..., Any]:
         ) from error
     if not callable(factory):
         raise ConfigError(
-            f"{name} is no function; expected function(input_shape, num_classes, **options) that returns a "
-            "keras.Model"
+            f"{name} is not a function; expected function(input_shape, num_classes, **options) that returns "
+            "a keras.Model"
         )
     return factory  # type: ignore[no-any-return]
 
@@ -108,8 +114,8 @@ def _call_factory(factory: Callable[..., Any], config: ModelConfig) -> Any:
         return factory(tuple(config.input_shape), config.num_classes, **options)
     except TypeError as error:
         raise ConfigError(
-            f"model {config.name} with options {dict(config.options)}: {error}; `edgefl models` lists what "
-            "it takes"
+            f"model {config.name} with options {dict(config.options)}: {error}; `edgefl models` lists the "
+            "options"
         ) from error
 
 
@@ -122,40 +128,39 @@ def _check_shapes(model: Any, config: ModelConfig) -> None:
     if len(model.inputs) != 1:
         raise ConfigError(
             f"model {config.name} has {len(model.inputs)} inputs "
-            f"({', '.join(tensor.name for tensor in model.inputs)}), expected one; join them in the data, "
-            f"and "
-            "take them apart by layers behind one keras.Input"
+            f"({', '.join(tensor.name for tensor in model.inputs)}), expected one; join the inputs in the "
+            "data, and separate them with layers behind one keras.Input"
         )
     if len(model.outputs) != 1:
         raise ConfigError(
             f"model {config.name} has {len(model.outputs)} outputs, expected one, a row of class scores; "
-            "give the part that classifies, keras.Model(inputs, scores)"
+            "pass only the classifier, keras.Model(inputs, scores)"
         )
     received = tuple(model.inputs[0].shape[1:])
     expected = tuple(config.input_shape)
     if received != expected:
         raise ConfigError(
-            f"model {config.name} takes samples of {received}, the configuration says input_shape "
-            f"{expected}; change one"
+            f"model {config.name} takes samples of shape {received}, the configuration has input_shape "
+            f"{expected}; change one of them"
         )
     output_shape = tuple(model.outputs[0].shape[1:])
     if output_shape == (1,):
         raise ConfigError(
-            f"model {config.name} gives one value a sample, expected one for each class: edgefl trains "
-            "classifiers; for yes or no end it with Dense(2), logits or softmax, and number the labels 0 "
-            "and 1"
+            f"model {config.name} returns one value per sample, expected one per class: edgefl trains "
+            "classifiers; for yes or no, end the model with Dense(2), logits or softmax, and number the "
+            "labels 0 and 1"
         )
     if len(output_shape) != 1 or (config.name not in _SOURCES and _is_autoencoder(model)):
         raise ConfigError(
-            f"model {config.name} gives {output_shape} a sample for {received}, as an autoencoder does; "
-            f"edgefl "
-            "trains classifiers: end it with Dense(num_classes), logits or softmax (a softmax also says "
-            f"that this is a classifier of {output_shape[-1]} classes)"
+            f"model {config.name} returns {output_shape} for a sample of {received}, as an autoencoder does; "
+            "edgefl trains classifiers: end the model with Dense(num_classes), logits or softmax (a softmax "
+            f"also marks it as a classifier of {output_shape[-1]} classes)"
         )
     if output_shape != (config.num_classes,):
         raise ConfigError(
-            f"model {config.name} gives {output_shape} a sample, the configuration says num_classes "
-            f"{config.num_classes}; change one: the last layer is Dense(num_classes), with logits or softmax"
+            f"model {config.name} returns {output_shape} per sample, the configuration has num_classes "
+            f"{config.num_classes}; change one of them: the last layer is Dense(num_classes), with logits or "
+            "softmax"
         )
 
 
@@ -168,8 +173,9 @@ def _flatten_layers(model: Any) -> list[Any]:
 
 
 def _is_autoencoder(model: Any) -> bool:
-    """Whether the outputs seem to be the inputs again: as many values, no softmax, and many of them or a
-    narrower layer between.
+    """Return whether the model seems to reconstruct its input.
+
+    Such a model has as many outputs as inputs and no softmax, and it has many outputs or a narrower layer.
     """
     import keras
 

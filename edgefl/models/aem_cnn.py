@@ -1,9 +1,14 @@
-"""The CNN of LEAF (Caldas et al., arXiv:1812.01097) as Adaptive Expert Models (Isaksson et al. 2022) sizes
-it.
+"""The CNN of LEAF with the sizes of Adaptive Expert Models.
 
-conv5x5 f1, pool 2, conv5x5 f2, pool 2, FC hidden, dropout, FC classes; ReLU, no padding.
-On 32x32x3 with ten classes: cluster models 128/32/1024 have 942,634 weights, local models 32/256/256
-1,848,714, and a gate of 12/12/8 over seven models 6,995.
+conv5x5 f1, pool 2, conv5x5 f2, pool 2, FC hidden, dropout, FC classes. ReLU, no padding. The weights at
+32x32x3 with ten classes are:
+
+- cluster models, 128/32/1024: 942,634
+- local models, 32/256/256: 1,848,714
+- a gate over seven models, 12/12/8: 6,995
+
+Source: S. Caldas et al., LEAF, arXiv:1812.01097, and M. Isaksson et al., Adaptive Expert Models for
+Personalization in Federated Learning, 2022.
 """
 
 from typing import Any
@@ -22,10 +27,21 @@ def aem_cnn(
     hidden: int = 1024,
     dropout: float = 0.8,
 ) -> Any:
-    """Return the model: float32[batch, *input_shape] -> logits float32[batch, num_classes].
+    """Build the model. It maps samples, shape (batch, *input_shape), float32, to logits.
 
-    `dropout` is the share of hidden values that a training step drops. Raises ConfigError for images under
-    16x16.
+    Args:
+        input_shape: rows, columns and channels of an image, at least 16x16.
+        num_classes: number of classes.
+        filters1: filters of the first convolution.
+        filters2: filters of the second convolution.
+        hidden: units of the hidden dense layer.
+        dropout: share of the hidden values that a training step drops.
+
+    Returns:
+        The Keras model. Logits have shape (batch, num_classes), float32.
+
+    Raises:
+        ConfigError: the images are smaller than 16x16.
     """
     if len(input_shape) != 3 or min(input_shape[:2]) < 16:
         raise ConfigError(

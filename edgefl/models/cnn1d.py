@@ -1,9 +1,11 @@
 """A one-dimensional CNN for windows of inertial sensors, sized for a microcontroller.
 
-Its input is that of UCI HAR (Anguita et al., ESANN 2013): 128 samples at 50 Hz of nine channels (body
-acceleration, angular velocity, total acceleration), six activities. conv5 32, pool 2, conv5 64, pool 2,
-global average pooling, FC 64, dropout, FC classes; ReLU, no padding. The sizes are this project's own choice:
-16,326 weights at (128, 9) and six classes.
+conv5 32, pool 2, conv5 64, pool 2, global average pooling, FC 64, dropout, FC classes. ReLU, no padding. The
+input is a window of UCI HAR: 128 samples at 50 Hz of nine channels (body acceleration, angular velocity,
+total acceleration), six activities. The sizes are a choice of this project: 16,326 weights at (128, 9) and
+six classes.
+
+Source: the data are described by D. Anguita et al., ESANN 2013.
 """
 
 from typing import Any
@@ -22,10 +24,21 @@ def cnn1d(
     hidden: int = 64,
     dropout: float = 0.5,
 ) -> Any:
-    """Return the model: float32[batch, samples, channels] -> logits float32[batch, num_classes].
+    """Build the model. It maps windows, shape (batch, samples, channels), float32, to logits.
 
-    `dropout` is the share of hidden values that a training step drops. Raises ConfigError for windows that
-    are not two-dimensional or shorter than 16 samples.
+    Args:
+        input_shape: samples and channels of a window, at least 16 samples.
+        num_classes: number of classes.
+        filters1: filters of the first convolution.
+        filters2: filters of the second convolution.
+        hidden: units of the hidden dense layer.
+        dropout: share of the hidden values that a training step drops.
+
+    Returns:
+        The Keras model. Logits have shape (batch, num_classes), float32.
+
+    Raises:
+        ConfigError: the windows are not two-dimensional, or are shorter than 16 samples.
     """
     if len(input_shape) != 2 or input_shape[0] < 16:
         raise ConfigError(

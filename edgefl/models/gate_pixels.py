@@ -1,9 +1,10 @@
-"""The linear gate of PFL-MF (arXiv:2012.15589) for any number of experts: one dense layer on the flattened
-sample.
+"""The linear gate of PFL-MF for any number of experts: one dense layer on the flattened sample.
 
-Its `num_classes` are the experts. 2,050 weights at 32x32x1 over two experts, 6,146 at 32x32x3: with a softmax
-over two outputs it is the paper's sigmoid over one, which the algorithm's own objective makes without a
-model. The gate on features needs no model either.
+`num_classes` is the number of experts. The gate has 2,050 weights at 32x32x1 over two experts, and 6,146 at
+32x32x3. With a softmax over two outputs it equals the sigmoid over one output in the paper, which the
+algorithm computes without a model. The gate on features needs no model either.
+
+Source: B. Guo et al., PFL-MoE, arXiv:2012.15589.
 """
 
 from typing import Any
@@ -12,7 +13,15 @@ import keras
 
 
 def gate_pixels(input_shape: tuple[int, ...], num_classes: int) -> Any:
-    """Return the model: float32[batch, *input_shape] -> logits of the experts float32[batch, num_classes]."""
+    """Build the model. It maps samples, shape (batch, *input_shape), float32, to logits of the experts.
+
+    Args:
+        input_shape: shape of a sample.
+        num_classes: number of experts.
+
+    Returns:
+        The Keras model. Logits have shape (batch, num_classes), float32.
+    """
     return keras.Sequential(
         [
             keras.Input(input_shape, name="x"),

@@ -1,11 +1,10 @@
-"""A `.keras` file, perhaps a stranger's: looked through before Keras sees it, so that nothing in it runs
-code.
+"""Loads `.keras` files, and checks them before Keras reads them, so that an untrusted file runs no code.
 
-The file is a zip archive of config.json, the layers as Keras writes them, and model.weights.h5. Keras's safe
-mode refuses the code of Lambda layers; here every object that the configuration names must also be one of
-Keras's own, so no module of this machine is imported because a file says so. A file of a kilobyte can ask for
-gigabytes, by arrays that HDF5 compresses and by sizes in the configuration. So arrays and weights are counted
-before any of them is made, and loading ends after a limit of processor time.
+The file is a zip archive of config.json, the layers in Keras's format, and model.weights.h5. Keras's safe
+mode rejects the code of Lambda layers. In addition, every object that the configuration names must be part of
+Keras. A file therefore cannot import other modules of this machine. A small file can also request gigabytes,
+through compressed HDF5 arrays or sizes in the configuration. Arrays and weights are therefore counted before
+any of them is created, and loading stops at a limit of processor time.
 """
 
 import json
@@ -36,31 +35,29 @@ KERAS_MODULES = {
     "optimizers",
     "regularizers",
 }
-"""Packages of Keras whose objects a model is made of; the training settings of a model inside a model are
-made too.
-"""
+"""Packages of Keras that contain the objects of a model, including the training settings of nested models."""
 UNSAFE_OBJECTS = {"Lambda", "__lambda__", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "TFSMLayer"}
-"""Objects of Keras that hold code, or read other files and programs."""
+"""Keras objects that contain code, or that read other files or programs."""
 MAX_UNPACKED_BYTES = {
     CONFIG_FILE: 16 << 20,
     "all of it": 512 << 20,
     "the arrays in " + WEIGHTS_FILE: 512 << 20,
 }
-"""Bytes that config.json, a whole archive and its arrays take at most; each of them can be made to hold a
-million times its size.
+"""Maximum size in bytes of config.json, of a whole archive and of its arrays.
+
+Compression can make each of them a million times smaller in the file.
 """
 MAX_WEIGHTS = 1 << 25
-"""Values in all variables of a model. VGG-16 for CIFAR-10, the largest built-in model, has 15 million."""
+"""Maximum number of values in all variables of a model. The largest built-in model, VGG-16, has 15 million.
+"""
 MAX_OBJECTS = 20_000
-"""Layers, initializers and other objects that a configuration names. MobileNetV2 names about 1,000."""
+"""Maximum number of objects that a configuration names, such as layers. MobileNetV2 names about 1,000."""
 LOAD_CPU_LIMIT_S = 120.0
 FILE_SIGNATURES = {b"\x89HDF\r\n\x1a\n": "an HDF5 file", b"PK\x03\x04": "a truncated or damaged zip archive"}
 
 
 def explain_format(name: str) -> str:
-    """Return the error for the name of a model file in another format than `.keras`, "" for any other
-    name.
-    """
+    """Return an error message if the name belongs to a model file in another format, or "" otherwise."""
     path = Path(name)
     if path.suffix in (".h5", ".hdf5"):
         kind = "an HDF5 file"
@@ -71,15 +68,16 @@ def explain_format(name: str) -> str:
     missing_note = "" if path.exists() else ", and it does not exist"
     return (
         f"the model {name} is {kind}{missing_note}, expected a .keras file; load it with Keras and save "
-        f"it as "
-        ".keras: model.save('model.keras')"
+        "it as .keras: model.save('model.keras')"
     )
 
 
 def load_keras_file(path: Path) -> Any:
-    """Return the model in a `.keras` file.
+    """Load the model in a `.keras` file.
 
-    Raises ConfigError for any other file, and for a model with code or classes of its own.
+    Raises:
+        ConfigError: the file cannot be read or exceeds a limit, or the model contains code or classes that
+            are not part of Keras.
     """
     import keras
 
@@ -95,15 +93,15 @@ def load_keras_file(path: Path) -> Any:
     except _CpuLimitReached as error:
         raise ConfigError(
             f"cannot load the model {path}: Keras worked on it for {LOAD_CPU_LIMIT_S:g} s; a network for "
-            "boards takes seconds, give a large one of your own as module:function"
+            "boards loads in seconds, use module:function for a large network of your own"
         ) from error
-    except Exception as error:  # what is wrong inside an archive comes up as any of a dozen types
+    except Exception as error:  # damaged archives raise many types
         reason = (
             f"{type(error).__name__}: "
             f"{str(error).strip().splitlines()[0] if str(error).strip() else 'no reason given'}"
         )
         raise ConfigError(
-            f"cannot load the model {path}: {reason}; save it again with model.save, by Keras "
+            f"cannot load the model {path}: {reason}; save it again with model.save, using Keras "
             f"{keras.__version__}"
         ) from error
 
@@ -126,7 +124,7 @@ def _read_config(path: Path) -> Any:
         with path.open("rb") as file:
             start = file.read(8)
         kind = next(
-            (name for mark, name in FILE_SIGNATURES.items() if start.startswith(mark)), "no zip archive"
+            (name for mark, name in FILE_SIGNATURES.items() if start.startswith(mark)), "not a zip archive"
         )
         remedy = (
             "load it with Keras and save it again as .keras"
@@ -139,8 +137,7 @@ def _read_config(path: Path) -> Any:
     except (KeyError, ValueError, NotImplementedError, OSError, RuntimeError) as error:
         raise ConfigError(
             f"cannot load the model {path}: a zip archive without a readable {CONFIG_FILE} ({error}), "
-            f"expected a "
-            ".keras file; save the model again"
+            "expected a .keras file; save the model again"
         ) from error
 
 
@@ -148,9 +145,8 @@ def _check_size(path: Path, part: str, size: int) -> None:
     if size > MAX_UNPACKED_BYTES[part]:
         raise ConfigError(
             f"cannot load the model {path}: {part} unpacks to {size:,} bytes, expected at most "
-            f"{MAX_UNPACKED_BYTES[part]:,}; a network for boards is far smaller, give a large one of your "
-            f"own as "
-            "module:function"
+            f"{MAX_UNPACKED_BYTES[part]:,}; a network for boards is far smaller, use module:function for a "
+            "large network of your own"
         )
 
 
@@ -162,13 +158,13 @@ def _check_arrays(path: Path) -> None:
 
 
 def _check_weights(path: Path, config: Any) -> None:
-    """Count the weights of the model that the configuration describes.
+    """Count the weights of the configured model, and reject a model with too many.
 
-    In Keras's stateless scope variables have shapes and no values.
+    In Keras's stateless scope, variables have shapes but no values.
     """
     import keras
 
-    random_state = random.getstate()  # making initializers draws their seeds
+    random_state = random.getstate()  # creating initializers draws their seeds
     try:
         with keras.StatelessScope(initialize_variables=False):
             model = keras.saving.deserialize_keras_object(_strip_training(config), safe_mode=True)
@@ -181,14 +177,15 @@ def _check_weights(path: Path, config: Any) -> None:
     if count > MAX_WEIGHTS:
         raise ConfigError(
             f"cannot load the model {path}: {CONFIG_FILE} describes {count:,} weights, expected at most "
-            f"{MAX_WEIGHTS:,}; a network for boards is far smaller, give a large one of your own as "
-            "module:function"
+            f"{MAX_WEIGHTS:,}; a network for boards is far smaller, use module:function for a large network "
+            "of your own"
         )
 
 
 def _strip_training(config: Any) -> Any:
-    """Return the configuration without the optimizers of the model and of models in it: they make variables
-    at once.
+    """Return the configuration without the optimizers of the model and of nested models.
+
+    Optimizers create their variables immediately.
     """
     if isinstance(config, dict):
         return {key: _strip_training(value) for key, value in config.items() if key != "compile_config"}
@@ -196,18 +193,18 @@ def _strip_training(config: Any) -> Any:
 
 
 class _CpuLimitReached(BaseException):
-    """The limit of processor time is reached.
+    """The limit of processor time has been reached.
 
-    It is no Exception: Keras catches those, and raises a TypeError about the layer instead.
+    It is not an Exception, because Keras catches those and raises a TypeError about the layer instead.
     """
 
 
 @contextmanager
 def _limit_cpu(seconds: float) -> Iterator[None]:
-    """Raise _LimitReached after this processor time, and again after as much more.
+    """Raise `_CpuLimitReached` after this processor time, and again after each further period.
 
-    Python ignores an exception that a signal raises in a finalizer or in a callback of the garbage collector;
-    the next one counts. Only the main thread can set the timer; elsewhere there is no limit.
+    Python ignores an exception that a signal raises in a finalizer or in a callback of the garbage collector,
+    so the signal is repeated. Only the main thread can set the timer. There is no limit in other threads.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -230,23 +227,22 @@ def _check_objects(path: Path, config: Any) -> None:
         if count > MAX_OBJECTS:
             raise ConfigError(
                 f"cannot load the model {path}: {CONFIG_FILE} names more than {MAX_OBJECTS:,} objects; a "
-                f"network "
-                "for boards is far smaller, give a large one of your own as module:function"
+                "network for boards is far smaller, use module:function for a large network of your own"
             )
         if name in UNSAFE_OBJECTS:
             raise ConfigError(
-                f"cannot load the model {path}: it holds a {name.strip('_')} layer, whose code would run "
-                "here; use layers without code, or give your own model as module:function"
+                f"cannot load the model {path}: it contains a {name.strip('_')} layer, whose code would run "
+                "on this machine; use layers without code, or use module:function for your own model"
             )
         if not _is_keras_object(name, module):
             raise ConfigError(
-                f"cannot load the model {path}: {name} of {module or 'no module'} is no part of Keras; "
-                "use Keras's own layers, or give the model as module:function"
+                f"cannot load the model {path}: {name} of {module or 'no module'} is not part of Keras; "
+                "use Keras layers, or use module:function for the model"
             )
 
 
 def _is_keras_object(name: str, module: str | None) -> bool:
-    if module is None:  # Keras's marks for tensors and slices
+    if module is None:  # Keras's markers for tensors and slices
         return name.startswith("__")
     package, _, inside = module.partition(".")
     if package != "keras":
@@ -255,20 +251,18 @@ def _is_keras_object(name: str, module: str | None) -> bool:
 
 
 def _list_objects(config: Any) -> Iterator[tuple[str, str | None]]:
-    """Yield class and module of every object in a configuration, but for what compiling the whole model would
-    make: it is not compiled.
-    """
-    todo = [
+    """Yield class and module of every object in a configuration, except for the compile settings."""
+    pending = [
         {key: part for key, part in config.items() if key != "compile_config"}
         if isinstance(config, dict)
         else config
     ]
-    while todo:
-        value = todo.pop()
+    while pending:
+        value = pending.pop()
         if isinstance(value, dict):
             if "class_name" in value:
                 module = value.get("module")
                 yield str(value["class_name"]), None if module is None else str(module)
-            todo.extend(value.values())
+            pending.extend(value.values())
         elif isinstance(value, list):
-            todo.extend(value)
+            pending.extend(value)

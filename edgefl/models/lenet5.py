@@ -1,11 +1,14 @@
-"""LeNet-5 (LeCun et al. 1998), with the sizes of PFL-MoE (arXiv:2012.15589) and those of FedMix (Reisser et
-al. 2021).
+"""LeNet-5, with the sizes of PFL-MoE and of FedMix.
 
-conv5x5 6, pool 2, conv5x5 16, pool 2, flatten, FC 120, FC 84, FC classes; ReLU throughout. The classifier
-FC1-3 is what PFL-MoE personalizes, the flattened values are its features.
-PFL-MoE: 61,706 weights at 28x28x1 (the first convolution pads to keep 28x28), the same at 32x32x1 (no
-padding), 62,006 at 32x32x3, all with 400 features. FedMix: 44,426 at 28x28x1 without padding,
-`padding="valid"`, with 256 features.
+conv5x5 6, pool 2, conv5x5 16, pool 2, flatten, FC 120, FC 84, FC classes. ReLU throughout. PFL-MoE
+personalizes the classifier FC1-3, and the flattened values are its features.
+
+- PFL-MoE: 61,706 weights at 28x28x1 (the first convolution pads to keep 28x28) and at 32x32x1 (no padding),
+  62,006 at 32x32x3, all with 400 features.
+- FedMix: 44,426 weights at 28x28x1 without padding, `padding="valid"`, with 256 features.
+
+Source: Y. LeCun et al. 1998, with the sizes of PFL-MoE (arXiv:2012.15589) and of FedMix (M. Reisser et al.
+2021, arXiv:2107.06724).
 """
 
 from typing import Any
@@ -24,14 +27,23 @@ def lenet5(
     filters2: int = 16,
     initializer: str = "glorot",
 ) -> Any:
-    """Return the model: float32[batch, *input_shape] -> logits float32[batch, num_classes].
+    """Build the model. It maps samples, shape (batch, *input_shape), float32, to logits.
 
-    `padding` is that of the first convolution: valid, same, or auto, which is same at 28x28 and valid at
-    32x32.
-    `initializer`: glorot, or fan-in, which draws kernels and biases from +-1 / sqrt(fan in): smaller, so that
-    the first rounds are slower; the papers' own experiments began so.
-    Raises ConfigError for images of another size than 28x28 or 32x32, and for an unknown padding or
-    initializer.
+    Args:
+        input_shape: rows, columns and channels of an image, 28x28 or 32x32.
+        num_classes: number of classes.
+        padding: padding of the first convolution: `valid`, `same`, or `auto`, which is `same` at 28x28 and
+            `valid` at 32x32.
+        filters1: filters of the first convolution.
+        filters2: filters of the second convolution.
+        initializer: `glorot`, or `fan-in`, which draws kernels and biases from +-1 / sqrt(fan in). These are
+            smaller, so the first rounds are slower. The experiments of the papers start this way.
+
+    Returns:
+        The Keras model. Logits have shape (batch, num_classes), float32.
+
+    Raises:
+        ConfigError: the images are neither 28x28 nor 32x32, or the padding or initializer is unknown.
     """
     if len(input_shape) != 3 or input_shape[:2] not in ((28, 28), (32, 32)):
         raise ConfigError(
@@ -47,7 +59,7 @@ def lenet5(
     rows = input_shape[0] if padding == "same" else input_shape[0] - 4
     flat = ((rows // 2 - 4) // 2) ** 2 * filters2
 
-    def start(fan_in: int) -> dict[str, Any]:
+    def make_initializers(fan_in: int) -> dict[str, Any]:
         if initializer == "glorot":
             return {}
         limit = fan_in**-0.5
@@ -60,15 +72,20 @@ def lenet5(
         [
             keras.Input(input_shape, name="x"),
             layers.Conv2D(
-                filters1, 5, padding=padding, activation="relu", name="conv1", **start(25 * input_shape[2])
+                filters1,
+                5,
+                padding=padding,
+                activation="relu",
+                name="conv1",
+                **make_initializers(25 * input_shape[2]),
             ),
             layers.MaxPooling2D(2, name="pool1"),
-            layers.Conv2D(filters2, 5, activation="relu", name="conv2", **start(25 * filters1)),
+            layers.Conv2D(filters2, 5, activation="relu", name="conv2", **make_initializers(25 * filters1)),
             layers.MaxPooling2D(2, name="pool2"),
             layers.Flatten(name="flatten"),
-            layers.Dense(120, activation="relu", name="fc1", **start(flat)),
-            layers.Dense(84, activation="relu", name="fc2", **start(120)),
-            layers.Dense(num_classes, name="fc3", **start(84)),
+            layers.Dense(120, activation="relu", name="fc1", **make_initializers(flat)),
+            layers.Dense(84, activation="relu", name="fc2", **make_initializers(120)),
+            layers.Dense(num_classes, name="fc3", **make_initializers(84)),
         ],
         name="lenet5",
     )

@@ -1,12 +1,14 @@
-"""MobileNetV2 (Sandler et al. 2018, arXiv:1801.04381, table 2), which FedAP trains with dropout .8 and seven
-classes.
+"""MobileNetV2, which FedAP trains with dropout .8 and seven classes.
 
 conv3x3 32, seventeen inverted residuals, conv1x1 1280, global average pooling, dropout, FC classes. An
-inverted residual is conv1x1 to t times the channels, depthwise 3x3, conv1x1 to c channels, each with a batch
-norm, ReLU6 behind the first two; it adds its input where sizes agree. At width 1 and three channels 2,257,984
-weights stand before the classifier (34,112 of them moving statistics); 2,266,951 with seven classes.
-Weights and paddings are in the order of `keras.applications.MobileNetV2`, so its pretrained weights can be
-set.
+inverted residual consists of conv1x1 to t times the channels, depthwise 3x3, and conv1x1 to c channels. Each
+convolution has a batch norm, and the first two have a ReLU6. The block adds its input if the sizes agree.
+
+At width 1 with three channels, the layers before the classifier have 2,257,984 weights, 34,112 of them moving
+statistics. With seven classes the model has 2,266,951 weights. Weights and paddings are in the order of
+`keras.applications.MobileNetV2`, so its pretrained weights can be used.
+
+Source: M. Sandler et al. 2018, arXiv:1801.04381, table 2.
 """
 
 from typing import Any
@@ -24,7 +26,7 @@ BLOCK_STAGES = (
     (6, 160, 3, 2),
     (6, 320, 1, 1),
 )
-"""Expansion t, channels c, blocks n, stride s of the first block."""
+"""Expansion t, channels c, number of blocks n, and stride s of the first block, for each stage."""
 LAST_CHANNELS = 1280
 
 
@@ -36,12 +38,22 @@ def mobilenetv2(
     dropout: float = 0.8,
     momentum: float = 0.9,
 ) -> Any:
-    """Return the model: float32[batch, *input_shape] -> logits float32[batch, num_classes].
+    """Build the model. It maps samples, shape (batch, *input_shape), float32, to logits.
 
-    `width` multiplies all channels, rounded to eights (the last 1280 only when it is above 1); `dropout` is
-    the share of the classifier's inputs that a training step drops; `momentum` that of the moving statistics:
-    the short local trainings of a federation want it lower than the .999 of a long one. Raises ConfigError
-    for images under 16x16 and a width that is not above 0.
+    Args:
+        input_shape: rows, columns and channels of an image, at least 16x16.
+        num_classes: number of classes.
+        width: multiplies all channels, which are rounded to multiples of eight. The last 1280 channels change
+            only with a width above 1.
+        dropout: share of the inputs of the classifier that a training step drops.
+        momentum: momentum of the moving statistics. The short local trainings of a federation need a lower
+            value than the usual .999.
+
+    Returns:
+        The Keras model. Logits have shape (batch, num_classes), float32.
+
+    Raises:
+        ConfigError: the images are smaller than 16x16, or the width is not above 0.
     """
     if len(input_shape) != 3 or min(input_shape[:2]) < 16:
         raise ConfigError(

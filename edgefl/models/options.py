@@ -1,5 +1,6 @@
-"""What options a model takes, read off its file without running it: listing the models must not import
-Keras.
+"""Reads the options of the built-in models from their source files.
+
+The files are parsed but not executed, because listing the models must not import Keras.
 """
 
 import ast
@@ -15,7 +16,11 @@ from edgefl.errors import ConfigError
 
 @cache
 def read_model_defaults(name: str) -> Mapping[str, Any]:
-    """Return the options of one of this package's models with their defaults; `name` as in `list_models`."""
+    """Return the options of a built-in model with their defaults.
+
+    Args:
+        name: a name of `list_models`.
+    """
     function = name.replace("-", "_")
     module = ast.parse((Path(__file__).parent / f"{function}.py").read_text())
     (definition,) = (
@@ -26,16 +31,21 @@ def read_model_defaults(name: str) -> Mapping[str, Any]:
 
 
 def check_model_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options as the model takes them.
+    """Check the options of a built-in model, and convert whole numbers to float where the default is a float.
 
-    Raises ConfigError for one that it does not take (names the nearest), of another type than its default, or
-    below zero; a share (`dropout`, `momentum`) is below 1.
+    Args:
+        name: a name of `list_models`.
+        options: the options of the user.
+
+    Raises:
+        ConfigError: an option is unknown, has another type than its default, or is out of range. The shares
+            `dropout` and `momentum` range from 0 to below 1, and other whole numbers start at 1.
     """
     model_defaults = read_model_defaults(name)
     checked = {}
     for key, value in options.items():
         if key not in model_defaults:
-            remedy = suggest_nearest(key, list(model_defaults)) if model_defaults else "it takes none"
+            remedy = suggest_nearest(key, list(model_defaults)) if model_defaults else "it has no options"
             raise ConfigError(f"[model] {name} has no option {key!r}; {remedy}")
         default = model_defaults[key]
         if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):

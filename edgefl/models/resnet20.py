@@ -1,13 +1,16 @@
-"""ResNet-20 for small images (He et al. 2016, arXiv:1512.03385, section 4.2) with group norm (Wu and He,
-arXiv:1803.08494).
+"""ResNet-20 for small images, with group norm.
 
-conv3x3 16, then three stages of three blocks at 16-32-64 filters, the second and third halving the image,
-global average pooling, FC classes. A block is relu(x + norm(conv3x3(relu(norm(conv3x3(x)))))); where the size
-changes the shortcut takes every other pixel and fills the new channels with zeros (their option A: no
-weights). 269,722 weights at 32x32x3 and ten classes: 267,696 in convolutions, 1,376 in norms, 650 in the
-classifier; 275,572 at 100 classes. FedMix (Reisser et al. 2021) trains it on CIFAR-100. A batch norm's
-statistics are of one client's batches, so they mean little in the average over clients; a group norm has
-none.
+conv3x3 16, then three stages of three blocks with 16-32-64 filters, global average pooling, FC classes. The
+second and third stage halve the image. A block is relu(x + norm(conv3x3(relu(norm(conv3x3(x)))))). Where the
+size changes, the shortcut takes every second pixel and fills the new channels with zeros, without weights
+(option A of the paper).
+
+The model has 269,722 weights at 32x32x3 and ten classes: 267,696 in convolutions, 1,376 in norms and 650 in
+the classifier. It has 275,572 weights at 100 classes. FedMix (M. Reisser et al. 2021) trains it on CIFAR-100.
+Batch norm statistics describe the batches of one client, so their average over clients means little. A group
+norm has no such statistics.
+
+Source: K. He et al. 2016, arXiv:1512.03385, section 4.2, and Y. Wu and K. He, arXiv:1803.08494 (group norm).
 """
 
 from typing import Any
@@ -20,11 +23,19 @@ BLOCKS_PER_STAGE = 3
 
 
 def resnet20(input_shape: tuple[int, ...], num_classes: int, *, width: int = 16, groups: int = 2) -> Any:
-    """Return the model: float32[batch, *input_shape] -> logits float32[batch, num_classes].
+    """Build the model. It maps samples, shape (batch, *input_shape), float32, to logits.
 
-    `width` is the number of filters of the first stage, `groups` that of a norm's groups; it divides the
-    width.
-    Raises ConfigError for images under 8x8 and for groups that do not divide the width.
+    Args:
+        input_shape: rows, columns and channels of an image, at least 8x8.
+        num_classes: number of classes.
+        width: filters of the first stage.
+        groups: number of groups of each norm. It must divide the width.
+
+    Returns:
+        The Keras model. Logits have shape (batch, num_classes), float32.
+
+    Raises:
+        ConfigError: the images are smaller than 8x8, or the groups do not divide the width.
     """
     if len(input_shape) != 3 or min(input_shape[:2]) < 8:
         raise ConfigError(
@@ -59,7 +70,7 @@ def _add_block(x: Any, filters: int, stride: int, groups: int, name: str) -> Any
     y = layers.GroupNormalization(groups, name=f"{name}_norm2")(
         _add_convolution(y, filters, 1, f"{name}_conv2")
     )
-    if stride > 1:  # a pooling over one pixel is the cheapest way to take every other one
+    if stride > 1:  # a pooling over one pixel is the cheapest way to take every second pixel
         x = layers.MaxPooling2D(1, strides=stride, name=f"{name}_every_other")(x)
     if filters > x.shape[3]:
         before = (filters - x.shape[3]) // 2

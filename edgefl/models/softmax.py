@@ -1,6 +1,4 @@
-"""Multinomial logistic regression: the smallest model that federates, and the one whose gradient fits on a
-line.
-"""
+"""Multinomial logistic regression: the smallest model for a federation, with a simple gradient."""
 
 from typing import Any
 
@@ -8,7 +6,15 @@ import keras
 
 
 def softmax(input_shape: tuple[int, ...], num_classes: int) -> Any:
-    """Return the model: float32[batch, *input_shape] -> logits float32[batch, num_classes]."""
+    """Build the model. It maps samples, shape (batch, *input_shape), float32, to logits.
+
+    Args:
+        input_shape: shape of a sample.
+        num_classes: number of classes.
+
+    Returns:
+        The Keras model. Logits have shape (batch, num_classes), float32.
+    """
     return keras.Sequential(
         [
             keras.Input(input_shape, name="x"),

@@ -1,12 +1,14 @@
-"""VGG-16 (Simonyan and Zisserman, arXiv:1409.1556) with the classifier that PFL-MoE (arXiv:2012.15589)
-counts.
+"""VGG-16 with the classifier size of PFL-MoE.
 
-Thirteen 3x3 convolutions in five stages of 64-128-256-512-512 filters, each stage followed by a pooling of 2:
-14,714,688 weights on three channels, and 1x1x512 left of 32x32: the 512 features that PFL-MoE's gate reads.
-The paper gives the total of 15,245,130 at ten classes, which leaves 530,442 for three dense layers: 512-512,
-512-512 and 512-10, with their biases.
-There is no batch norm: with any, the total would be another. Kernels start as He et al. 2015, without which
-the signal of so deep a network fades.
+Thirteen 3x3 convolutions in five stages of 64-128-256-512-512 filters, each stage followed by a pooling of 2.
+They have 14,714,688 weights on three channels. An image of 32x32 is reduced to 1x1x512, the 512 features of
+PFL-MoE's gate.
+
+PFL-MoE reports a total of 15,245,130 weights at ten classes. This leaves 530,442 for three dense layers with
+biases: 512-512, 512-512 and 512-10. There is no batch norm, which would change the total. Kernels use the
+initialization of He et al. 2015. Without it, the signal fades in such a deep network.
+
+Source: K. Simonyan and A. Zisserman, arXiv:1409.1556, and PFL-MoE, arXiv:2012.15589 (classifier).
 """
 
 from typing import Any
@@ -16,7 +18,7 @@ import keras
 from edgefl.errors import ConfigError
 
 CONVOLUTION_STAGES = ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3))
-"""Multiple of the first stage's filters, and how many convolutions."""
+"""Filters as a multiple of the first stage's filters, and number of convolutions, for each stage."""
 
 
 def vgg16(
@@ -27,10 +29,20 @@ def vgg16(
     hidden: int = 512,
     dropout: float = 0.5,
 ) -> Any:
-    """Return the model: float32[batch, *input_shape] -> logits float32[batch, num_classes].
+    """Build the model. It maps samples, shape (batch, *input_shape), float32, to logits.
 
-    `filters` is the width of the first stage, `hidden` that of both dense layers, `dropout` the share of
-    their values that a training step drops. Raises ConfigError for images under 32x32.
+    Args:
+        input_shape: rows, columns and channels of an image, at least 32x32.
+        num_classes: number of classes.
+        filters: filters of the first stage.
+        hidden: units of each of the two hidden dense layers.
+        dropout: share of the hidden values that a training step drops.
+
+    Returns:
+        The Keras model. Logits have shape (batch, num_classes), float32.
+
+    Raises:
+        ConfigError: the images are smaller than 32x32.
     """
     if len(input_shape) != 3 or min(input_shape[:2]) < 32:
         raise ConfigError(

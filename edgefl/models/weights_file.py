@@ -1,11 +1,9 @@
-"""Measure the HDF5 file of a `.keras` archive without reading its arrays.
+"""Measures the HDF5 file of a `.keras` archive without reading its arrays.
 
-Run as a program, with limits on memory and time.
-
-HDF5 compresses by itself, so a file of a kilobyte may hold arrays of gigabytes. A file may also point at
-other files of the machine: external links, external storage, virtual datasets. And the HDF5 library is C code
-that reads a stranger's bytes. So a process of its own looks through the file first: `python -m
-edgefl.models.weights_file MODEL.keras` prints one JSON object.
+HDF5 compresses data, so a file of a kilobyte may contain arrays of gigabytes. A file may also refer to other
+files of the machine, through external links, external storage or virtual datasets. The HDF5 library is C code
+that reads untrusted bytes. Therefore a separate process with limits on memory and time checks the file first:
+`python -m edgefl.models.weights_file MODEL.keras` prints one JSON object.
 """
 
 import io
@@ -23,17 +21,19 @@ MEMORY_LIMIT_BYTES = 3 << 30
 MEASURE_CPU_LIMIT_S = 60
 MEASURE_TIMEOUT_S = 300.0
 NUMBER_KINDS = "biufV"
-"""Kinds of array elements of a fixed size; V is bfloat16."""
+"""Kinds of array elements of a fixed size. V is bfloat16."""
 
 
 def measure_in_subprocess(path: Path) -> tuple[int, str]:
-    """Return how many bytes the arrays of the archive's weights take, and why the file cannot be taken, ""
-    when it can.
+    """Measure the arrays of the weights in a `.keras` archive.
 
-    The child process is the one that a damaged or hostile file ends.
+    A damaged or malicious file can only end the child process.
+
+    Returns:
+        The size of the arrays in bytes, and the reason to reject the file, or "" if there is none.
     """
     command = [sys.executable, "-m", "edgefl.models.weights_file", str(path)]
-    # A thread's stack and buffers count as memory
+    # One thread, because the stack and buffers of each thread count against the memory limit.
     single_threaded = {
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
@@ -50,11 +50,11 @@ def measure_in_subprocess(path: Path) -> tuple[int, str]:
         report = json.loads(done.stdout)
         return int(report["bytes"]), str(report["problem"])
     except subprocess.TimeoutExpired:
-        return 0, f"looking through {WEIGHTS_FILE} took more than {MEASURE_TIMEOUT_S:g} s"
+        return 0, f"checking {WEIGHTS_FILE} took more than {MEASURE_TIMEOUT_S:g} s"
     except (ValueError, KeyError, TypeError):
         return (
             0,
-            f"{WEIGHTS_FILE} ended the process that looked through it (exit code {done.returncode}): it is "
+            f"{WEIGHTS_FILE} ended the process that checked it (exit code {done.returncode}): it is "
             "damaged, or needs too much memory",
         )
 
@@ -73,7 +73,7 @@ def _measure(path: str) -> tuple[int, str]:
             for name in group:
                 link = group.get(name, getlink=True)
                 if not isinstance(link, h5py.HardLink):
-                    return total, f"{WEIGHTS_FILE} holds a link to another place or file ({name!r})"
+                    return total, f"{WEIGHTS_FILE} contains a link to another object or file ({name!r})"
                 entry = group[name]
                 address = h5py.h5o.get_info(entry.id).addr
                 if address in seen:
@@ -92,24 +92,24 @@ def _find_problem(entry: Any) -> str:
     import h5py
 
     if not isinstance(entry, h5py.Dataset):
-        return "is no array"
+        return "is not an array"
     if entry.external:
-        return "keeps its values in another file"
+        return "stores its values in another file"
     if entry.is_virtual:
-        return "takes its values from other arrays"
+        return "reads its values from other arrays"
     if entry.size is None or entry.dtype.kind not in NUMBER_KINDS:
         return f"holds {entry.dtype}, expected numbers"
     return ""
 
 
 def main() -> None:
-    """Print the report as JSON; the archive is the only argument."""
+    """Print the report as JSON. The only argument is the archive."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (MEASURE_CPU_LIMIT_S, MEASURE_CPU_LIMIT_S))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         total, problem = _measure(sys.argv[1])
-    except Exception as error:  # whatever a damaged file raises
+    except Exception as error:  # damaged files raise many types
         total = 0
         problem = (
             f"{WEIGHTS_FILE} cannot be read ({type(error).__name__}: "

@@ -1,1 +1,1 @@
-"""The plan, which a device runs instead of a training framework: its format and its filling."""
+"""The plan that a device runs without a training framework: its format, reader and templates."""

@@ -1,8 +1,10 @@
-"""Put a mixture's weights into the plan's template: a float .tflite of what the client predicts with.
+"""Fills the weights of a mixture into the template of a plan, which gives a float `.tflite`.
 
-The template is a flatbuffer of fixed layout, so each weight is written over its placeholder, in place.
-A folded batch norm (`derived`) turns kernel k and bias b of the layer before it into
-k * s and (b - mean) * s + beta, with s = gamma / sqrt(variance + epsilon): Ioffe and Szegedy, 2015.
+The template is a flatbuffer with a fixed layout, so each weight overwrites its placeholder in place. A folded
+batch norm (`derived`) changes the preceding layer. With s = gamma / sqrt(variance + epsilon), kernel k
+becomes k * s, and bias b becomes (b - mean) * s + beta.
+
+Source: S. Ioffe and C. Szegedy, Batch Normalization, 2015.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,8 +18,9 @@ from edgefl.plan.tflite import read_subgraph
 from edgefl.types import Array, Weights
 
 MAX_WEIGHT = 1e20
-"""No training ends in such a weight; a flipped bit of an exponent does. Products overflow float32, which can
-end a runtime's process.
+"""Maximum absolute value of a weight. Training never exceeds it, but a flipped bit of an exponent does.
+
+Larger values can overflow float32 in products, which can end the process of a runtime.
 """
 KERNEL_RULE = "batch_norm_kernel"
 BIAS_RULE = "batch_norm_bias"
@@ -41,14 +44,23 @@ def _compute_scale(derived: Mapping[str, Any], weights: Weights) -> Array:
 
 
 def resolve_binding(binding: Binding, weights: Weights) -> Array:
-    """Return what the binding puts into its tensor: float32[binding.shape].
+    """Return the values that a binding writes to its tensor.
 
-    Raises PlanError for a missing or misshapen weight.
+    Args:
+        binding: the binding.
+        weights: the weights of the mixture by name, float32.
+
+    Returns:
+        The values, shape `binding.shape`, float32.
+
+    Raises:
+        PlanError: a weight is missing or has another shape, or the rule of the binding is unknown.
     """
     missing = list_weight_names((binding,)) - weights.keys()
     if missing:
         raise PlanError(
-            f"the mixture lacks {', '.join(sorted(missing))}; it was made by another plan, personalize again"
+            f"the mixture lacks {', '.join(sorted(missing))}; it was made with another plan, personalize "
+            "again"
         )
     derived = binding.derived
     rule = derived.get("rule")
@@ -65,7 +77,7 @@ def resolve_binding(binding: Binding, weights: Weights) -> Array:
     if not fits or (len(received) == len(expected) and received != expected):
         raise PlanError(
             f"{binding.weight} is {source.shape}, which does not fit its tensor {binding.shape} of the "
-            "template; the mixture was made by another plan, personalize again"
+            "template; the mixture was made with another plan, personalize again"
         )
     value = value.reshape(binding.shape)
     if rule == KERNEL_RULE:
@@ -75,27 +87,33 @@ def resolve_binding(binding: Binding, weights: Weights) -> Array:
     if rule:
         raise PlanError(
             f"the binding of {binding.weight} has the rule {rule!r}, expected {KERNEL_RULE} or "
-            f"{BIAS_RULE}; update "
-            "edgefl on this device"
+            f"{BIAS_RULE}; update edgefl on this device"
         )
     return np.asarray(value, np.float32)
 
 
 def fill_template(template: bytes, bindings: Sequence[Binding], weights: Weights) -> bytes:
-    """Return the template with the weights in it, a float .tflite.
+    """Return the template with the weights filled in, a float `.tflite`.
 
-    Raises PlanError when a weight is missing, of another shape, not finite or unknown to the template,
-    or when the template is not the one that the bindings were made for.
+    Args:
+        template: the bytes of the template.
+        bindings: the position of each weight in the template.
+        weights: the weights of the mixture by name, float32.
+
+    Raises:
+        PlanError: a weight is missing, unknown, not finite, too large or has another shape, or the bindings
+            do not fit the template.
+        ModelFileError: the template is damaged.
     """
     unknown = set(weights) - list_weight_names(bindings)
     if unknown:
         raise PlanError(
-            f"the template has no place for {', '.join(sorted(unknown))}; the mixture was made by another "
-            "plan"
+            f"the template has no tensor for {', '.join(sorted(unknown))}; the mixture was made with another "
+            "plan, personalize again"
         )
     if not template:
         raise PlanError(
-            "the plan holds no template of the mixture; build the plan again with `edgefl plan build`"
+            "the plan has no template of the mixture; build the plan again with `edgefl plan build`"
         )
     content = bytearray(template)
     tensors = read_subgraph(content, "the plan's template.tflite").tensors

@@ -1,4 +1,4 @@
-"""What is in a plan, read off its flatbuffers without TensorFlow."""
+"""Describes a plan from its flatbuffers, without TensorFlow."""
 
 from collections import Counter
 from typing import Any
@@ -11,8 +11,18 @@ from edgefl.plan.tflite import Subgraph, read_model
 
 
 def inspect_plan(plan: Plan) -> dict[str, Any]:
-    """Return model, algorithm, id, byte sizes, weights with shapes, and for each signature its tensors and
-    how often it uses which op.
+    """Return the content of a plan as a report for JSON.
+
+    Args:
+        plan: the plan.
+
+    Returns:
+        The id, the model, the algorithm and its options, sizes in bytes, the shapes of the weights, and for
+        each signature its tensors and the number of operators of each kind.
+
+    Raises:
+        PlanError: the program lacks a signature of the plan.
+        ModelFileError: the program is damaged.
     """
     spec = plan.spec
     program = read_model(plan.program, "plan.tflite")
@@ -20,8 +30,8 @@ def inspect_plan(plan: Plan) -> dict[str, Any]:
         ops = {s.name: _count_ops(program.subgraphs[program.signatures[s.name]]) for s in spec.signatures}
     except (KeyError, IndexError) as error:
         raise PlanError(
-            f"plan.tflite has no signature {error}, expected those of plan.json: it is of another plan; "
-            "build the plan again"
+            f"plan.tflite has no signature {error}, expected the signatures of plan.json: it belongs to "
+            "another plan; build the plan again"
         ) from error
     return {
         "id": plan.id,
@@ -40,7 +50,7 @@ def inspect_plan(plan: Plan) -> dict[str, Any]:
 
 
 def render_plan(report: dict[str, Any]) -> str:
-    """Return the report as text for a terminal."""
+    """Return the report of `inspect_plan` as text for a terminal."""
     shape = "x".join(map(str, report["input_shape"]))
     lines = [
         f"plan {report['id'][:12]}: {report['model']} ({report['num_weights']:,} weights, {shape} -> "

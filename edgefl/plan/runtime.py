@@ -1,6 +1,4 @@
-"""The one place that picks a TFLite runtime: ai-edge-litert, or tflite-runtime where only that is
-installed.
-"""
+"""Selects a TFLite runtime: ai-edge-litert, or tflite-runtime if only that is installed."""
 
 import importlib
 import importlib.metadata
@@ -17,12 +15,12 @@ RUNTIME_PACKAGES = {
 
 
 def list_runtimes() -> tuple[str, ...]:
-    """Return the names of the runtimes on this machine, the preferred one first."""
+    """Return the names of the installed runtimes, the preferred one first."""
     return tuple(name for name, (module, _) in RUNTIME_PACKAGES.items() if importlib.util.find_spec(module))
 
 
 def describe_runtime(name: str) -> str:
-    """Return name and version of a runtime, such as `ai-edge-litert 2.3.0`."""
+    """Return the package name and version of a runtime, such as `ai-edge-litert 2.3.0`."""
     distribution = RUNTIME_PACKAGES[name][1]
     try:
         return f"{distribution} {importlib.metadata.version(distribution)}"
@@ -36,25 +34,31 @@ RUNTIME_VERSION = describe_runtime(list_runtimes()[0]) if list_runtimes() else "
 def load_interpreter(
     model: bytes, threads: int = 1, *, reference: bool = False, watch: bool = False, runtime: str = "auto"
 ) -> Any:
-    """Return an interpreter for the model, its tensors not yet allocated.
+    """Return an interpreter for a model, without allocated tensors.
 
-    `reference` asks for the reference kernels without delegates: slow, and the same bits as a
-    microcontroller's.
-    `watch` keeps every tensor readable after a run, at the price of memory, and runs no delegate either.
-    Raises PlanError when no runtime is installed, when the one asked for is not, or when it refuses the
-    model.
+    Args:
+        model: the bytes of a `.tflite`.
+        threads: number of threads.
+        reference: use the reference kernels, without delegates. They are slow and give the same bits as a
+            microcontroller.
+        watch: keep every tensor readable after a run. This needs more memory and uses no delegates.
+        runtime: a name of `list_runtimes`, or `auto` for the first of them.
+
+    Raises:
+        PlanError: no runtime or not the requested runtime is installed, or the runtime rejects the model.
+        ModelFileError: the bytes are not a `.tflite`.
     """
     installed_runtimes = list_runtimes()
     if runtime == "auto" and not installed_runtimes:
         raise PlanError(
-            "no TFLite runtime is installed, expected ai-edge-litert or tflite-runtime; `pip install "
+            "no TFLite runtime is installed, expected ai-edge-litert or tflite-runtime; run `pip install "
             "ai-edge-litert`"
         )
     name = installed_runtimes[0] if runtime == "auto" else runtime
     if name not in installed_runtimes:
         names = ", ".join(installed_runtimes) or "none"
         raise PlanError(
-            f"the runtime {name!r} is not installed, installed is {names}; install it or ask for `auto`"
+            f"the runtime {name!r} is not installed, installed: {names}; install it or use `auto`"
         )
     check_identifier(model)
     module = importlib.import_module(f"{RUNTIME_PACKAGES[name][0]}.interpreter")
@@ -68,6 +72,6 @@ def load_interpreter(
         return module.Interpreter(model_content=model, num_threads=threads, **options)
     except (ValueError, RuntimeError) as error:
         raise PlanError(
-            f"{describe_runtime(name)} refuses this model: {str(error).strip()}; it is damaged or of a "
-            f"newer format"
+            f"{describe_runtime(name)} rejects this model: {str(error).strip()}; it is damaged or has a "
+            "newer format"
         ) from error

@@ -1,7 +1,8 @@
-"""What a plan holds: named signatures, the shapes of all they take and give, and the export template.
+"""The content of a plan: named signatures, the shapes of their inputs and outputs, and the export template.
 
 A plan travels as one safetensors blob of uint8 tensors: `spec` (JSON), `program` (plan.tflite), `template`
-(the mixture's float graph, batch 1, with placeholder weights) and `single` (the same for one model).
+(the float graph of the mixture, batch 1, with placeholder weights) and `single` (the same graph for one
+model).
 """
 
 import hashlib
@@ -21,14 +22,14 @@ from edgefl.system.files import parse_json, write_atomic
 
 PLAN_FORMAT = 2
 OLDER_PLAN_FORMAT = 1
-"""The format of plans without a template for one model and without settings of the personalization."""
+"""The format of plans without a template for one model and without personalization settings."""
 KEYS_OF_FORMAT_2 = ("single_bindings", "personalization")
 PREDICT_MIXTURE = "predict_mixture"
-"""The signature that predicts with a client's personal model; the export template computes the same."""
+"""The signature that predicts with the personal model of a client. The export template computes the same."""
 PREDICT_SINGLE = "predict"
-"""The signature that predicts with one model; a client may ship one in place of its mixture."""
+"""The signature that predicts with one model. A client may ship one model instead of its mixture."""
 TRAIN_SINGLE = "train_single"
-"""The signature that trains one model on a client's own samples: alone, or from the federation's model."""
+"""The signature that trains one model on the samples of a client, from scratch or from a federated model."""
 PLAN_FILE_NAMES = {
     "spec": "plan.json",
     "program": "plan.tflite",
@@ -36,12 +37,12 @@ PLAN_FILE_NAMES = {
     "single": "single.tflite",
 }
 INITIAL_FILE = "initial.safetensors"
-"""Initial weights beside the files of a plan, where a federation starts from it."""
+"""Initial weights next to the files of a plan, if a federation starts from them."""
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Name, shape and type of one tensor."""
+    """Name, shape and dtype of one tensor."""
 
     name: str
     shape: tuple[int, ...]
@@ -52,12 +53,25 @@ class TensorSpec:
 class SignatureSpec:
     """One pure function of the program.
 
-    Arguments in the `.tflite` are named by place: data `d_<name>` (first axis `batch_size`), trained weights
-    `t_<i>`, frozen weights `f_<i>`, optimizer slots `s_<i>` (zero at the start), uniform noise in [0, 1)
-    `n_<i>`, hyper-parameters `h_<name>` (float32 scalars, with their defaults here). `kind` train: takes also
-    `d_y` (int32[batch]) and `d_sample_weight` (float32[batch]) and returns the new `t_<i>`, `s_<i>`, `loss`
-    (mean over the weighted samples; scalar). `kind` predict: takes data and frozen weights, returns `out`
-    with first axis `batch_size`.
+    In the `.tflite`, the arguments have positional names: `d_<name>` for data, `t_<i>` for trained weights,
+    `f_<i>` for frozen weights, `s_<i>` for optimizer slots, `n_<i>` for noise and `h_<name>` for
+    hyper-parameters.
+
+    A `train` signature also takes the labels `d_y`, shape (batch,), int32, and the weights `d_sample_weight`,
+    shape (batch,), float32. It returns the new `t_<i>` and `s_<i>`, and the scalar `loss`, the mean over the
+    weighted samples. A `predict` signature takes data and frozen weights and returns `out`.
+
+    Attributes:
+        name: name of the function.
+        kind: `train` or `predict`.
+        batch_size: size of the first axis of the data and of `out`.
+        data: the data arguments.
+        trained: the weights that the function updates.
+        frozen: the weights that the function only reads.
+        slots: optimizer slots, zero at the start.
+        noise: uniform noise in [0, 1).
+        hyper: hyper-parameters with their defaults, float32 scalars in the `.tflite`.
+        out: the output of a `predict` signature, else None.
     """
 
     name: str
@@ -74,11 +88,17 @@ class SignatureSpec:
 
 @dataclass(frozen=True)
 class Binding:
-    """Where one weight of the mixture sits in the template: `buffer = transpose(weight,
-    permutation).reshape(shape)`.
+    """The position of one weight of the mixture in the template.
 
-    `tensor` is the index in subgraph 0. `derived` names a rule of `edgefl.plan.fill` that makes the value
-    from several weights (a folded batch norm); empty for a weight that is copied.
+    The content of the tensor is `transpose(weight, permutation).reshape(shape)`.
+
+    Attributes:
+        weight: name of the weight.
+        tensor: index of the tensor in subgraph 0.
+        permutation: order of the axes of the weight.
+        shape: shape of the tensor.
+        derived: a rule of `edgefl.plan.fill` that computes the value from several weights (a folded batch
+            norm). Empty for a weight that is copied.
     """
 
     weight: str
@@ -90,12 +110,22 @@ class Binding:
 
 @dataclass(frozen=True)
 class PlanSpec:
-    """All that a device must know of a plan before it runs it.
+    """Everything that a device must know about a plan before running it.
 
-    `weights` are the tensors of the federated model, in wire order; `algorithm` and `options` name the
-    algorithm and the keywords of its factory, `model` and `model_options` what the model was built from.
-    `single_bindings` are those of the template of one model. `personalization` holds the keys of
-    `edgefl.config.PersonalizationConfig`; without any, a client ships its mixture and compares nothing.
+    Attributes:
+        model: name of the model that the plan was built from.
+        algorithm: name of the algorithm.
+        options: keyword arguments of the algorithm's factory.
+        input_shape: shape of one sample.
+        num_classes: number of classes.
+        weights: tensors of the federated model, in wire order.
+        signatures: the functions of the program.
+        bindings: positions of the weights in the template of the mixture.
+        model_options: options of the model.
+        single_bindings: positions of the weights in the template of one model.
+        personalization: keys of `edgefl.config.PersonalizationConfig`. If it is empty, a client ships its
+            mixture without comparing models.
+        format: version of the plan format.
     """
 
     model: str
@@ -112,7 +142,11 @@ class PlanSpec:
     format: int = PLAN_FORMAT
 
     def find_signature(self, name: str) -> SignatureSpec:
-        """Return the signature of that name; PlanError when the plan lacks it."""
+        """Return the signature of this name.
+
+        Raises:
+            PlanError: the plan has no such signature.
+        """
         for signature in self.signatures:
             if signature.name == name:
                 return signature
@@ -124,9 +158,13 @@ class PlanSpec:
 
 @dataclass(frozen=True)
 class Plan:
-    """A spec with its flatbuffers.
+    """A plan specification with its flatbuffers.
 
-    `single` is empty where the template of the mixture serves one model too.
+    Attributes:
+        spec: the specification.
+        program: the `.tflite` with all signatures.
+        template: the float `.tflite` of the mixture, with placeholder weights.
+        single: the template of one model. Empty if the template of the mixture serves one model too.
     """
 
     spec: PlanSpec
@@ -135,14 +173,14 @@ class Plan:
     single: bytes = b""
 
     def find_template(self, signature: str) -> tuple[bytes, tuple[Binding, ...]]:
-        """Return the template of a predict signature and the place of each weight in it."""
+        """Return the template of a predict signature, and the position of each weight in it."""
         if signature == PREDICT_SINGLE and self.single:
             return self.single, self.spec.single_bindings
         return self.template, self.spec.bindings
 
     @cached_property
     def id(self) -> str:
-        """The plan's name: the sha256 of its wire form, in hex."""
+        """The id of the plan: the sha256 of its wire form, in hex."""
         return hashlib.sha256(encode_plan(self)).hexdigest()
 
 
@@ -158,7 +196,7 @@ def _parse_bindings(rows: list[dict[str, Any]]) -> tuple[Binding, ...]:
 
 
 def serialize_spec(spec: PlanSpec) -> str:
-    """Return the spec as JSON with sorted keys: the same spec gives the same bytes."""
+    """Return the specification as JSON with sorted keys. Equal specifications give equal bytes."""
     fields = asdict(spec)
     if spec.format == OLDER_PLAN_FORMAT:
         fields = {key: value for key, value in fields.items() if key not in KEYS_OF_FORMAT_2}
@@ -166,14 +204,17 @@ def serialize_spec(spec: PlanSpec) -> str:
 
 
 def parse_spec(text: str) -> PlanSpec:
-    """Read a spec; PlanError when the text is of another format or lacks a field."""
+    """Parse a specification from JSON.
+
+    Raises:
+        PlanError: the text is not a specification, has another format version or lacks a field.
+    """
     try:
         raw = parse_json(text)
         if raw["format"] not in (OLDER_PLAN_FORMAT, PLAN_FORMAT):
             raise PlanError(
                 f"plan format {raw['format']}, expected {PLAN_FORMAT}; update edgefl on this device or "
-                f"rebuild "
-                "the plan"
+                "rebuild the plan"
             )
         signatures = tuple(
             SignatureSpec(
@@ -209,7 +250,7 @@ def parse_spec(text: str) -> PlanSpec:
 
 
 def encode_plan(plan: Plan) -> bytes:
-    """Return the plan as one blob for the wire."""
+    """Encode a plan as one blob for the wire."""
     parts = {
         "spec": serialize_spec(plan.spec).encode(),
         "program": plan.program,
@@ -219,19 +260,27 @@ def encode_plan(plan: Plan) -> bytes:
 
 
 def decode_plan(blob: bytes) -> Plan:
-    """Read a blob; PlanError when it is not a plan."""
+    """Decode a plan from a blob.
+
+    Raises:
+        PlanError: the blob is not a plan.
+    """
     try:
         parts = {name: tensor.tobytes() for name, tensor in st_load(blob).items()}
         spec = parse_spec(parts["spec"].decode())
         return Plan(spec, parts["program"], parts["template"], parts.get("single", b""))
     except PlanError:
         raise
-    except Exception as error:  # safetensors raises its own type, which has no base of use
-        raise PlanError(f"this blob is not a plan: {error}; fetch it again") from error
+    except Exception as error:  # the error class of safetensors has no useful base class
+        raise PlanError(f"this blob is not a plan: {error}; download it again") from error
 
 
 def save_plan(plan: Plan, directory: Path) -> None:
-    """Write the files of a plan into the directory, each by atomic rename."""
+    """Write the files of a plan to a directory, each atomically.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     write_atomic(directory / PLAN_FILE_NAMES["program"], plan.program)
     write_atomic(directory / PLAN_FILE_NAMES["template"], plan.template)
@@ -243,7 +292,11 @@ def save_plan(plan: Plan, directory: Path) -> None:
 
 
 def load_plan(directory: Path) -> Plan:
-    """Read what `save_plan` wrote; PlanError when it is not there."""
+    """Read a plan that `save_plan` has written.
+
+    Raises:
+        PlanError: a file of the plan is missing or damaged.
+    """
     try:
         parts = {
             name: (directory / file).read_bytes()
@@ -258,6 +311,6 @@ def load_plan(directory: Path) -> Plan:
         text = parts["spec"].decode()
     except UnicodeDecodeError as error:
         raise PlanError(
-            f"{directory / PLAN_FILE_NAMES['spec']} is damaged: {error}; copy the plan again, or remake it"
+            f"{directory / PLAN_FILE_NAMES['spec']} is damaged: {error}; copy or build the plan again"
         ) from error
     return Plan(parse_spec(text), parts["program"], parts["template"], parts.get("single", b""))

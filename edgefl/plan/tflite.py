@@ -1,8 +1,8 @@
-"""The reader and writer of `.tflite` files: the only module that knows the flatbuffer schema.
+"""Reads and writes `.tflite` files. Only this module uses the flatbuffer schema.
 
-`read_model` returns a model as frozen dataclasses. Their arrays are views of the file's bytes, so that
-reading a large model copies no weights. `unpack` and `pack` change a model. `read_metadata` reads one entry
-without ai-edge-litert, for boards that have only tflite-runtime.
+`read_model` returns a model as frozen dataclasses. Their arrays are views of the bytes of the file, so
+reading a large model copies no weights. `unpack_model` and `pack_model` change a model. `read_metadata` reads
+one entry without ai-edge-litert, for boards that have only tflite-runtime.
 """
 
 import struct
@@ -18,16 +18,16 @@ from edgefl.errors import ModelFileError
 from edgefl.types import Array
 
 FILE_IDENTIFIER = b"TFL3"
-"""File identifier, at byte 4."""
+"""File identifier at byte 4."""
 SCHEMA_VERSION = 3
 """Version of the schema."""
 FLATBUFFER_ALIGNMENT_BYTES = 16
-"""Alignment of a buffer's data in bytes: `data:[ubyte] (force_align: 16)` in schema.fbs."""
+"""Alignment of the data of a buffer: `data:[ubyte] (force_align: 16)` in schema.fbs."""
 BUFFERS_FIELD = 4
 METADATA_FIELD = 6
 """Numbers of the fields of the table Model in schema.fbs."""
 VALUE_TYPES = {"INT8": np.int8, "INT32": np.int32, "INT64": np.int64, "FLOAT32": np.float32}
-"""Types whose constants are read as numbers. Constants of another type are read as bytes."""
+"""Types whose constants are read as numbers. Constants of other types are read as bytes."""
 DAMAGE_ERRORS = (
     struct.error,
     IndexError,
@@ -38,7 +38,7 @@ DAMAGE_ERRORS = (
     OverflowError,
     MemoryError,
 )
-"""What flatbuffers raises for bytes that are truncated or damaged."""
+"""Errors of flatbuffers for truncated or damaged bytes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,15 +46,15 @@ class TfliteTensor:
     """One tensor of a subgraph.
 
     Attributes:
-        index: Its number in the subgraph.
-        name: Its name as the file holds it. The name may hold any characters.
-        shape: Its shape.
-        dtype: The schema's name of its type, such as INT8.
-        scale: float32[channels or 1]; empty if it is not quantized.
-        zero_points: One for each scale; (0,) if it is not quantized.
-        axis: The dimension that the scales belong to.
-        data: A constant's values in `shape`, as a view of the file; None for an activation. uint8[bytes] if
-            the type is not one of VALUE_TYPES.
+        index: its number in the subgraph.
+        name: its name in the file. The name may contain any characters.
+        shape: its shape.
+        dtype: the name of its type in the schema, such as INT8.
+        scale: quantization scales, shape (channels,) or (1,), float32. Empty if the tensor is not quantized.
+        zero_points: one zero point for each scale, or (0,) if the tensor is not quantized.
+        axis: the dimension that the scales belong to.
+        data: the values of a constant in `shape`, as a view of the file. None for an activation. Values of a
+            type outside VALUE_TYPES are bytes, shape (n,), uint8.
     """
 
     index: int
@@ -77,10 +77,13 @@ class TfliteTensor:
         return self.zero_points[0]
 
     def overwrite(self, value: Any) -> None:
-        """Write the bytes of an array over a constant of a model that was read from a bytearray.
+        """Write the bytes of an array over a constant, in a model that was read from a bytearray.
+
+        Args:
+            value: an array with as many bytes as the constant.
 
         Raises:
-            ValueError: The tensor is not a constant of this size in bytes.
+            ValueError: the tensor is not a constant of this size.
         """
         value = np.ascontiguousarray(value)
         if self.data is None or self.data.nbytes != value.nbytes:
@@ -93,13 +96,12 @@ class Operator:
     """One operator.
 
     Attributes:
-        name: The schema's name, such as CONV_2D.
-        custom: The name of a CUSTOM operator as the file holds it, else "".
-        version: The version that the file asks for.
-        inputs: Indices of tensors; -1 for an input that is left out.
-        outputs: Indices of tensors.
-        options: The operator's options by the names of the schema's object API, such as strideH; empty if it
-            has none.
+        name: its name in the schema, such as CONV_2D.
+        custom: the name of a CUSTOM operator in the file, else "".
+        version: the version that the file requires.
+        inputs: indices of the input tensors. -1 marks an omitted input.
+        outputs: indices of the output tensors.
+        options: options by their names in the schema's object API, such as strideH. Empty if there are none.
     """
 
     name: str
@@ -112,7 +114,14 @@ class Operator:
 
 @dataclass(frozen=True, eq=False)
 class Subgraph:
-    """Tensors by index, operators in the order in which they run, and the tensors that go in and come out."""
+    """A graph of tensors and operators.
+
+    Attributes:
+        tensors: tensors by index.
+        operators: operators in execution order.
+        inputs: indices of the input tensors.
+        outputs: indices of the output tensors.
+    """
 
     tensors: tuple[TfliteTensor, ...]
     operators: tuple[Operator, ...]
@@ -125,10 +134,10 @@ class ModelFile:
     """A whole file.
 
     Attributes:
-        subgraphs: All subgraphs.
-        signatures: The number of the subgraph of each signature.
-        bytes_behind: Bytes of constants that lie behind the flatbuffer, where TensorFlow Lite Micro does not
-            look for them.
+        subgraphs: all subgraphs.
+        signatures: the number of the subgraph of each signature.
+        bytes_behind: bytes of constants behind the flatbuffer, where TensorFlow Lite Micro does not look for
+            them.
     """
 
     subgraphs: tuple[Subgraph, ...]
@@ -137,17 +146,33 @@ class ModelFile:
 
 
 def check_identifier(model: bytes | bytearray, name: str = "the model") -> None:
-    """Raise ModelFileError if the bytes do not begin as a `.tflite` does."""
+    """Check that the bytes begin like a `.tflite`.
+
+    Args:
+        model: the bytes of the file.
+        name: the name of the file in errors.
+
+    Raises:
+        ModelFileError: they do not.
+    """
     if bytes(model[4:8]) != FILE_IDENTIFIER:
         raise ModelFileError(
-            f"{name} is no TFLite model: expected the mark TFL3 at byte 4, found {bytes(model[4:8])!r} in "
-            f"{len(model)} bytes; give a .tflite file"
+            f"{name} is not a TFLite model: expected the identifier TFL3 at byte 4, found "
+            f"{bytes(model[4:8])!r} in {len(model)} bytes; use a .tflite file"
         )
 
 
 @contextmanager
 def report_damage(model: bytes | bytearray, name: str = "the model") -> Iterator[None]:
-    """Raise ModelFileError for what goes wrong inside because the model's bytes are truncated or damaged."""
+    """Convert errors that truncated or damaged model bytes cause inside the block.
+
+    Args:
+        model: the bytes of the file.
+        name: the name of the file in errors.
+
+    Raises:
+        ModelFileError: the bytes are not a model, or are truncated or damaged.
+    """
     check_identifier(model, name)
     try:
         yield
@@ -159,22 +184,22 @@ def report_damage(model: bytes | bytearray, name: str = "the model") -> Iterator
 
 
 def read_model(model: bytes | bytearray, name: str = "the model") -> ModelFile:
-    """Return what a file holds.
+    """Read a model.
 
     Args:
-        model: The bytes of the file. A bytearray gives constants that can be overwritten in place.
-        name: The name of the file in errors.
+        model: the bytes of the file. With a bytearray, constants can be overwritten in place.
+        name: the name of the file in errors.
 
     Raises:
-        ModelFileError: The bytes are no model, are truncated or damaged, or were written by a newer schema.
+        ModelFileError: the bytes are not a model, are truncated or damaged, or were written by a newer
+            schema.
     """
     with report_damage(model, name):
         root = _unpack_objects(model)
         if root.version != SCHEMA_VERSION:
             raise ModelFileError(
-                f"{name} is of schema version {root.version}, expected {SCHEMA_VERSION}; export it again, "
-                f"or update "
-                "edgefl"
+                f"{name} has schema version {root.version}, expected {SCHEMA_VERSION}; export it again, or "
+                "update edgefl"
             )
         return ModelFile(
             tuple(_convert_subgraph(model, root, graph, name) for graph in root.subgraphs),
@@ -184,7 +209,15 @@ def read_model(model: bytes | bytearray, name: str = "the model") -> ModelFile:
 
 
 def read_subgraph(model: bytes | bytearray, name: str = "the model") -> Subgraph:
-    """Return the subgraph of a model that has one. Raises ModelFileError as `read_model`, and for several."""
+    """Read the only subgraph of a model.
+
+    Args:
+        model: the bytes of the file. With a bytearray, constants can be overwritten in place.
+        name: the name of the file in errors.
+
+    Raises:
+        ModelFileError: the model cannot be read, or has several subgraphs.
+    """
     subgraphs = read_model(model, name).subgraphs
     if len(subgraphs) != 1:
         raise ModelFileError(
@@ -194,7 +227,14 @@ def read_subgraph(model: bytes | bytearray, name: str = "the model") -> Subgraph
 
 
 def read_float_constants(model: bytes) -> dict[int, Array]:
-    """Return the float32 constants of a model of one subgraph by tensor index, as views of its bytes."""
+    """Return the float32 constants of a model with one subgraph, by tensor index.
+
+    Returns:
+        Arrays in the shapes of their tensors, float32, as views of the bytes of the model.
+
+    Raises:
+        ModelFileError: the model cannot be read, or has several subgraphs.
+    """
     return {
         tensor.index: tensor.data
         for tensor in read_subgraph(model).tensors
@@ -203,8 +243,15 @@ def read_float_constants(model: bytes) -> dict[int, Array]:
 
 
 def with_constants(model: bytes, values: Mapping[int, Any]) -> bytes:
-    """Return a model of one subgraph with other values in these tensors: int8 arrays as they are, all others
-    as float32.
+    """Return a model with one subgraph whose constants are replaced.
+
+    Args:
+        model: the bytes of the file.
+        values: new values by tensor index. int8 arrays are written unchanged, and other arrays as float32.
+
+    Raises:
+        ModelFileError: the model cannot be read, or has several subgraphs.
+        ValueError: a tensor is not a constant of this size.
     """
     content = bytearray(model)
     tensors = read_subgraph(content).tensors
@@ -214,9 +261,10 @@ def with_constants(model: bytes, values: Mapping[int, Any]) -> bytes:
 
 
 def unpack_model(model: bytes) -> Any:
-    """Return a model as the schema's ModelT, an object tree that may be changed, for `pack`.
+    """Return a model as the schema's ModelT, an object tree that may be changed and packed again.
 
-    Buffers behind the flatbuffer are brought inside. Run it and the changes within `damage_reported`.
+    Buffers behind the flatbuffer are moved inside. Call this function and change the tree within
+    `report_damage`, then pack it with `pack_model`.
     """
     root = _unpack_objects(model)
     for buffer in root.buffers:
@@ -230,14 +278,15 @@ def pack_model(root: Any, size: int, *, align_all: bool = False) -> bytes:
     """Return the bytes of a ModelT.
 
     Args:
-        root: What `unpack` returned, changed or not.
-        size: About so many bytes are needed.
-        align_all: Align every vector to ALIGNMENT. False: only the data of buffers, which need it.
+        root: the object tree that `unpack_model` returns, changed or unchanged.
+        size: the approximate number of bytes.
+        align_all: align every vector to FLATBUFFER_ALIGNMENT_BYTES. Otherwise only buffer data are aligned,
+            which need it.
     """
     import flatbuffers
 
     class AlignedBuilder(flatbuffers.Builder):  # type: ignore[misc]
-        """flatbuffers for Python ignores `force_align` and aligns a vector by the size of its elements."""
+        """A builder that aligns vectors. flatbuffers for Python ignores `force_align`."""
 
         def CreateNumpyVector(self, x: Any) -> Any:
             if align_all or x.dtype == np.uint8:
@@ -250,7 +299,15 @@ def pack_model(root: Any, size: int, *, align_all: bool = False) -> bytes:
 
 
 def set_operator_options(operator: Any, name: str, **members: Any) -> None:
-    """Give an OperatorT new options, such as set_options(operator, "ReshapeOptions", newShape=[1, 8])."""
+    """Set the options of an OperatorT.
+
+    For example: `set_operator_options(operator, "ReshapeOptions", newShape=[1, 8])`.
+
+    Args:
+        operator: the OperatorT.
+        name: the name of the options table in the schema.
+        members: values by their names in the schema's object API.
+    """
     from ai_edge_litert import schema_py_generated as schema
 
     operator.builtinOptions = getattr(schema, f"{name}T")()
@@ -260,16 +317,18 @@ def set_operator_options(operator: Any, name: str, **members: Any) -> None:
 
 
 def with_metadata(model: bytes, name: str, content: bytes) -> bytes:
-    """Return the model with an entry of metadata: a buffer that runtimes ignore and that travels with the
-    model. Weights, operators and outputs stay as they are.
+    """Return the model with an additional metadata entry.
+
+    An entry is a buffer that travels with the model and that runtimes ignore. Weights, operators and outputs
+    do not change.
 
     Args:
-        model: A .tflite.
-        name: A name that the model does not hold yet.
-        content: Any bytes.
+        model: the bytes of a `.tflite`.
+        name: a name that the model does not contain yet.
+        content: any bytes.
 
     Raises:
-        ModelFileError: The model is damaged.
+        ModelFileError: the model is damaged.
     """
     from ai_edge_litert import schema_py_generated as schema
 
@@ -286,7 +345,12 @@ def with_metadata(model: bytes, name: str, content: bytes) -> bytes:
 
 
 def read_metadata(model: bytes, name: str) -> bytes | None:
-    """Return an entry of metadata; None if the model holds no such entry or is damaged."""
+    """Return the content of a metadata entry, or None if there is no such entry or the model is damaged.
+
+    Args:
+        model: the bytes of a `.tflite`.
+        name: the name of the entry.
+    """
     try:
         root = _follow_offset(model, 0)
         buffers = _find_tables(model, _find_field(model, root, BUFFERS_FIELD))
@@ -316,7 +380,7 @@ def _read_enum_names(enumeration: str) -> dict[int, str]:
 
 
 def read_builtin_code(code: Any) -> int:
-    """Return the number of an OperatorCodeT; old files have it in another field."""
+    """Return the operator number of an OperatorCodeT. Old files store it in another field."""
     return int(max(code.builtinCode, code.deprecatedBuiltinCode))
 
 
@@ -326,8 +390,8 @@ def _convert_operator(operator: Any, codes: Any, name: str) -> Operator:
     names = _read_enum_names("BuiltinOperator")
     if number not in names:
         raise ModelFileError(
-            f"{name} holds builtin operator {number}, which this edgefl does not know; it is of a newer "
-            "TFLite: update edgefl"
+            f"{name} contains builtin operator {number}, which this edgefl does not know; it was made by a "
+            "newer TFLite: update edgefl"
         )
     return Operator(
         names[number],
@@ -368,9 +432,9 @@ def _convert_tensor(model: bytes | bytearray, root: Any, index: int, tensor: Any
 
 
 def _read_buffer(model: bytes | bytearray, buffer: Any) -> Any:
-    """Return a buffer's bytes as uint8, a view of the file; None if it has none.
+    """Return the bytes of a buffer as uint8, a view of the file, or None if the buffer is empty.
 
-    They lie inside of the flatbuffer, or behind it where a large model keeps them.
+    A large model stores buffers behind the flatbuffer instead of inside.
     """
     if buffer.offset > 1:
         return np.frombuffer(model, np.uint8, buffer.size, buffer.offset)
@@ -383,7 +447,7 @@ def _convert_indices(values: Any) -> tuple[int, ...]:
     return () if values is None else tuple(int(value) for value in values)
 
 
-# Reading of one field without the schema: https://flatbuffers.dev/internals/
+# Reads single fields without the schema: https://flatbuffers.dev/internals/
 
 
 def _read_uint32(model: bytes, position: int) -> int:
@@ -395,7 +459,7 @@ def _follow_offset(model: bytes, position: int) -> int:
 
 
 def _find_field(model: bytes, table: int, number: int) -> int:
-    """Return where a field of a table lies, 0 when the table does not hold it."""
+    """Return the position of a field of a table, or 0 if the table does not contain it."""
     vtable = table - struct.unpack_from("<i", model, table)[0]
     if vtable < 0 or 4 + 2 * number >= struct.unpack_from("<H", model, vtable)[0]:
         return 0
@@ -404,7 +468,7 @@ def _find_field(model: bytes, table: int, number: int) -> int:
 
 
 def _find_tables(model: bytes, field: int) -> list[int]:
-    """Return where the tables of a vector lie."""
+    """Return the positions of the tables of a vector."""
     if not field:
         return []
     start = _follow_offset(model, field)

@@ -234,7 +234,7 @@ def test_no_window_spans_a_time_without_a_broker(start, tmp_path):
         (("--label", "1", "--classes", "none.txt"), "cannot be read"),
         (("--label", "1", "-o", "ring.csv"), "ends in .npz"),
         (("--label", "1", "--broker", "http://x"), "expected mqtt://"),
-        (("--label", "1", "--capacity", "999999999"), "above the limit"),
+        (("--label", "1", "--capacity", "999999999"), "exceed the limit"),
     ],
 )
 def test_what_cannot_be_recorded_is_said_at_once(tmp_path, more, says):

@@ -109,7 +109,7 @@ def test_a_folder_that_lacks_a_class_ends_the_device_with_the_remedy(
     while aggregator.next("status").online:
         pass
     assert device.end() == 1
-    assert "the classes here are 2 (ant, cat), the federation has 3" in device.said
+    assert "this board has 2 classes (ant, cat), the federation has 3" in device.said
     assert "classes.txt" in device.said
 
 
@@ -131,7 +131,7 @@ def test_windows_that_do_not_fit_the_plan(federate, mosquitto_url, lead, tmp_pat
     ("more", "says"),
     [
         (("--data", "none.npz"), "no shard at"),
-        (("--data", "none.csv"), "give --window ROWS and --label COLUMN"),
+        (("--data", "none.csv"), "add --window ROWS and --label COLUMN"),
         (("--data", "no_module_of_this_name:load"), "importing no_module_of_this_name failed"),
     ],
 )

@@ -110,7 +110,7 @@ def test_the_export_says_that_test_windows_overlap_training_windows(home, tmp_pa
     done = run("export", "--state", home, "-o", tmp_path / "model", "--data", path)
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "model/report.json").read_text())
-    assert report["held_out"].startswith("the file itself names its test samples; ")
+    assert report["held_out"].startswith("the file itself contains its test samples; ")
     assert "2 of 3 windows of x_test overlap training windows" in report["held_out"]
     assert f"held-out samples: {report['held_out']}" in done.stdout
 

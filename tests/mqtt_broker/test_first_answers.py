@@ -108,5 +108,5 @@ def test_a_simulation_says_which_data_it_takes(tmp_path: Path, capsys: pytest.Ca
             == 1
         )
         errors = capsys.readouterr().err
-        assert "does not know its groups" in errors
+        assert "has no groups" in errors
         assert ("no [data]" in errors and "taking digits" in errors) == expected

@@ -1,1 +1,1 @@
-"""Data sets by name, one file a source."""
+"""Built-in data sets, one module per source."""

@@ -1,4 +1,4 @@
-"""Where data sets come from: one line, licence, and how to get each."""
+"""The catalog of data sets: description, licence and origin of each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,13 +12,19 @@ from edgefl.data.options import read_defaults
 from edgefl.errors import DataError
 
 NPZ_PREFIX = "npz:"
+"""Prefix of a data set name that is the path of your own file."""
 
 
 @dataclass(frozen=True)
 class DatasetEntry:
-    """module: has `load(*, options) -> Dataset`. files: what is looked for in `EDGEFL_DATA` and the cache.
+    """An entry of the catalog.
 
-    Any of them will do.
+    Attributes:
+        module: name of the module in `edgefl.data.datasets` that contains `load(*, options) -> Dataset`.
+        about: description in one line.
+        licence: licence of the data.
+        home: where the data come from, and how to get them.
+        files: files or folders to look for in `EDGEFL_DATA` and in the cache. One of them is enough.
     """
 
     module: str
@@ -97,7 +103,14 @@ DATASETS: Mapping[str, DatasetEntry] = {
 
 
 def find_dataset(name: str) -> DatasetEntry:
-    """Return the source of that name; DataError names the nearest."""
+    """Return the catalog entry of a data set.
+
+    Args:
+        name: name of the data set, or `npz:PATH`.
+
+    Raises:
+        DataError: there is no such data set. The message suggests the nearest name.
+    """
     key = "npz:PATH" if name.startswith(NPZ_PREFIX) else name
     if key not in DATASETS:
         raise DataError(f"no data set {name!r}; {suggest_nearest(name, list(DATASETS))}")
@@ -105,20 +118,26 @@ def find_dataset(name: str) -> DatasetEntry:
 
 
 def import_loader(entry: DatasetEntry) -> ModuleType:
-    """Import the module that loads it."""
+    """Import the module that loads the data set."""
     return import_module(f"edgefl.data.datasets.{entry.module}")
 
 
 def list_dataset_options(entry: DatasetEntry) -> dict[str, Any]:
-    """Return the options with their defaults.
+    """Return the options of a data set with their defaults.
 
-    `classes`: which classes to keep, in their new order, none named keeps all.
+    Every data set has the option `classes`: the classes to keep, in their new order. An empty list keeps all
+    classes.
     """
     return {**read_defaults(import_loader(entry).load), "classes": ()}
 
 
 def list_datasets() -> list[dict[str, Any]]:
-    """Return a row for each data set: name, about, licence, home, options, and whether its files are here."""
+    """Return a row for each data set.
+
+    Returns:
+        Rows with `name`, `about`, `licence`, `home`, `options`, and `here`: whether the files are on this
+        machine.
+    """
     return [
         {
             "name": name,

@@ -1,4 +1,7 @@
-"""The binary version of CIFAR: records of label bytes and 3,072 pixels, one colour plane after the other."""
+"""Reads the binary version of CIFAR.
+
+A record consists of label bytes and 3,072 pixels, one colour plane after the other.
+"""
 
 import tarfile
 import zlib
@@ -17,9 +20,18 @@ IMAGE_SIDE = 32
 def read_cifar_records(
     archive: Path, names: Sequence[str], label_bytes: int
 ) -> tuple[Pixels, NDArray[np.uint8]]:
-    """Return uint8[n, 32, 32, 3] and uint8[n, label_bytes] of the named files in a .tar.gz.
+    """Read CIFAR records from a `.tar.gz` archive, without unpacking it to disk.
 
-    Nothing is unpacked to disk.
+    Args:
+        archive: the archive.
+        names: names of the files in the archive, in order.
+        label_bytes: number of label bytes per record.
+
+    Returns:
+        Pixels, shape (n, 32, 32, 3), uint8, and label bytes, shape (n, label_bytes), uint8.
+
+    Raises:
+        DataError: the archive is damaged or is not the binary version of CIFAR.
     """
     record = label_bytes + 3 * IMAGE_SIDE * IMAGE_SIDE
     blocks = []
@@ -28,11 +40,11 @@ def read_cifar_records(
             for name in names:
                 file = tar.extractfile(name)
                 if file is None:
-                    raise ValueError(f"{name} is no file")
+                    raise ValueError(f"{name} is not a file")
                 blocks.append(np.frombuffer(file.read(), np.uint8).reshape(-1, record))
     except (OSError, EOFError, KeyError, ValueError, tarfile.TarError, zlib.error) as error:
         raise DataError(
-            f"{archive} is not the binary version of CIFAR: {error}; remove it, and it is fetched again"
+            f"{archive} is not the binary version of CIFAR: {error}; remove it, and edgefl downloads it again"
         ) from error
     rows = np.concatenate(blocks)
     pixels = rows[:, label_bytes:].reshape(-1, 3, IMAGE_SIDE, IMAGE_SIDE).transpose(0, 2, 3, 1)

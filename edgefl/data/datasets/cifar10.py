@@ -1,7 +1,8 @@
-"""CIFAR-10: 60,000 colour pictures, 32x32, ten classes.
+"""CIFAR-10: 60,000 colour pictures of 32x32 pixels, ten classes.
 
-Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009. Read from the binary
-version, or from a `cifar10.npz` with x_train, y_train, x_test, y_test.
+Reads the binary version, or a `cifar10.npz` with `x_train`, `y_train`, `x_test` and `y_test`.
+
+Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
 """
 
 import numpy as np
@@ -21,7 +22,14 @@ TEST_FILES = ["cifar-10-batches-bin/test_batch.bin"]
 
 
 def load() -> Dataset:
-    """Return 50,000 training and 10,000 test pictures, uint8[n, 32, 32, 3], in the published order."""
+    """Load 50,000 training and 10,000 test pictures in the published order.
+
+    Returns:
+        The data set. Pictures have shape (n, 32, 32, 3), uint8.
+
+    Raises:
+        DataError: the files are missing and cannot be downloaded, or are damaged.
+    """
     npz_path = find_file("cifar10.npz")
     if npz_path:
         return Dataset(*read_parts(npz_path), 10)

@@ -1,8 +1,9 @@
-"""CIFAR-100: 60,000 colour pictures, 32x32, 100 classes in 20 superclasses.
+"""CIFAR-100: 60,000 colour pictures of 32x32 pixels, 100 classes in 20 superclasses.
 
-Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009. Read from the binary
-version, else from a `cifar100_20.npz` of 20 of the classes (x_train, y_train, x_test, y_test, classes: their
-names).
+Reads the binary version, or else a `cifar100_20.npz` with 20 of the classes. That file contains `x_train`,
+`y_train`, `x_test`, `y_test` and `classes`, the names of the classes.
+
+Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
 """
 
 from pathlib import Path
@@ -46,10 +47,16 @@ SUPERCLASSES = (
 
 
 def load() -> Dataset:
-    """Return 50,000 training and 10,000 test pictures, uint8[n, 32, 32, 3], and the superclass of each class.
+    """Load 50,000 training and 10,000 test pictures, with the superclass of each class.
 
-    Where only the file of 20 classes is there, those, and a note that says so: its split is not the published
-    one.
+    If only the file with 20 classes exists, the data set has these classes. Its split is not the published
+    split, and its note says so.
+
+    Returns:
+        The data set. Pictures have shape (n, 32, 32, 3), uint8.
+
+    Raises:
+        DataError: the files are missing and cannot be downloaded, or are damaged.
     """
     npz_path = find_file("cifar100_20.npz")
     if npz_path and not find_file(ARCHIVE):
@@ -66,15 +73,22 @@ def load() -> Dataset:
 
 
 def find_superclasses(names: list[str]) -> Labels:
-    """Return the superclass of each class, int64[len(names)].
+    """Return the superclass of each class.
 
-    DataError for a name that CIFAR-100 does not have.
+    Args:
+        names: names of the classes.
+
+    Returns:
+        Numbers of the superclasses, shape (len(names),), int64.
+
+    Raises:
+        DataError: CIFAR-100 has no class of such a name.
     """
     kinds = {name: kind for kind, row in enumerate(SUPERCLASSES) for name in row.split()}
     unknown = [name for name in names if name not in kinds]
     if unknown:
         raise DataError(
-            f"CIFAR-100 has no class {unknown[0]!r}, expected its own names such as "
+            f"CIFAR-100 has no class {unknown[0]!r}, expected a CIFAR-100 class such as "
             f"{', '.join(sorted(kinds)[:3])}"
         )
     return np.array([kinds[name] for name in names], np.int64)
@@ -83,7 +97,7 @@ def find_superclasses(names: list[str]) -> Labels:
 def _load_subset(path: Path) -> Dataset:
     names = [str(name) for name in read_arrays(path, ("classes",))["classes"]]
     note = (
-        f"{len(names)} of the 100 classes, split otherwise than published: {', '.join(names)}; put {ARCHIVE} "
-        "beside it for all"
+        f"{len(names)} of the 100 classes, not in the published split: {', '.join(names)}; put {ARCHIVE} "
+        "in the same folder for all classes"
     )
     return Dataset(*read_parts(path), len(names), coarse=find_superclasses(names), note=note)

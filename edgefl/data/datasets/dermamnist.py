@@ -1,8 +1,9 @@
-"""DermaMNIST: 10,015 pictures of skin lesions, 28x28 in colour, seven classes; from HAM10000.
+"""DermaMNIST: 10,015 colour pictures of skin lesions, 28x28 pixels, seven classes, from HAM10000.
+
+Reads the `dermamnist.npz` of MedMNIST (`dermamnist_64.npz` and so on for larger pictures), or an `.npz` with
+`x_train`, `y_train` and so on.
 
 Source: J. Yang et al., MedMNIST v2, arXiv:2110.14795, after P. Tschandl et al., The HAM10000 dataset, 2018.
-Read from MedMNIST's own `dermamnist.npz` (`dermamnist_64.npz` and so on for larger pictures), or one with
-x_train, y_train and so on.
 """
 
 from pathlib import Path
@@ -25,11 +26,20 @@ PUBLISHED_PARTS = ("train", "val", "test")
 
 
 def load(*, size: int = 28) -> Dataset:
-    """Return 8,010 training pictures (the published training and validation parts) and 2,005 test pictures,
-    uint8[n, size, size, 3].
+    """Load 8,010 training pictures and 2,005 test pictures.
 
-    A size other than 28 is read from `dermamnist_SIZE.npz` when that is there, else resized bilinearly: 224
-    takes 1.5 GB.
+    The training pictures are the published training and validation parts.
+
+    Args:
+        size: width and height of the pictures in pixels, at least 8. Sizes other than 28 are read from
+            `dermamnist_SIZE.npz` if that file exists, or else resized bilinearly. Size 224 needs 1.5 GB of
+            memory.
+
+    Returns:
+        The data set. Pictures have shape (n, size, size, 3), uint8.
+
+    Raises:
+        DataError: `size` is too small, or the file is missing and cannot be downloaded, or is damaged.
     """
     if size < 8:
         raise DataError(f"size is {size}, expected at least 8 pixels")
@@ -42,8 +52,8 @@ def _read_part(path: Path, part: str, size: int) -> tuple[Pixels, Labels]:
     arrays = read_arrays(path, (f"{part}_images", f"{part}_labels", f"x_{part}", f"y_{part}"), some=True)
     if len(arrays) != 2:
         raise DataError(
-            f"{path} has no {part}_images and {part}_labels, expected MedMNIST's file; remove it, and it is "
-            "fetched again"
+            f"{path} has no {part}_images and {part}_labels, expected MedMNIST's file; remove it, and edgefl "
+            "downloads it again"
         )
     x, y = arrays.values()
     return _resize(x, size), y.astype(np.int64).ravel()

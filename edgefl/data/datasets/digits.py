@@ -1,7 +1,8 @@
-"""scikit-learn's handwritten digits (UCI, 1,797 scans of 8x8), enlarged to 28x28x1.
+"""The handwritten digits of scikit-learn (UCI, 1,797 scans of 8x8 pixels), enlarged to 28x28x1.
 
-Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, 1998; it comes with
-scikit-learn.
+The scans are part of scikit-learn.
+
+Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, 1998.
 """
 
 import numpy as np
@@ -13,7 +14,11 @@ TEST_SHARE = 0.2
 
 
 def load() -> Dataset:
-    """Return 1,438 training and 359 test scans, float32[n, 28, 28, 1]; the split is always the same."""
+    """Load 1,438 training and 359 test scans. The split is always the same.
+
+    Returns:
+        The data set. Scans have shape (n, 28, 28, 1), float32.
+    """
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)

@@ -1,6 +1,8 @@
-"""Fashion-MNIST: 70,000 grey pictures of clothes, 28x28, ten classes.
+"""Fashion-MNIST: 70,000 grey pictures of clothes, 28x28 pixels, ten classes.
 
-Source: H. Xiao, K. Rasul, R. Vollgraf, arXiv:1708.07747. The files are the four idx archives as published.
+Reads the four idx archives in their published form.
+
+Source: H. Xiao, K. Rasul, R. Vollgraf, arXiv:1708.07747.
 """
 
 from pathlib import Path
@@ -26,9 +28,12 @@ MANUAL_DOWNLOAD = (
 
 
 def find_folder() -> Path:
-    """Return where the archives lie: `$EDGEFL_DATA/fashion-mnist`, else Debian's place, else fetched.
+    """Return the folder with the archives, and download them if they are missing.
 
-    DataError says how to get them.
+    `$EDGEFL_DATA/fashion-mnist` comes first, then the cache, then the folder of the Debian package.
+
+    Raises:
+        DataError: the archives are missing and cannot be downloaded. The message explains how to get them.
     """
     archive = find_file("fashion-mnist/train-images-idx3-ubyte.gz")
     if archive:
@@ -45,7 +50,14 @@ def find_folder() -> Path:
 
 
 def load() -> Dataset:
-    """Return 60,000 training and 10,000 test pictures, uint8[n, 28, 28, 1]."""
+    """Load 60,000 training and 10,000 test pictures.
+
+    Returns:
+        The data set. Pictures have shape (n, 28, 28, 1), uint8.
+
+    Raises:
+        DataError: the archives are missing and cannot be downloaded, or are damaged.
+    """
     directory = find_folder()
     x_train, x_test = (
         read_idx(directory / f"{part}-images-idx3-ubyte.gz", 3)[..., None] for part in ("train", "t10k")

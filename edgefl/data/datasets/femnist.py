@@ -1,8 +1,10 @@
-"""FEMNIST: handwritten digits and letters, 28x28 grey, 62 classes, by 3,500 writers.
+"""FEMNIST: handwritten digits and letters, 28x28 grey pixels, 62 classes, by 3,500 writers.
 
-Source: S. Caldas et al., LEAF, arXiv:1812.01097; LEAF's own script makes the files, and nobody hosts them.
-Read from the folder `femnist`: `all_data_*.json` in `train` and `test`, or in one folder, then the last
-samples of each writer are held out.
+The script of LEAF makes the files, and no server hosts them. They are read from the folder `femnist`:
+`all_data_*.json` in the subfolders `train` and `test`, or in one folder. In one folder, the last samples of
+each writer are held out.
+
+Source: S. Caldas et al., LEAF, arXiv:1812.01097.
 """
 
 import json
@@ -19,15 +21,24 @@ from edgefl.types import Labels
 NUM_CLASSES = 62
 MANUAL_DOWNLOAD = (
     "run `./preprocess.sh -s niid --sf 1.0 -k 0 -t sample` in data/femnist of github.com/TalwalkarLab/leaf "
-    "and copy its data folder there"
+    "and copy its data folder to $EDGEFL_DATA/femnist"
 )
 
 
 def load(*, writers: int = 0, test_share: float = 0.2) -> Dataset:
-    """Return uint8[n, 28, 28, 1], and writers as groups.
+    """Load the pictures, with writers as groups. Backgrounds are white.
 
-    writers: read the first so many only, 0 means all; 3,500 take 0.6 GB, and several while they are read.
-    Backgrounds are white.
+    Args:
+        writers: number of writers to read, the first ones in the files. 0 reads all 3,500 writers. They
+            occupy 0.6 GB, and a multiple of that while the files are read.
+        test_share: share of the samples of each writer to hold out, between 0 and 1, if the files are not
+            split.
+
+    Returns:
+        The data set. Pictures have shape (n, 28, 28, 1), uint8.
+
+    Raises:
+        DataError: the folder is missing, a file is damaged, or `test_share` is out of range.
     """
     folder = find_file("femnist")
     if folder is None:
@@ -54,7 +65,7 @@ def _list_files(folder: Path, part: str) -> list[Path]:
 
 
 def _read(paths: list[Path], names: dict[str, int], writers: int) -> tuple[Pixels, Labels, Labels]:
-    """Return pictures, labels and writers, who are numbered as they appear; `names` holds the numbers."""
+    """Return pictures, labels and writers. `names` maps writers to numbers in order of appearance."""
     pixels = [np.zeros((0, 784), np.uint8)]
     labels = [np.zeros(0, np.int64)]
     groups = [np.zeros(0, np.int64)]
@@ -71,12 +82,12 @@ def _read(paths: list[Path], names: dict[str, int], writers: int) -> tuple[Pixel
                     len(x) and not (x.min() >= 0 and x.max() <= 1 and y.min() >= 0 and y.max() < NUM_CLASSES)
                 ):
                     raise ValueError(
-                        f"{name}: {len(x)} pictures, {len(y)} labels, expected as many, in [0, 1] and 0 to "
-                        f"{NUM_CLASSES - 1}"
+                        f"{name}: {len(x)} pictures and {len(y)} labels, expected equal numbers, pixels in "
+                        f"[0, 1] and labels from 0 to {NUM_CLASSES - 1}"
                     )
                 pixels.append(np.rint(x * 255).astype(np.uint8))
                 labels.append(y)
                 groups.append(np.full(len(y), names.setdefault(name, len(names)), np.int64))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path} is not LEAF's: {error}; {MANUAL_DOWNLOAD}") from error
+            raise DataError(f"{path} is not a LEAF file: {error}; {MANUAL_DOWNLOAD}") from error
     return np.concatenate(pixels).reshape(-1, 28, 28, 1), np.concatenate(labels), np.concatenate(groups)

@@ -1,4 +1,4 @@
-"""Files of a data set: in `EDGEFL_DATA` or the cache, else fetched once from the data set's own home."""
+"""Finds the files of a data set in `EDGEFL_DATA` or in the cache, and downloads missing files once."""
 
 import hashlib
 import os
@@ -15,8 +15,12 @@ DOWNLOAD_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """Where a file comes from. digest: `sha256:...` or `md5:...` as its makers or mirrors publish it, empty
-    when they publish none.
+    """The address of a file to download.
+
+    Attributes:
+        url: address of the file.
+        digest: `sha256:...` or `md5:...` as published, empty if no digest is published.
+        max_bytes: maximum size in bytes. A larger file is rejected.
     """
 
     url: str
@@ -25,9 +29,10 @@ class RemoteFile:
 
 
 def list_data_folders() -> list[Path]:
-    """Return where files are looked for, in order.
+    """Return the folders that are searched for data files, in order.
 
-    The first is where they are put: `$EDGEFL_DATA`, then `~/.cache/edgefl/data`.
+    They are `$EDGEFL_DATA`, if set, and `edgefl/data` in the cache folder (`~/.cache` by default). Downloads
+    go to the first one.
     """
     configured = os.environ.get("EDGEFL_DATA")
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -35,33 +40,44 @@ def list_data_folders() -> list[Path]:
 
 
 def find_file(name: str) -> Path | None:
-    """Return the file or folder of that name, None when it is in no place."""
+    """Return the data file or folder of this name, or None if no data folder contains it."""
     return next((folder / name for folder in list_data_folders() if (folder / name).exists()), None)
 
 
 def find_or_download(name: str, remote: RemoteFile, manual_download: str = "") -> Path:
-    """Return the file of that name, fetched when it is not there; DataError says how to get it by hand."""
+    """Return the data file of this name, and download it if it is missing.
+
+    Args:
+        name: path of the file in the data folder.
+        remote: where to download the file from.
+        manual_download: how to get the file by hand, for the error. Empty suggests downloading it from its
+            address.
+
+    Raises:
+        DataError: the file cannot be downloaded or stored. The message explains how to get it by hand.
+    """
     path = find_file(name)
     if path:
         return path
     target = list_data_folders()[0] / name
-    print(f"fetching {remote.url} into {target}", file=sys.stderr)
+    print(f"downloading {remote.url} to {target}", file=sys.stderr)
     try:
         content = download(remote)
         write_atomic(target, content)
     except (OSError, DataError) as error:
-        remedy = manual_download or f"download {remote.url} on a machine that can, and put it at {target}"
+        remedy = manual_download or f"download {remote.url} on another machine, and copy it to {target}"
         raise DataError(
-            f"no {name} in {' or '.join(map(str, list_data_folders()))}, and it could not be fetched: "
+            f"no {name} in {' or '.join(map(str, list_data_folders()))}, and it could not be downloaded: "
             f"{error}; {remedy}"
         ) from error
     return target
 
 
 def download(remote: RemoteFile) -> bytes:
-    """Return what lies at the address.
+    """Download a file into memory.
 
-    DataError when it cannot be read, is too large, cut short, or not what was published.
+    Raises:
+        DataError: the address cannot be read, or the content is too large, incomplete, or has another digest.
     """
     import http.client
     import urllib.request
@@ -77,12 +93,12 @@ def download(remote: RemoteFile) -> bytes:
                 size += len(piece)
                 if size > remote.max_bytes:
                     raise DataError(
-                        f"more than {remote.max_bytes} bytes at {remote.url}, expected a smaller file"
+                        f"{remote.url} has more than {remote.max_bytes} bytes, expected a smaller file"
                     )
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise DataError(f"{remote.url}: {error}") from error
     if expected not in (-1, size):
-        raise DataError(f"{size} bytes came from {remote.url}, expected {expected}")
+        raise DataError(f"received {size} bytes from {remote.url}, expected {expected}")
     content = b"".join(pieces)
     kind, _, published = remote.digest.partition(":")
     if kind and (received := hashlib.new(kind, content, usedforsecurity=False).hexdigest()) != published:

@@ -1,4 +1,4 @@
-"""Test samples of data sets by writer: the last samples of each."""
+"""Holds out the last samples of each writer as test samples."""
 
 import numpy as np
 
@@ -7,15 +7,17 @@ from edgefl.types import Labels
 
 
 def hold_out_last(groups: Labels, share: float, time: Labels | None = None) -> tuple[Labels, Labels]:
-    """Hold out the last samples of each group, at least one of two.
+    """Hold out the last samples of each group.
+
+    At least one sample of a group with two or more samples is held out.
 
     Args:
-        groups: int64[n], the group of each sample.
-        share: share of each group to hold out.
-        time: int64[n], sorts the samples of a group; None for the order in which they are.
+        groups: the group of each sample, shape (n,), int64.
+        share: share of each group to hold out, above 0 and below 1.
+        time: sort key of the samples of a group, shape (n,), int64. None uses the order of the samples.
 
     Returns:
-        Sorted indices of training and test samples.
+        Sorted indices of training samples and of test samples, int64.
 
     Raises:
         DataError: `share` is out of range.

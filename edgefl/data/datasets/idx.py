@@ -1,4 +1,4 @@
-"""The idx format of MNIST and its relatives: big-endian header, then the values."""
+"""Reads the idx format of MNIST and related data sets: a big-endian header, then the values."""
 
 import gzip
 import zlib
@@ -14,9 +14,18 @@ VALUE_DTYPES: dict[int, np.dtype[Any]] = {0x08: np.dtype(np.uint8), 0x0C: np.dty
 
 
 def read_idx(path: Path, rank: int, kind: int = 0x08) -> NDArray[Any]:
-    """Read one gzipped idx archive of unsigned bytes (0x08) or int32 (0x0C).
+    """Read a gzipped idx archive.
 
-    DataError when it is damaged or of another rank or kind.
+    Args:
+        path: the archive.
+        rank: number of dimensions of the array.
+        kind: type code of the values: 0x08 for unsigned bytes, 0x0C for int32.
+
+    Returns:
+        The array, uint8 or int32.
+
+    Raises:
+        DataError: the archive is missing or damaged, or has another rank or type.
     """
     try:
         raw = gzip.decompress(path.read_bytes())

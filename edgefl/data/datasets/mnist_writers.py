@@ -1,7 +1,9 @@
-"""MNIST with the writer of each digit: 28x28 grey, ten classes, by hundreds of writers.
+"""MNIST with the writer of each digit: 28x28 grey pixels, ten classes, hundreds of writers.
 
-Source: C. Yadav and L. Bottou, Cold Case: The Lost MNIST Digits, arXiv:1905.10498, whose extended labels name
-the NIST writer; or a `mnist_writers.npz` with x_train, y_train, writer_train and the same of the test part.
+Reads the QMNIST archives, whose extended labels name the NIST writer. Alternatively reads a
+`mnist_writers.npz` with `x_train`, `y_train`, `writer_train` and the same arrays of the test part.
+
+Source: C. Yadav and L. Bottou, Cold Case: The Lost MNIST Digits, arXiv:1905.10498.
 """
 
 import numpy as np
@@ -36,11 +38,20 @@ REMOTE_ARCHIVES = {
 
 
 def load(*, split: str = "own", test_share: float = 0.2) -> Dataset:
-    """Return uint8[n, 28, 28, 1], and writers as groups.
+    """Load the digits, with writers as groups.
 
-    split: `own` holds out the last `test_share` of each training writer's digits, so that a writer is
-    measured on his own; the official test part is by other writers and left out. `official` is the published
-    split: no writer is in both parts.
+    Args:
+        split: `own` holds out the last digits of each training writer, so that each writer is also a test
+            writer. It leaves out the official test part, which has other writers. `official` is the published
+            split, where no writer is in both parts.
+        test_share: share of the digits of each writer to hold out with `own`, between 0 and 1.
+
+    Returns:
+        The data set. Pictures have shape (n, 28, 28, 1), uint8.
+
+    Raises:
+        DataError: `split` or `test_share` is invalid, or the files are missing and cannot be downloaded, or
+            are damaged.
     """
     if split not in ("own", "official"):
         raise DataError(f"split is {split!r}, expected 'own' or 'official'")
@@ -53,7 +64,7 @@ def load(*, split: str = "own", test_share: float = 0.2) -> Dataset:
 
 
 def _read_part(part: str) -> tuple[Pixels, Labels, Labels, Labels]:
-    """Return pictures, labels, writers, and what sorts the digits of a writer."""
+    """Return pictures, labels, writers, and the sort key of the digits of a writer."""
     npz_path = find_file("mnist_writers.npz")
     if npz_path:
         arrays = read_arrays(npz_path, (f"x_{part}", f"y_{part}", f"writer_{part}"))
@@ -66,7 +77,7 @@ def _read_part(part: str) -> tuple[Pixels, Labels, Labels, Labels]:
     )
     if len(table) != len(x) or table.shape[1] < 4:
         raise DataError(
-            f"{len(x)} pictures and labels {table.shape}, expected a row of 8 for each; fetch the qmnist "
-            "archives again"
+            f"{len(x)} pictures and labels of shape {table.shape}, expected a row of 8 per picture; download "
+            "the qmnist archives again"
         )
     return x, table[:, 0], table[:, 2], table[:, 3]

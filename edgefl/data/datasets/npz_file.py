@@ -1,9 +1,8 @@
-"""Your own data set: an `.npz` with x, y, optionally client, group, and x_test, y_test, client_test.
+"""Your own data set: an `.npz` file, selected by the name `npz:PATH`.
 
-Named `npz:PATH`.
-
-`npz:PATH,PATH,...` is one data set of several devices' files, each of them a group: the partition `group`
-makes a client of each.
+The file contains `x` and `y`, and optionally `client`, `group`, `x_test`, `y_test` and `client_test`.
+`npz:PATH,PATH,...` joins the files of several devices into one data set. Each file becomes a group, and the
+partition `group` makes a client of each.
 """
 
 from collections.abc import Sequence
@@ -35,13 +34,21 @@ DATASET_ARRAYS = ("client", "client_test", *npz.SHARD_ARRAYS)
 
 
 def load(path: str, seed: int = 1, *, test_share: float = 0.2) -> Dataset:
-    """Return a data set. uint8 samples are scaled to [0, 1]; other samples stay as they are.
+    """Load a data set from one `.npz` file or from several.
 
-    client: whose each sample is, whole numbers or names; they become groups. Without x_test, `test_share` of
-    each client's samples is held out, by the rule and the seed of a device that has the same samples: see
-    `edgefl.data.npz.load_shard`. With x_test, the training samples of each client are those of such a device:
-    see `edgefl.data.npz.choose_training_rows`.
-    Raises DataError for what cannot be used.
+    uint8 samples are scaled to [0, 1]. Other samples stay unchanged. The array `client` names the client of
+    each sample by whole numbers or names, and clients become groups. Without `x_test`, a share of the samples
+    of each client is held out, by the rule and seed of a device with the same samples: see
+    `edgefl.data.npz.load_shard`. With `x_test`, the training samples of each client equal those of such a
+    device: see `edgefl.data.npz.choose_training_rows`.
+
+    Args:
+        path: path of the file, or several paths with commas between them.
+        seed: random seed of the split.
+        test_share: share of the samples to hold out, between 0 and 1.
+
+    Raises:
+        DataError: a file is missing or damaged, or its samples cannot be used for training.
     """
     if "," in path and not Path(path).exists():
         paths = path.split(",")
@@ -82,7 +89,7 @@ def load(path: str, seed: int = 1, *, test_share: float = 0.2) -> Dataset:
         y_test = read_label_array(arrays, "_test")
         check_lengths(x_test, y_test, "_test")
         if x_test.shape[1:] != x.shape[1:]:
-            raise DataError(f"x_test is {x_test.shape[1:]} a sample, expected {x.shape[1:]} as in x")
+            raise DataError(f"x_test has samples of shape {x_test.shape[1:]}, expected {x.shape[1:]} as in x")
         count = find_num_classes(arrays, None, int(max(y.max(), y_test.max())))
         group, group_test = _number_clients(arrays, len(y), len(y_test))
         rows, recording = _choose_training_rows(x, y, recording, group)
@@ -103,7 +110,7 @@ def load(path: str, seed: int = 1, *, test_share: float = 0.2) -> Dataset:
 def _choose_training_rows(
     x: Array, y: Labels, recording: Labels | None, client: Labels | None
 ) -> tuple[Labels, Labels | None]:
-    """Return `training_rows` of each client: sorted rows, and recordings that differ between clients."""
+    """Return the training rows of all clients, sorted, and their recordings, unique over clients."""
     if client is None:
         return choose_training_rows(x, y, recording)
     numbers = np.arange(len(y), dtype=np.int64)
@@ -127,7 +134,7 @@ def _join_datasets(parts: Sequence[Dataset], paths: Sequence[str]) -> Dataset:
     for part, path in zip(parts, paths, strict=True):
         if part.x_train.shape[1:] != parts[0].x_train.shape[1:]:
             raise DataError(
-                f"{path} has samples of {part.x_train.shape[1:]}, {paths[0]} of "
+                f"{path} has samples of shape {part.x_train.shape[1:]}, {paths[0]} of shape "
                 f"{parts[0].x_train.shape[1:]}; expected one shape"
             )
     joined = [
@@ -152,7 +159,7 @@ def _join_datasets(parts: Sequence[Dataset], paths: Sequence[str]) -> Dataset:
 
 
 def _join_recordings(parts: Sequence[Dataset]) -> Labels | None:
-    """Return the recordings of all parts; a sample of a part without recordings is one by itself."""
+    """Return the recordings of all parts. A sample of a part without recordings is a recording of its own."""
     if all(part.recording_train is None for part in parts):
         return None
     recordings = [
@@ -170,7 +177,7 @@ def _read_clients(arrays: dict[str, NDArray[Any]], part: str, count: int) -> Lab
     if names.shape != (count,) or names.dtype.kind not in "iuU":
         raise DataError(
             f"client{part} is {names.dtype}{list(names.shape)}, expected {count} whole numbers or names, one "
-            "a sample"
+            "per sample"
         )
     return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
@@ -178,7 +185,7 @@ def _read_clients(arrays: dict[str, NDArray[Any]], part: str, count: int) -> Lab
 def _number_clients(
     arrays: dict[str, NDArray[Any]], count: int, count_test: int
 ) -> tuple[Labels | None, Labels | None]:
-    """Number the clients of both parts alike."""
+    """Number the clients of the training and test parts consistently."""
     if _read_clients(arrays, "", count) is None or _read_clients(arrays, "_test", count_test) is None:
         return None, None
     both = {"client": np.concatenate([arrays["client"], arrays["client_test"]])}

@@ -1,8 +1,10 @@
 """UCI HAR: smartphone accelerometer and gyroscope at 50 Hz, windows of 2.56 s, six activities, by wearer.
 
+Reads the official zip archive, or a `uci_har.npz` with `x` of shape (n, 128, 9), `y` and `subject`. The
+windows of that file may be in any order.
+
 Source: D. Anguita et al., A Public Domain Dataset for Human Activity Recognition Using Smartphones, ESANN
-2013. Read from the official zip, or from a `uci_har.npz` with x [n, 128, 9], y, subject, in which the windows
-may be in any order.
+2013.
 """
 
 import io
@@ -31,19 +33,29 @@ REMOTE = RemoteFile(
 CHANNELS = tuple(f"{signal}_{axis}" for signal in ("body_acc", "body_gyro", "total_acc") for axis in "xyz")
 TEST_WEARERS = (2, 4, 9, 10, 12, 13, 18, 20, 24)
 WINDOW_ROWS = 128
-# Fixed, so that a device can apply them too: g, rad/s, g. Rounded from the training part of 20 wearers.
+# Fixed, so that a device can apply the same constants. Units: g, rad/s, g. Rounded statistics of the
+# training part of 20 wearers.
 CHANNEL_MEAN = np.array([0, 0, 0, 0, 0, 0, 0.8, 0, 0], np.float32)
 CHANNEL_SCALE = np.array([0.19, 0.12, 0.11, 0.39, 0.37, 0.26, 0.4, 0.38, 0.36], np.float32)
 
 
 def load(*, split: str = "own", test_share: float = 0.2, standardise: bool = True) -> Dataset:
-    """Return float32[n, 128, 9], and wearers as groups.
+    """Load the windows, with wearers as groups.
 
-    split: `own` holds out about `test_share` of each wearer's windows of each activity: whole recordings,
-    which are found by overlapping windows; see `edgefl.data.train_test`. `wearer` measures on the nine
-    wearers of the published test part.
-    standardise: take fixed constants off each channel and divide by fixed ones, so that channels in g and in
-    rad/s are of one size; without it, values are in g and rad/s.
+    Args:
+        split: `own` holds out whole recordings of each wearer, which are found by overlapping windows: see
+            `edgefl.data.train_test`. `wearer` holds out the nine wearers of the published test part.
+        test_share: share of the windows of each wearer and activity to hold out with `own`, between 0 and 1.
+            The held-out share is approximate.
+        standardise: subtract a fixed mean from each channel and divide by a fixed scale, so that channels in
+            g and in rad/s have similar ranges. Without it, values are in g and rad/s.
+
+    Returns:
+        The data set. Windows have shape (n, 128, 9), float32.
+
+    Raises:
+        DataError: `split` or `test_share` is invalid, or the files are missing and cannot be downloaded, or
+            are damaged.
     """
     if split not in ("own", "wearer"):
         raise DataError(f"split is {split!r}, expected 'own' or 'wearer'")
@@ -86,9 +98,14 @@ def _read_npz(path: Path) -> tuple[NDArray[Any], Labels, Labels]:
 
 
 def read_zip(path: Path) -> tuple[Array, Labels, Labels]:
-    """Return windows, activities 0 to 5 and wearers of the official archive, training part first.
+    """Read the official archive, training part first.
 
-    DataError when it is damaged.
+    Returns:
+        Windows, shape (n, 128, 9), float32, activities from 0 to 5, shape (n,), int64, and wearers, shape
+        (n,), int64.
+
+    Raises:
+        DataError: the archive is damaged or is another archive.
     """
     try:
         with zipfile.ZipFile(path) as outer:
@@ -97,7 +114,7 @@ def read_zip(path: Path) -> tuple[Array, Labels, Labels]:
                 parts = [_read_zip_part(archive, part) for part in ("train", "test")]
     except (OSError, EOFError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(
-            f"{path} is not the official UCI HAR archive: {error}; remove it, and it is fetched again"
+            f"{path} is not the official UCI HAR archive: {error}; remove it, and edgefl downloads it again"
         ) from error
     x, y, wearer = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return x, y, wearer

@@ -1,1 +1,1 @@
-"""A look at the samples of devices before they train: class balance, ranges, copies, outliers, mistakes."""
+"""Inspects the samples of devices before training: class balance, ranges, copies, outliers and mistakes."""

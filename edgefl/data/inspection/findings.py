@@ -1,4 +1,4 @@
-"""Probable mistakes in the samples of devices, each as one finding."""
+"""Finds probable mistakes in the samples of devices."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -38,13 +38,19 @@ MAX_STANDARD_DEVIATION = 30.0
 MIN_STANDARD_DEVIATION = 1e-3
 MAX_CLASSES_FOR_GAPS = 10_000
 BLOCK_ROWS = 1024
-"""Number of samples that are converted to float64 at a time: a board has little memory."""
+"""Number of samples that are converted to float64 at a time, because a board has little memory."""
 MIN_VALUES_FOR_COPIES = 16
-"""Samples of fewer values may well be equal by chance."""
+"""Samples with fewer values may be equal by chance."""
 
 
 def check_sample_shape(name: str, arrays: Arrays, input_shape: tuple[int, ...] | None) -> list[SampleFinding]:
-    """Return how the shape of samples is understood, and what speaks against it."""
+    """Check how the shape of the samples is interpreted.
+
+    Args:
+        name: name of the device.
+        arrays: the stored arrays.
+        input_shape: input shape of the model, None if unknown.
+    """
     x = arrays.get("x")
     if x is None or x.dtype.kind not in "buif" or x.ndim < 2 or 0 in x.shape:
         return []
@@ -55,7 +61,7 @@ def check_sample_shape(name: str, arrays: Arrays, input_shape: tuple[int, ...] |
     if change := describe_shape_change(shape, input_shape or guess_input_shape(shape)):
         if len(shape) == 2 and input_shape is None:
             change += (
-                f"; for {shape[0]} readings of {shape[1]} channels give `edgefl init --input-shape "
+                f"; for {shape[0]} readings of {shape[1]} channels use `edgefl init --input-shape "
                 f"{shape[0]},{shape[1]}`"
             )
         return [
@@ -101,9 +107,10 @@ def check_sample_shape(name: str, arrays: Arrays, input_shape: tuple[int, ...] |
 
 
 def _are_grey_levels(x: NDArray[Any]) -> bool:
-    """Return whether all values are grey levels of 8 bits, from 0 to 255 or divided by 255.
+    """Return whether all values are 8-bit grey levels, from 0 to 255 or divided by 255.
 
-    Floats must have more than `LOW_MAXIMUM` different levels: whole numbers may be counts or marks.
+    Floats must have more than `LOW_MAXIMUM` different levels, because a few whole numbers may be counts or
+    marks.
     """
     if x.dtype == np.uint8:
         return True
@@ -123,11 +130,11 @@ def _are_grey_levels(x: NDArray[Any]) -> bool:
 
 
 def check_recordings(name: str, arrays: Arrays) -> list[SampleFinding]:
-    """Return which windows of different groups overlap, and which windows of `x_test` overlap windows of `x`.
+    """Find windows of different groups that overlap, and windows of `x_test` that overlap windows of `x`.
 
     Args:
         name: name of the device.
-        arrays: samples in the training form, which a device accepts.
+        arrays: samples in the training form that a device accepts.
     """
     x = read_sample_array(arrays, "")
     group = read_group_array(arrays, len(x))
@@ -137,8 +144,8 @@ def check_recordings(name: str, arrays: Arrays) -> list[SampleFinding]:
         before, after = (len(np.unique(groups)) for groups in (group, join_groups(group, recordings.group)))
         if after < before:
             text = (
-                f"windows of different groups overlap, so {before} groups count as {after}; give windows of "
-                "one recording the same name in `group`"
+                f"windows of different groups overlap, so {before} groups count as {after}; give all windows "
+                "of one recording the same name in `group`"
             )
             findings.append(SampleFinding("joined-groups", WARNING, (name,), text))
     if "x_test" in arrays:
@@ -146,16 +153,20 @@ def check_recordings(name: str, arrays: Arrays) -> list[SampleFinding]:
         if len(rows):
             text = (
                 f"{len(rows)} of {len(arrays['x_test'])} windows of x_test overlap windows of x: row"
-                f"{'s' if len(rows) > 1 else ''} {shorten_names([str(row) for row in rows])} of x_test; a "
-                f"part of "
-                "them is trained on; leave them out of x_test, or test on another recording"
+                f"{'s' if len(rows) > 1 else ''} {shorten_names([str(row) for row in rows])} of x_test; "
+                "parts of them are used for training; remove them from x_test, or test on another recording"
             )
             findings.append(SampleFinding("test-overlaps-training", WARNING, (name,), text))
     return findings
 
 
 def check_device_samples(device: ReadableSamples, summary: DeviceSamples) -> list[SampleFinding]:
-    """Return what is unusual about one device by itself."""
+    """Find unusual properties of the samples of one device.
+
+    Args:
+        device: the readable samples.
+        summary: the inspected samples of the same device.
+    """
     name = (device.name,)
     count = len(device.x)
     findings: list[SampleFinding] = []
@@ -170,7 +181,7 @@ def check_device_samples(device: ReadableSamples, summary: DeviceSamples) -> lis
         warn(
             "one-class",
             f"all {count} samples are of class {label}; the device can take part, but a model that always "
-            f"answers {label} is right on all of them",
+            f"predicts {label} is right on all of them",
         )
     if device.y is not None and count >= RECOMMENDED_SAMPLES and 2 * len(summary.class_counts) > count:
         warn(
@@ -181,11 +192,11 @@ def check_device_samples(device: ReadableSamples, summary: DeviceSamples) -> lis
     if device.x[:1].size >= MIN_VALUES_FOR_COPIES and summary.num_copies:
         warn(
             "copies",
-            f"{summary.num_copies} of {count} samples equal an earlier one; remove copies, because a copy "
-            "that is held out is no test",
+            f"{summary.num_copies} of {count} samples equal an earlier one; remove copies, because a "
+            "held-out copy tests nothing",
         )
     if summary.num_blank:
-        warn("blank", f"{summary.num_blank} of {count} samples hold one value only; was the sensor off?")
+        warn("blank", f"all values are equal in {summary.num_blank} of {count} samples; was the sensor off?")
     if summary.outliers:
         warn(
             "outliers",
@@ -215,8 +226,8 @@ def _check_values(device: ReadableSamples, values: ValueRange | None) -> list[Sa
     if values.spread > MAX_STANDARD_DEVIATION or 0 < values.spread < MIN_STANDARD_DEVIATION:
         text = (
             f"values go from {values.low:.4g} to {values.high:.4g} with a standard deviation of "
-            f"{values.spread:.3g}, expected about 1; scale them alike on every device, such as (x - "
-            f"{values.mean:.3g}) / {values.spread:.3g}"
+            f"{values.spread:.3g}, expected about 1; scale them in the same way on every device, such as (x "
+            f"- {values.mean:.3g}) / {values.spread:.3g}"
         )
         return [SampleFinding("unscaled", WARNING, (device.name,), text)]
     return []
@@ -225,11 +236,11 @@ def _check_values(device: ReadableSamples, values: ValueRange | None) -> list[Sa
 def check_across_devices(
     devices: Sequence[ReadableSamples], summaries: Sequence[DeviceSamples], digests: Sequence[Sequence[bytes]]
 ) -> list[SampleFinding]:
-    """Return where devices hold the same samples, or do not fit together.
+    """Find samples that several devices have, and devices whose samples do not match.
 
     Args:
-        devices: their readable samples.
-        found: what was found in each.
+        devices: the readable samples of each device.
+        summaries: the inspected samples of each device.
         digests: the digest of each readable sample, by device.
     """
     findings: list[SampleFinding] = []
@@ -246,8 +257,8 @@ def check_across_devices(
         )
         if leaked and device.x[:1].size >= MIN_VALUES_FOR_COPIES:
             text = (
-                f"{leaked} of {device.num_test} samples of x_test are also in x; what was trained on "
-                f"is no test"
+                f"{leaked} of {device.num_test} samples of x_test are also in x; remove them, because a "
+                "training sample tests nothing"
             )
             findings.append(SampleFinding("test-in-training", WARNING, (device.name,), text))
     findings += _find_shared_samples(devices, digests)
@@ -261,8 +272,7 @@ def check_across_devices(
     if len(set(lists.values())) > 1:
         text = (
             f"class names differ between {shorten_names(list(lists))}, so a class number means different "
-            f"classes; "
-            "put the same classes.txt on every device"
+            "classes; put the same classes.txt on every device"
         )
         findings.append(SampleFinding("class-names", ERROR, tuple(lists), text))
     scales = {
@@ -273,7 +283,7 @@ def check_across_devices(
         if scales[high] > MAX_SCALE_RATIO * scales[low]:
             text = (
                 f"values of {high} vary {scales[high] / scales[low]:.3g} times as much as those of {low}; do "
-                "all devices measure in one unit?"
+                "all devices use the same unit?"
             )
             findings.append(SampleFinding("scales", WARNING, (low, high), text))
     return findings
@@ -282,7 +292,7 @@ def check_across_devices(
 def _find_shared_samples(
     devices: Sequence[ReadableSamples], digests: Sequence[Sequence[bytes]]
 ) -> list[SampleFinding]:
-    """Return which pairs of devices have samples in common."""
+    """Find pairs of devices that have samples in common."""
     sets = {
         device.name: set(device_digests)
         for device, device_digests in zip(devices, digests, strict=True)
@@ -298,11 +308,11 @@ def _find_shared_samples(
     findings = []
     if equal:
         listed = shorten_names([f"{first} and {second}" for first, second in equal])
-        text = f"devices hold the same samples: {listed}; give each device its own"
+        text = f"devices have the same samples: {listed}; give each device different samples"
         findings.append(SampleFinding("same-samples", WARNING, _list_names(equal), text))
     if partly:
         listed = shorten_names([f"{pairs[pair]} in {pair[0]} and {pair[1]}" for pair in partly])
-        text = f"devices share samples: {listed}; one device may train on what the other holds out"
+        text = f"devices share samples: {listed}; one device may train on samples that another holds out"
         findings.append(SampleFinding("shared-samples", WARNING, _list_names(partly), text))
     return findings
 
@@ -326,32 +336,37 @@ def _find_contradictions(
     if not wrong:
         return []
     names = tuple(dict.fromkeys(name for digest in wrong for name in owners[digest]))
-    text = f"{len(wrong)} samples are there more than once with different labels; correct the labels"
+    text = f"{len(wrong)} samples occur more than once with different labels; correct the labels"
     return [SampleFinding("contradictions", WARNING, names, text)]
 
 
 def check_class_labels(
     devices: Sequence[DeviceSamples], classes: Sequence[int], num_classes: int
 ) -> list[SampleFinding]:
-    """Return what is unusual about the classes of all devices together."""
+    """Find unusual properties of the classes of all devices together.
+
+    Args:
+        devices: the inspected samples of each device.
+        classes: every class that occurs, in order.
+        num_classes: number of classes of the federation.
+    """
     names = tuple(device.name for device in devices if device.class_counts)
     if not classes or classes[0] < 0:
         return []
     findings = []
     if classes[0] > 0:
         text = (
-            f"labels go from {classes[0]} to {classes[-1]}: that makes {classes[-1] + 1} classes, and no "
-            f"device here has a sample of the first {classes[0]}; number them from 0, y - {classes[0]}, "
-            "unless other devices have these"
+            f"labels range from {classes[0]} to {classes[-1]}: that makes {classes[-1] + 1} classes, and "
+            f"none of these devices has a sample of the first {classes[0]}; number them from 0, y - "
+            f"{classes[0]}, unless other devices have them"
         )
         findings.append(SampleFinding("first-label", WARNING, names, text))
     if num_classes - classes[0] > len(classes) and num_classes <= MAX_CLASSES_FOR_GAPS:
         present = set(classes)
         empty = [str(label) for label in range(classes[0], num_classes) if label not in present]
         text = (
-            f"no device here has a sample of class {shorten_names(empty)}; number the classes without "
-            f"gaps, unless "
-            "other devices have these"
+            f"none of these devices has a sample of class {shorten_names(empty)}; number the classes "
+            "without gaps, unless other devices have these"
         )
         findings.append(SampleFinding("empty-classes", WARNING, names, text))
     totals: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Look at the samples of devices: a pure function from arrays to findings."""
+"""Inspects the samples of devices: a pure function from arrays to findings."""
 
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
@@ -38,11 +38,13 @@ MAX_OUTLIER_EXAMPLES = 6
 
 
 def inspect_samples(devices: Mapping[str, Arrays], input_shape: tuple[int, ...] | None = None) -> Inspection:
-    """Look at the samples of devices.
+    """Inspect the samples of devices.
+
+    Arrays of any form are accepted. Arrays that cannot be used for training are reported as findings.
 
     Args:
-        devices: by name, what `edgefl.data.sources.read_source` returns. No array makes this function fail.
-        input_shape: the input shape of the model where it is known, else the likely one.
+        devices: by device name, the arrays that `edgefl.data.sources.read_source` returns.
+        input_shape: input shape of the model. None guesses a likely shape.
     """
     findings: list[SampleFinding] = []
     readable = []
@@ -84,7 +86,7 @@ def inspect_samples(devices: Mapping[str, Arrays], input_shape: tuple[int, ...] 
 
 
 def name_devices(sources: Sequence[str]) -> list[str]:
-    """Return a name for each source: the file's name where no other source has the same, else the source."""
+    """Return a name for each source: its file name if that is unique, or else the whole source."""
     stems = [Path(source).stem or source for source in sources]
     names = stems if len(set(stems)) == len(stems) else list(sources)
     return [
@@ -131,7 +133,7 @@ def _read_device(
 
 
 def _read_samples(x: NDArray[np.generic] | None) -> Array | None:
-    """Return float32 samples, uint8 scaled, or None when these are no numbers of samples."""
+    """Return float32 samples, with uint8 scaled, or None if the array cannot be read as samples."""
     if x is None or x.dtype.kind not in "buif" or x.ndim < 2 or 0 in x.shape[1:]:
         return None
     with np.errstate(over="ignore", invalid="ignore"):
@@ -159,7 +161,7 @@ def _measure_range(x: Array) -> ValueRange:
 def _describe_device(
     device: ReadableSamples,
     digests: Sequence[bytes],
-    elsewhere: set[bytes],
+    other_digests: set[bytes],
     outliers: NDArray[np.bool_],
     split: SplitRecord | None,
 ) -> DeviceSamples:
@@ -188,7 +190,7 @@ def _describe_device(
         _measure_range(usual) if usual is not x and usual.size else values,
         tuple(_measure_range(x[..., c]) for c in range(shape[-1])) if described else (),
         len(digests) - len(set(digests)),
-        sum(digest in elsewhere for digest in digests),
+        sum(digest in other_digests for digest in digests),
         int(blank.sum()),
         tuple(device.rows[outliers].tolist()),
         _choose_examples(device, outliers),
@@ -219,7 +221,7 @@ def _choose_examples(device: ReadableSamples, outliers: NDArray[np.bool_]) -> tu
 
 
 def _merge_findings(findings: Sequence[SampleFinding]) -> tuple[SampleFinding, ...]:
-    """Return errors, warnings and changes, one of each text, with all devices that it is about."""
+    """Return errors, warnings and changes. Findings with the same text are merged, with all their devices."""
     devices: dict[tuple[str, str, str], dict[str, None]] = {}
     for finding in findings:
         devices.setdefault((finding.severity, finding.kind, finding.text), {}).update(

@@ -1,4 +1,4 @@
-"""Samples that are far from the others of their class."""
+"""Finds samples that are far from the others of their class."""
 
 from collections.abc import Sequence
 
@@ -9,9 +9,9 @@ from edgefl.data.inspection.records import ReadableSamples
 from edgefl.types import Array
 
 MAX_DESCRIBED_CHANNELS = 32
-"""Samples of more channels are described by all their values together."""
+"""With more channels, statistics are computed over all values of a sample together."""
 OUTLIER_DISTANCE = 10.0
-"""Distance from the median of its class, in robust standard deviations, of an outlier."""
+"""Minimum distance of an outlier from the median of its class, in robust standard deviations."""
 MIN_CLASS_SAMPLES = 8
 MAD_TO_SIGMA = 1.4826
 TAIL_PERCENTILES = (5, 95)
@@ -19,11 +19,18 @@ TAILS_TO_SIGMA = 3.29
 
 
 def find_outliers(devices: Sequence[ReadableSamples]) -> list[NDArray[np.bool_]]:
-    """Return for each device which samples are far from the others of their class, over all devices.
+    """Return which samples of each device are far from the others of their class, over all devices.
 
-    The mean and the standard deviation of each channel describe a sample. Far means more than
-    `OUTLIER_DISTANCE` robust standard deviations from the median of its class: those of the class (median
-    absolute deviation times 1.4826) and those of all samples (from the 5th to the 95th percentile, by 3.29).
+    A sample is described by the mean and the standard deviation of each channel. It is an outlier if one of
+    these differs from the median of its class by more than `OUTLIER_DISTANCE` robust standard deviations. The
+    robust standard deviation is the larger of two estimates: 1.4826 times the median absolute deviation of
+    the class, and the range from the 5th to the 95th percentile of all samples divided by 3.29.
+
+    Args:
+        devices: the readable samples of each device.
+
+    Returns:
+        For each device one flag per sample, shape (n,), bool.
     """
     flags = [np.zeros(len(device.x), bool) for device in devices]
     by_shape: dict[tuple[int, ...], list[int]] = {}
@@ -55,7 +62,7 @@ def find_outliers(devices: Sequence[ReadableSamples]) -> list[NDArray[np.bool_]]
 
 
 def _measure_features(x: Array) -> NDArray[np.float64]:
-    """Return mean and standard deviation of each channel, float64[n, features]; of all values beyond 32."""
+    """Return mean and standard deviation of each channel, or of all values with more than 32 channels."""
     channels = x.shape[-1] if x.shape[-1] <= MAX_DESCRIBED_CHANNELS else 1
     values = x.reshape(len(x), -1, channels)
     return np.concatenate(

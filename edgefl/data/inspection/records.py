@@ -1,4 +1,4 @@
-"""What an inspection of samples finds: frozen records."""
+"""The results of an inspection, as frozen records."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ ERROR = "error"
 WARNING = "warning"
 """Training works, but this is probably a mistake."""
 CHANGE = "change"
-"""The stored form has one meaning, and edgefl changes it when it reads the samples."""
+"""edgefl converts the stored form when it reads the samples, because the form has one meaning."""
 SEVERITIES = (ERROR, WARNING, CHANGE)
 
 
@@ -33,7 +33,14 @@ class SampleFinding:
 
 @dataclass(frozen=True)
 class ValueRange:
-    """Lowest, highest and mean value, and standard deviation."""
+    """Statistics of values: minimum, maximum, mean and standard deviation.
+
+    Attributes:
+        low: minimum.
+        high: maximum.
+        mean: mean.
+        spread: standard deviation.
+    """
 
     low: float
     high: float
@@ -43,13 +50,13 @@ class ValueRange:
 
 @dataclass(frozen=True)
 class SampleExample:
-    """One sample to look at.
+    """One sample for display.
 
     Attributes:
-        row: index into `x`; indices beyond its end continue in `x_test`.
-        label: class number, None where labels cannot be read.
+        row: index into `x`. Indices beyond its end continue in `x_test`.
+        label: class number, None if labels cannot be read.
         is_outlier: whether the sample is far from the others of its class.
-        values: float32, in the shape that a model takes.
+        values: the sample in the input shape of a model, float32.
     """
 
     row: int
@@ -60,25 +67,25 @@ class SampleExample:
 
 @dataclass(frozen=True)
 class DeviceSamples:
-    """What was found in the samples of one device.
+    """The inspected samples of one device.
 
     Attributes:
         name: name of the device.
         stored: type and shape of `x` as stored, such as `uint8[200, 28, 28, 1]`.
-        shape: shape in which a model takes one sample, empty when `x` cannot be read.
+        shape: input shape of a model for these samples, empty if `x` cannot be read.
         num_samples: number of samples in `x`.
         num_test: number of samples in `x_test`.
-        class_counts: (class, number of samples) for each class that the device has, in order.
+        class_counts: (class, number of samples) for each class on the device, in order.
         values: range of all finite values, None without any.
         usual: range without outliers, None without any value.
-        channels: range of each channel, empty when there are too many.
+        channels: range of each channel, empty if there are too many.
         num_copies: number of samples that equal an earlier sample of the same device.
-        num_shared: number of samples that another device has too.
-        num_blank: number of samples that hold one value only.
+        num_shared: number of samples that another device also has.
+        num_blank: number of samples in which all values are equal.
         outliers: rows of outliers.
-        examples: samples to look at.
-        split: how test samples are held out, by the seed of a federation without its own seed; None when a
-            device refuses the samples.
+        examples: samples for display.
+        split: how a federation with the default seed holds out test samples. None if a device rejects the
+            samples.
     """
 
     name: str
@@ -100,13 +107,13 @@ class DeviceSamples:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found in the samples of all devices.
+    """The inspected samples of all devices.
 
     Attributes:
-        devices: in the order in which they were given.
-        classes: every class that a device has, in order.
-        class_names: names of the classes, empty when they have numbers only.
-        num_classes: how many classes a federation of these devices has, 0 when no label can be read.
+        devices: the devices in the order of the input.
+        classes: every class that occurs, in order.
+        class_names: names of the classes, empty if they have numbers only.
+        num_classes: number of classes of a federation of these devices, 0 if no label can be read.
         findings: errors first, then warnings, then changes.
     """
 
@@ -119,7 +126,20 @@ class Inspection:
 
 @dataclass(frozen=True)
 class ReadableSamples:
-    """The part of a device's arrays that can be read: rows of x, then of x_test."""
+    """The readable part of a device's arrays: rows of `x`, then rows of `x_test`.
+
+    Attributes:
+        name: name of the device.
+        x: samples in the input shape of a model, shape (n, *input_shape), float32. Samples with values that
+            are not finite are left out.
+        y: labels, shape (n,), int64, None if they cannot be read.
+        rows: row of each sample in `x` followed by `x_test`, shape (n,), int64.
+        num_samples: number of samples in the stored `x`.
+        num_test: number of samples in the stored `x_test`.
+        stored: type and shape of `x` as stored.
+        num_classes: number of classes that the arrays declare, 0 if they declare none.
+        class_names: names of the classes, empty if they have numbers only.
+    """
 
     name: str
     x: Array

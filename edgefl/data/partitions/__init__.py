@@ -1,1 +1,1 @@
-"""Partitions by name: pure functions that deal samples to clients."""
+"""Partitions by name: pure functions that divide samples among clients."""

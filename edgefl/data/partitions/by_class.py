@@ -1,4 +1,4 @@
-"""Samples dealt out by class: so many of each class to each client, no sample to two clients."""
+"""Divides samples by class. Each client gets a number of samples of each class, and no sample goes to two."""
 
 import math
 
@@ -14,17 +14,27 @@ CountArray = NDArray[np.int64]
 def partition_by_counts(
     labels: Labels, counts: CountArray, rng: np.random.Generator, part: str = "training"
 ) -> list[Labels]:
-    """Deal counts: int64[num_clients, num_classes] out of the labels; return sorted indices a client.
+    """Draw a number of samples of each class for each client, without replacement.
 
-    Raises DataError when a class has fewer samples than are asked for.
+    Args:
+        labels: the class of each sample, shape (n,), int64.
+        counts: samples of each class for each client, shape (num_clients, num_classes), int64.
+        rng: random generator.
+        part: name of the part of the data set, for errors.
+
+    Returns:
+        Sorted sample indices of each client, int64.
+
+    Raises:
+        DataError: a class has fewer samples than the clients need.
     """
     num_classes = counts.shape[1]
     have = np.bincount(labels, minlength=num_classes)
     need = counts.sum(axis=0)
     for label in np.flatnonzero(need > have[:num_classes]).tolist():
         raise DataError(
-            f"class {label} has {have[label]} {part} samples, the {len(counts)} clients ask for "
-            f"{need[label]}; take fewer clients or fewer samples a client"
+            f"class {label} has {have[label]} {part} samples, the {len(counts)} clients need "
+            f"{need[label]}; use fewer clients or fewer samples per client"
         )
     pieces = []
     for label in range(num_classes):
@@ -36,13 +46,25 @@ def partition_by_counts(
 def partition_evenly(
     count: int, num_clients: int, per_client: int, rng: np.random.Generator, part: str = "training"
 ) -> list[Labels]:
-    """Deal `each` of `count` samples to each client, whatever their class; 0 means all, as evenly as
-    can be.
+    """Draw the same number of samples for each client, regardless of class and without replacement.
+
+    Args:
+        count: number of samples.
+        num_clients: number of clients.
+        per_client: samples per client. 0 divides all samples as evenly as possible.
+        rng: random generator.
+        part: name of the part of the data set, for errors.
+
+    Returns:
+        Sorted sample indices of each client, int64.
+
+    Raises:
+        DataError: there are fewer samples than the clients need.
     """
     if per_client * num_clients > count or num_clients > count:
         raise DataError(
-            f"{count} {part} samples, the {num_clients} clients ask for {max(per_client, 1) * num_clients}; "
-            "take fewer clients or fewer samples a client"
+            f"there are {count} {part} samples, the {num_clients} clients need "
+            f"{max(per_client, 1) * num_clients}; use fewer clients or fewer samples per client"
         )
     order = rng.permutation(count)
     parts = (
@@ -54,8 +76,17 @@ def partition_evenly(
 
 
 def apportion(total: int, weights: NDArray[np.float64]) -> CountArray:
-    """Divide a whole number by weights: floors first, the rest to the largest remainders, the first of equals
-    first.
+    """Divide a whole number in proportion to weights, by the largest-remainder method.
+
+    Each part is rounded down first. The rest goes to the largest remainders, and the first of equal
+    remainders wins.
+
+    Args:
+        total: the number to divide.
+        weights: weights of the parts, shape (n,), float64, with a positive sum.
+
+    Returns:
+        The parts, shape (n,), int64. They sum to `total`.
     """
     exact = total * weights / weights.sum()
     counts: CountArray = np.floor(exact + 1e-9).astype(np.int64)
@@ -65,7 +96,11 @@ def apportion(total: int, weights: NDArray[np.float64]) -> CountArray:
 
 
 def check_positive(**values: float) -> None:
-    """Raise DataError for a value that is not above 0, or without bound."""
+    """Check that each value is a finite number above 0.
+
+    Raises:
+        DataError: a value is not. The message names its keyword.
+    """
     for name, value in values.items():
         if not 0 < value < math.inf:
             raise DataError(f"{name} is {value}, expected a number above 0")
@@ -74,12 +109,25 @@ def check_positive(**values: float) -> None:
 def draw_dirichlet(
     alpha: float, size: int, rows: int, rng: np.random.Generator, name: str = "alpha"
 ) -> NDArray[np.float64]:
-    """Draw float64[rows, size] from Dirichlet(alpha).
+    """Draw rows from a symmetric Dirichlet distribution.
 
-    DataError when alpha is not above 0, or too large or small to be drawn.
+    Args:
+        alpha: concentration, above 0. Small values give uneven rows.
+        size: length of a row.
+        rows: number of rows.
+        rng: random generator.
+        name: name of the option, for errors.
+
+    Returns:
+        Probabilities, shape (rows, size), float64. Each row sums to 1.
+
+    Raises:
+        DataError: `alpha` is not above 0, or is too large or too small to draw from.
     """
     check_positive(**{name: alpha})
     drawn = rng.dirichlet(np.full(size, alpha), rows)
     if not np.isfinite(drawn).all():
-        raise DataError(f"{name} is {alpha}, which cannot be drawn from; .5 is usual, 100 is nearly even")
+        raise DataError(
+            f"{name} is {alpha}, too large or too small to draw from; .5 is usual, 100 is nearly even"
+        )
     return drawn

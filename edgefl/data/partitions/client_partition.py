@@ -1,7 +1,4 @@
-"""What one client is given of a data set: indices, and how its samples differ from the data set's.
-
-Samples are copied by `take`.
-"""
+"""The part of a data set that one client gets: sample indices, and changes to the samples."""
 
 from dataclasses import dataclass
 
@@ -15,12 +12,17 @@ from edgefl.types import Array, Labels, Shard
 
 @dataclass(frozen=True)
 class ClientPartition:
-    """One client's part of a data set.
+    """The part of a data set that one client gets.
 
-    train, test: sorted indices into the data set's training and test part.
-    turns_train, turns_test: int64[n], how many steps of `turn_degrees` each sample is turned
-    counter-clockwise; None: not at all. relabel: the label y becomes relabel[y]; empty: labels stay.
-    truth: the cluster that the client truly belongs to, -1 where there is none.
+    Attributes:
+        train: indices into the training part, sorted, int64.
+        test: indices into the test part, sorted, int64.
+        turns_train: number of rotation steps of each training sample, shape (len(train),), int64. None leaves
+            the samples unrotated.
+        turns_test: number of rotation steps of each test sample, like `turns_train`.
+        turn_degrees: size of a rotation step in degrees, counter-clockwise.
+        relabel: replaces the label y by `relabel[y]`. Empty leaves the labels unchanged.
+        truth: the true cluster of the client, -1 if there is none.
     """
 
     train: Labels
@@ -33,11 +35,18 @@ class ClientPartition:
 
 
 def copy_shard(dataset: Dataset, client_partition: ClientPartition) -> Shard:
-    """Copy one client's samples out of a data set, whose arrays may be memory-mapped; nothing else is read.
+    """Copy the samples of one client out of a data set.
 
-    The side information of a sample is its turn, its group is its recording. uint8 pictures become float32 in
-    [0, 1].
-    Raises DataError for indices beyond the data set, and turns of what is no picture.
+    The arrays of the data set may be memory-mapped. Only the samples of the client are read. uint8 pictures
+    become float32 in [0, 1]. In the shard, the number of rotation steps of a sample is its side information,
+    and its recording is its group.
+
+    Args:
+        dataset: the data set.
+        client_partition: the part to copy.
+
+    Raises:
+        DataError: an index exceeds the data set, or samples to rotate are not pictures.
     """
     x_train, y_train = _copy_part(
         dataset.x_train,
@@ -66,8 +75,8 @@ def _copy_part(
 ) -> tuple[Array, Labels]:
     if len(indices) and int(indices[-1]) >= len(y):
         raise DataError(
-            f"the allotment asks for sample {indices[-1]} of {len(y)}; it was made for another data set or "
-            "subsample"
+            f"the client partition refers to sample {indices[-1]} of {len(y)}; it was made for another data "
+            "set or subsample"
         )
     samples = as_float(np.asarray(x[indices]))
     labels = np.asarray(y[indices])
@@ -79,6 +88,6 @@ def _copy_part(
 
 
 def make_client_ids(count: int) -> list[str]:
-    """Return `client-000`, `client-001`, ...: with as many digits as it takes that they sort."""
+    """Return `client-000`, `client-001` and so on, with enough digits that the ids sort in order."""
     digits = max(3, len(str(count - 1)))
     return [f"client-{i:0{digits}d}" for i in range(count)]

@@ -1,4 +1,4 @@
-"""Who has what, to look at: classes by clients as shades in a terminal, or as a PNG."""
+"""Shows which client has how many samples of each class, as shades in a terminal or as a PNG."""
 
 import io
 import textwrap
@@ -23,7 +23,16 @@ TERMINAL_COLUMNS = 80
 def count_classes(
     dataset: Dataset, client_partitions: Mapping[str, ClientPartition], part: str = "train"
 ) -> CountMatrix:
-    """Return int64[num_clients, num_classes] of the labels as each client sees them."""
+    """Count the samples of each class for each client, after relabelling.
+
+    Args:
+        dataset: the data set.
+        client_partitions: the client partition of each client id.
+        part: "train" or "test".
+
+    Returns:
+        Counts, shape (num_clients, num_classes), int64.
+    """
     labels = dataset.y_train if part == "train" else dataset.y_test
     rows = []
     for client_partition in client_partitions.values():
@@ -34,7 +43,11 @@ def count_classes(
 
 
 def count_turns(client_partitions: Mapping[str, ClientPartition]) -> CountMatrix | None:
-    """Return int64[num_clients, turns]: how many samples are turned how far; None when none is."""
+    """Count the training samples of each client by their number of rotation steps.
+
+    Returns:
+        Counts, shape (num_clients, turns), int64, or None if no samples are rotated.
+    """
     turns = [client.turns_train for client in client_partitions.values() if client.turns_train is not None]
     if not turns:
         return None
@@ -45,11 +58,16 @@ def count_turns(client_partitions: Mapping[str, ClientPartition]) -> CountMatrix
 def render_heatmap(
     counts: CountMatrix, ids: Sequence[str], clusters: Sequence[int], heading: str
 ) -> list[str]:
-    """Return lines of at most 80 columns: for each client its samples, and the share of them in each column
-    as a shade.
+    """Return lines that show the share of each column in the samples of each client as a shade.
 
-    Of more than 24 clients, 24 are shown, evenly spaced; columns that do not fit are summed with their
-    neighbours.
+    A line has at most 80 columns. At most 24 clients are shown, evenly spaced. If the columns do not fit,
+    neighbouring columns are summed.
+
+    Args:
+        counts: samples by client and column, shape (num_clients, columns), int64.
+        ids: the client ids.
+        clusters: the true cluster of each client, -1 if there is none.
+        heading: heading of the columns.
     """
     label = max(len(name) for name in ids) + (4 if max(clusters) >= 0 else 0)
     room = TERMINAL_COLUMNS - label - 10
@@ -59,7 +77,7 @@ def render_heatmap(
     shares = padded.reshape(len(counts), -1, merged).sum(axis=2) / counts.sum(axis=1, keepdims=True)
     top = shares.max()
     levels = np.ceil(shares / top * (len(SHADES) - 1) - 1e-9).astype(np.int64)
-    columns = f"{heading} 0 to {counts.shape[1] - 1}" + (f", {merged} a column" if merged > 1 else "")
+    columns = f"{heading} 0 to {counts.shape[1] - 1}" + (f", {merged} per column" if merged > 1 else "")
     lines = [f"{'client':{label}} {'samples':>7}  {columns}"]
     for i in _choose_rows(len(counts)):
         name = ids[i] + (f" #{clusters[i]}" if clusters[i] >= 0 else "")
@@ -75,8 +93,16 @@ def _choose_rows(count: int) -> list[int]:
 
 
 def summarize_partition(train: CountMatrix, test: CountMatrix, dataset: Dataset) -> dict[str, Any]:
-    """Return figures of a partition: samples and classes a client as [least, median, most], and how many
-    samples are used.
+    """Return figures of a partition.
+
+    Args:
+        train: training samples by client and class, shape (num_clients, num_classes), int64.
+        test: test samples, like `train`.
+        dataset: the data set.
+
+    Returns:
+        The number of clients, `train_samples`, `test_samples` and `classes` per client as [minimum, median,
+        maximum], and `train_used` and `test_used` as [used, total].
     """
 
     def summarize(values: NDArray[Any]) -> list[float]:
@@ -93,13 +119,24 @@ def summarize_partition(train: CountMatrix, test: CountMatrix, dataset: Dataset)
 
 
 def plot_heatmap(path: Path, counts: CountMatrix, title: str, columns: str = "class") -> None:
-    """Draw classes by clients; ConfigError when matplotlib is not installed."""
+    """Plot the samples of each client by class to a PNG file.
+
+    Args:
+        path: file to write.
+        counts: samples by client and class, shape (num_clients, num_classes), int64.
+        title: title of the plot.
+        columns: label of the class axis.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+        OSError: the file cannot be written.
+    """
     try:
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
     except ModuleNotFoundError as error:
         raise ConfigError(
-            "--out needs matplotlib, which this environment lacks; pip install -e '.[plots]'"
+            "--out needs matplotlib, which is not installed; run pip install -e '.[plots]'"
         ) from error
     clients, classes = counts.shape
     width, height = np.clip([2.5 + 0.22 * clients, 1.8 + 0.26 * classes], [6.5, 3.4], 14)

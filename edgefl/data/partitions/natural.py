@@ -1,4 +1,4 @@
-"""One client a writer, wearer or other group that the data set knows of.
+"""Makes one client of each writer, wearer or other group of the data set.
 
 Source: natural partitions as in LEAF (S. Caldas et al., arXiv:1812.01097).
 """
@@ -15,27 +15,34 @@ from edgefl.types import Labels
 def group(
     view: LabelView, num_clients: int, rng: np.random.Generator, *, min_samples: int = 2
 ) -> tuple[ClientPartition, ...]:
-    """Draw `num_clients` groups.
+    """Draw `num_clients` groups, and make a client of each.
 
-    Each becomes a client with its own training and test samples, ordered by group id.
+    A client has the training and the test samples of its group. Clients are ordered by group id. Only groups
+    with at least `min_samples` training samples and at least one test sample are drawn. The data set decides
+    which samples of a group are test samples: the built-in ones hold out the last samples of the group.
 
-    Only groups with `min_samples` to train on and one to be measured on are drawn. What a group is measured
-    on is the data set's choice: the loaders hold out the last of its samples. Raises DataError for a data set
-    without groups, or with too few.
+    Args:
+        view: labels and groups of the data set.
+        num_clients: number of clients.
+        rng: random generator.
+        min_samples: minimum number of training samples of a group.
+
+    Raises:
+        DataError: the data set has no groups, or too few of them.
     """
     check_positive(min_samples=min_samples)
     if view.group_train is None or view.group_test is None:
         raise DataError(
-            "this data set does not know its groups (writers, wearers), expected one that does, such as "
+            "this data set has no groups (writers, wearers), expected a data set with groups, such as "
             "mnist-writers or uci-har"
         )
     ids, counts = np.unique(view.group_train, return_counts=True)
     fit = ids[(counts >= min_samples) & np.isin(ids, view.group_test)]
     if len(fit) < num_clients:
         raise DataError(
-            f"{len(fit)} of {len(ids)} groups have {min_samples} training samples and a test sample of their "
-            f"own, expected {num_clients} (num_clients of [partition]); set num_clients = {len(fit)}, or a "
-            "split that holds out samples of each group"
+            f"{len(fit)} of {len(ids)} groups have at least {min_samples} training samples and a test "
+            f"sample, expected {num_clients} such groups (num_clients of [partition]); set num_clients = "
+            f"{len(fit)}, or use a split that holds out samples of each group"
         )
     drawn = np.sort(rng.permutation(fit)[:num_clients])
     parts = zip(_find_members(view.group_train, drawn), _find_members(view.group_test, drawn), strict=True)

@@ -1,4 +1,4 @@
-"""Two majority classes a client: from IID to pathological by one number.
+"""Two majority classes per client, from IID to pathological with one parameter.
 
 Source: M. Isaksson et al., Adaptive Expert Models for Personalization in Federated Learning, 2022, section
 4.2, after E. Listo Zec et al., Specialized Federated Learning Using a Mixture of Experts, arXiv:2010.02056.
@@ -15,8 +15,20 @@ from edgefl.errors import DataError
 def draw_majority_counts(
     num_classes: int, majors: tuple[int, int], p: float, samples: int, rng: np.random.Generator
 ) -> CountArray:
-    """Return int64[num_classes]: round(p * samples) in equal halves for the two, the rest drawn uniformly
-    over the other classes.
+    """Draw the number of samples of each class for one client.
+
+    The majority classes share round(p * samples) samples equally. The other samples are drawn uniformly over
+    the other classes.
+
+    Args:
+        num_classes: number of classes.
+        majors: the two majority classes.
+        p: fraction of the majority classes, from 0 to 1.
+        samples: number of samples.
+        rng: random generator.
+
+    Returns:
+        Counts, shape (num_classes,), int64. They sum to `samples`.
     """
     counts = np.zeros(num_classes, np.int64)
     common = round(p * samples)
@@ -37,21 +49,33 @@ def p_majority(
     samples: int = 500,
     test_samples: int = 100,
 ) -> tuple[ClientPartition, ...]:
-    """Draw two classes for each client: they make up the fraction p of its samples.
+    """Draw two majority classes for each client, which make up the fraction p of its samples.
 
-    p = 2 / num_classes is IID, p = 1 pathological. A client's test samples are distributed as its training
-    samples, and no sample goes to two clients. Raises DataError when a class runs out.
+    p = 2 / num_classes is IID, and p = 1 is pathological. Training and test samples of a client have the same
+    distribution. No sample goes to two clients.
+
+    Args:
+        view: labels of the data set.
+        num_clients: number of clients.
+        rng: random generator.
+        p: fraction of the majority classes, from 0 to 1.
+        samples: training samples per client.
+        test_samples: test samples per client.
+
+    Raises:
+        DataError: an option is out of range, there are fewer than three classes, or a class has too few
+            samples.
     """
     check_positive(samples=samples, test_samples=test_samples)
     if not 0 <= p <= 1:
         raise DataError(
             f"p is {p}, expected a fraction from 0 to 1; {2 / view.num_classes:g} is IID, 1 leaves two "
-            "classes a client"
+            "classes per client"
         )
     if view.num_classes < 3:
         raise DataError(
-            f"{view.num_classes} classes, expected at least 3: two are the majority, the others share the "
-            "rest"
+            f"the data set has {view.num_classes} classes, expected at least 3: two majority classes, and "
+            "others for the rest"
         )
     majors = [
         tuple(int(label) for label in rng.permutation(view.num_classes)[:2]) for _ in range(num_clients)

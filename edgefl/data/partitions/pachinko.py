@@ -1,8 +1,9 @@
-"""Pachinko allocation: a client has few superclasses, and most classes of those.
+"""Pachinko allocation: a client has few superclasses, and most classes of each.
 
-Source: S. Reddi et al., Adaptive Federated Optimization, arXiv:2003.00295, appendix on CIFAR-100: for each
-client, superclasses from Dir(alpha) and classes within each from Dir(beta); samples are drawn without
-replacement, and what is used up leaves the draw.
+For each client, superclasses are drawn from Dir(alpha), and the classes within each from Dir(beta). Samples
+are drawn without replacement. A class without remaining samples is no longer drawn.
+
+Source: S. Reddi et al., Adaptive Federated Optimization, arXiv:2003.00295, appendix on CIFAR-100.
 """
 
 import numpy as np
@@ -26,15 +27,25 @@ def pachinko(
     beta: float = 10.0,
     samples: int = 0,
 ) -> tuple[ClientPartition, ...]:
-    """Draw each client's superclasses and classes.
+    """Draw the superclasses and classes of each client.
 
-    Of the test part it has the same share of each class as of the training part.
+    A client has the same share of each class in the test part as in the training part.
 
-    samples: how many a client trains on, 0 means an equal share of all. Raises DataError when the data set
-    has no superclasses.
+    Args:
+        view: labels and superclasses of the data set.
+        num_clients: number of clients.
+        rng: random generator.
+        alpha: Dirichlet concentration over superclasses.
+        beta: Dirichlet concentration over the classes of a superclass.
+        samples: training samples per client. 0 gives each client an equal share of all samples.
+
+    Raises:
+        DataError: the data set has no superclasses or too few samples, or `alpha` or `beta` is out of range.
     """
     if view.coarse is None:
-        raise DataError("this data set has no superclasses, expected one that has, such as cifar100")
+        raise DataError(
+            "this data set has no superclasses, expected a data set with superclasses, such as cifar100"
+        )
     kinds = np.unique(view.coarse)
     roots = draw_dirichlet(alpha, len(kinds), num_clients, rng)
     leaves = np.zeros((num_clients, view.num_classes))
@@ -44,14 +55,14 @@ def pachinko(
     size = samples or len(view.train) // num_clients
     if not 0 < size * num_clients <= len(view.train):
         raise DataError(
-            f"{len(view.train)} samples, the {num_clients} clients ask for {size} each; take fewer clients "
-            "or samples"
+            f"there are {len(view.train)} samples, the {num_clients} clients need {size} each; use fewer "
+            "clients or samples"
         )
     counts = draw_counts(view.train, roots, leaves, members, size, rng)
     train_counts, test_counts = (
         np.bincount(labels, minlength=view.num_classes) for labels in (view.train, view.test)
     )
-    # Rounded after summing over clients, so that each class's test samples suffice.
+    # Rounded after summing over clients, so that the test samples of each class suffice.
     reached = np.rint(np.cumsum(counts, axis=0) * (test_counts / np.maximum(train_counts, 1))).astype(
         np.int64
     )
@@ -70,10 +81,18 @@ def draw_counts(
     size: int,
     rng: np.random.Generator,
 ) -> CountArray:
-    """Return int64[num_clients, num_classes] with `size` samples a client, from what the clients before left.
+    """Draw the number of samples of each class for each client, from the samples that earlier clients left.
 
-    roots: float64[num_clients, num_superclasses]; leaves: float64[num_clients, num_classes]; members: the
-    classes of each superclass.
+    Args:
+        labels: the class of each sample, shape (n,), int64.
+        roots: probabilities of superclasses, shape (num_clients, num_superclasses), float64.
+        leaves: probabilities of classes within their superclass, shape (num_clients, num_classes), float64.
+        members: the classes of each superclass, int64.
+        size: number of samples per client.
+        rng: random generator.
+
+    Returns:
+        Counts, shape (num_clients, num_classes), int64.
     """
     left = np.bincount(labels, minlength=leaves.shape[1])
     counts = np.zeros(leaves.shape, np.int64)
@@ -94,7 +113,7 @@ def draw_counts(
 
 
 def _restrict(shares: Probabilities, available: NDArray[np.bool_]) -> Probabilities:
-    """Return the shares of what is there, which sum to 1; equal ones where all of them have vanished."""
+    """Return the shares of the available entries, scaled to sum 1, or equal shares if all of them are 0."""
     remaining: Probabilities = np.where(available, shares, 0)
     if remaining.sum() < 1e-12:
         remaining = available.astype(np.float64)

@@ -1,9 +1,10 @@
-"""Packages of one class: each client has two, of two classes.
+"""Packages of one class: each client has two packages of different classes.
+
+The paper takes at most 500 pictures of each class of HAM10000, in packages of 35 pictures. A client has two
+packages of different classes, split 80 : 20.
 
 Source: Y. Yeganeh et al., Adaptive Personalization in Federated Learning for Highly Non-i.i.d. Data, 2022,
-section 4.1.2:
-at most 500 pictures of each class of HAM10000, packages of 35, clients of two packages of different classes,
-split 80 : 20.
+section 4.1.2.
 """
 
 import numpy as np
@@ -15,10 +16,21 @@ from edgefl.errors import DataError
 
 
 def draw_pairs(packages: CountArray, num_clients: int, rng: np.random.Generator) -> list[tuple[int, int]]:
-    """Draw two packages of different classes for each client; DataError when there are not enough.
+    """Draw two packages of different classes for each client.
 
-    packages: int64[num_classes]. A class is drawn as often as it has packages left, unless that would leave
-    too many packages of one class.
+    A class is drawn in proportion to its remaining packages, unless that would leave too many packages of one
+    class.
+
+    Args:
+        packages: number of packages of each class, shape (num_classes,), int64.
+        num_clients: number of clients.
+        rng: random generator.
+
+    Returns:
+        The two classes of each client.
+
+    Raises:
+        DataError: there are not enough packages of different classes.
     """
     left = packages.copy()
 
@@ -28,17 +40,17 @@ def draw_pairs(packages: CountArray, num_clients: int, rng: np.random.Generator)
     if not is_enough(num_clients):
         most = next(count for count in range(num_clients, -1, -1) if is_enough(count))
         raise DataError(
-            f"packages a class: {packages.tolist()}, which makes {most} clients of two different classes, "
-            f"expected {num_clients}; take fewer clients or smaller packages"
+            f"packages per class: {packages.tolist()}, enough for {most} clients with two different classes, "
+            f"expected {num_clients}; use fewer clients or smaller packages"
         )
     pairs = []
-    for todo in range(num_clients - 1, -1, -1):
+    for remaining in range(num_clients - 1, -1, -1):
         while True:
             first = int(rng.choice(len(left), p=left / left.sum()))
             others = np.where(np.arange(len(left)) == first, 0, left)
             second = int(rng.choice(len(left), p=others / others.sum())) if others.any() else first
             left[[first, second]] -= 1
-            if first != second and is_enough(todo):
+            if first != second and is_enough(remaining):
                 break
             left[[first, second]] += 1
         pairs.append((first, second))
@@ -57,21 +69,32 @@ def packages(
 ) -> tuple[ClientPartition, ...]:
     """Give each client two packages of different classes.
 
-    Of a package of 35, 28 samples are of the data set's training part and 7 of its test part, so a client
-    trains on 56 and is measured on 14. classes: only the first so many, 0 means all. No sample goes to two
-    clients.
+    With the defaults, a package has 28 samples of the training part and 7 of the test part. A client then has
+    56 training samples and 14 test samples. No sample goes to two clients.
+
+    Args:
+        view: labels of the data set.
+        num_clients: number of clients.
+        rng: random generator.
+        package: samples per package, at least 2.
+        per_class: maximum number of samples of a class.
+        test_share: share of a package that is test samples, between 0 and 1.
+        classes: number of classes to use, starting from class 0. 0 uses all classes.
+
+    Raises:
+        DataError: an option is out of range, or there are not enough samples.
     """
     check_positive(package=package, per_class=per_class)
     count = classes or view.num_classes
     if not 0 < test_share < 1 or not 2 <= count <= view.num_classes:
         raise DataError(
-            f"test_share {test_share} and {count} classes, expected a share between 0 and 1, and 2 to "
+            f"test_share is {test_share} with {count} classes, expected a share between 0 and 1, and 2 to "
             f"{view.num_classes} classes"
         )
     test_size = min(max(1, round(test_share * package)), package - 1)
     if package < 2:
         raise DataError(
-            f"package is {package}, expected at least 2: some to train on, some to be measured on"
+            f"package is {package}, expected at least 2: one sample for training and one for the test"
         )
     sizes = [np.bincount(labels, minlength=view.num_classes)[:count] for labels in (view.train, view.test)]
     fit = np.minimum.reduce(

@@ -1,6 +1,6 @@
-"""Clients whose labels are permuted: same pictures, other names.
+"""Clients with permuted labels: the same pictures under other class numbers.
 
-Source: F. Sattler, K.-R. Mueller, W. Samek, Clustered Federated Learning, arXiv:1910.01991; set up as in
+Source: F. Sattler, K.-R. Mueller, W. Samek, Clustered Federated Learning, arXiv:1910.01991, in the set-up of
 FedMix, section 4.3.
 """
 
@@ -25,15 +25,24 @@ def permutation(
 ) -> tuple[ClientPartition, ...]:
     """Give each client IID samples and one of several permutations of the labels.
 
-    The permutation is its true cluster.
+    The permutation is the true cluster of the client. Permutations differ from each other and are used
+    equally often, in random order over the clients. No sample goes to two clients.
 
-    Permutations differ from each other and are used equally often, by which client is drawn. samples,
-    test_samples: how many a client, 0 shares out all. No sample goes to two clients.
+    Args:
+        view: labels of the data set.
+        num_clients: number of clients.
+        rng: random generator.
+        permutations: number of permutations.
+        samples: training samples per client. 0 divides all samples.
+        test_samples: test samples per client. 0 divides all samples.
+
+    Raises:
+        DataError: there are not that many permutations, or too few samples.
     """
     check_positive(permutations=permutations)
     if view.num_classes < 13 and permutations > factorial(view.num_classes):
         raise DataError(
-            f"{permutations} permutations of {view.num_classes} classes, expected at most "
+            f"permutations is {permutations} with {view.num_classes} classes, expected at most "
             f"{factorial(view.num_classes)}"
         )
     drawn: dict[tuple[int, ...], None] = {}

@@ -1,7 +1,7 @@
-"""Clients that differ in how much they have, not in what: IID labels, uneven sizes.
+"""Clients with different numbers of samples: IID labels, uneven sizes.
 
-Source: Q. Li et al., Federated Learning on Non-IID Data Silos, arXiv:2102.02079 (quantity skew); the power
-law is that of T. Li et al., Federated Optimization in Heterogeneous Networks, arXiv:1812.06127.
+Source: Q. Li et al., Federated Learning on Non-IID Data Silos, arXiv:2102.02079 (quantity skew), and T. Li et
+al., Federated Optimization in Heterogeneous Networks, arXiv:1812.06127 (power law).
 """
 
 import numpy as np
@@ -23,11 +23,22 @@ def quantity(
     alpha: float = 0.5,
     min_samples: int = 10,
 ) -> tuple[ClientPartition, ...]:
-    """Share out all samples in uneven parts.
+    """Divide all samples into parts of uneven size.
 
-    law: `dirichlet` draws the sizes from Dir(alpha), the smaller alpha the less even; `power` makes the
-    client of rank r as large as r ** -alpha, ranks drawn. Each client has `min_samples` to train on and one
-    to be measured on besides.
+    Each client has at least `min_samples` training samples and one test sample.
+
+    Args:
+        view: labels of the data set.
+        num_clients: number of clients.
+        rng: random generator.
+        law: `dirichlet` draws the sizes from Dir(alpha). `power` gives the client of rank r a size
+            proportional to r ** -alpha, with random ranks.
+        alpha: parameter of the law, above 0. A small alpha gives uneven sizes with `dirichlet` and even sizes
+            with `power`.
+        min_samples: minimum number of training samples of a client.
+
+    Raises:
+        DataError: an option is out of range, or there are too few samples.
     """
     check_positive(alpha=alpha, min_samples=min_samples)
     if law == "dirichlet":
@@ -48,7 +59,7 @@ def _apportion_sizes(total: int, weights: NDArray[np.float64], least: int) -> Co
     spare = total - least * len(weights)
     if spare < 0:
         raise DataError(
-            f"{total} samples for {len(weights)} clients, expected at least {least} each; take fewer clients"
+            f"{total} samples for {len(weights)} clients, expected at least {least} each; use fewer clients"
         )
     return least + apportion(spare, weights)
 

@@ -1,4 +1,4 @@
-"""Partitions by name, with their options and sources, and the functions that apply one to a data set."""
+"""Partitions by name, with their options and sources, and functions that apply a partition to a data set."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,7 +25,12 @@ from edgefl.types import Shard
 
 @dataclass(frozen=True)
 class Partition:
-    """`divide(label_view, num_clients, rng, **options)` gives one `Allotment` a client; its source."""
+    """An entry of the registry.
+
+    Attributes:
+        divide: `divide(label_view, num_clients, rng, **options)` returns one `ClientPartition` per client.
+        source: description and source in one line.
+    """
 
     divide: Callable[..., tuple[ClientPartition, ...]]
     source: str
@@ -44,17 +49,17 @@ PARTITIONS: Mapping[str, Partition] = {
     "p-majority": Partition(
         p_majority, "two majority classes make the fraction p: Listo Zec et al., arXiv:2010.02056"
     ),
-    "shards": Partition(shards, "sorted by label, two shards a client: McMahan et al., AISTATS 2017"),
+    "shards": Partition(shards, "sorted by label, two shards per client: McMahan et al., AISTATS 2017"),
     "quantity": Partition(quantity, "IID labels, uneven sizes: Li et al., arXiv:2102.02079"),
-    "group": Partition(group, "one client a writer or wearer, as in LEAF: Caldas et al., arXiv:1812.01097"),
+    "group": Partition(group, "one client per writer or wearer, as in LEAF: Caldas et al., arXiv:1812.01097"),
     "pachinko": Partition(
         pachinko, "superclasses from Dir(alpha), classes from Dir(beta): Reddi et al., arXiv:2003.00295"
     ),
     "rotation": Partition(
-        rotation, "angles from Dir(alpha), or one a client: Reisser et al., arXiv:2107.06724"
+        rotation, "angles from Dir(alpha), or one per client: Reisser et al., arXiv:2107.06724"
     ),
     "permutation": Partition(permutation, "IID samples, permuted labels: Sattler et al., arXiv:1910.01991"),
-    "packages": Partition(packages, "two packages of 35 a client: Yeganeh et al., arXiv:2207.03448"),
+    "packages": Partition(packages, "two packages of 35 per client: Yeganeh et al., arXiv:2207.03448"),
     "tasks": Partition(
         tasks, "clusters of clients with the same few classes: Filippakopoulos et al., tinyML"
     ),
@@ -62,7 +67,11 @@ PARTITIONS: Mapping[str, Partition] = {
 
 
 def find_partition(name: str) -> Partition:
-    """Return the registry's entry; ConfigError names the nearest known partition."""
+    """Return the registry entry of a partition.
+
+    Raises:
+        ConfigError: there is no such partition. The message suggests the nearest name.
+    """
     if name not in PARTITIONS:
         raise ConfigError(f"unknown partition {name!r}; {suggest_nearest(name, list(PARTITIONS))}")
     return PARTITIONS[name]
@@ -71,12 +80,22 @@ def find_partition(name: str) -> Partition:
 def make_client_partitions(
     dataset: Dataset, config: PartitionConfig, seed: int
 ) -> dict[str, ClientPartition]:
-    """Share a data set out: one allotment for each client id, ids in order.
+    """Divide a data set among clients.
 
-    The same arguments give the same allotments.
+    The same arguments give the same client partitions. Each client gets at least one training sample and one
+    test sample.
 
-    Raises ConfigError for an unknown partition or option, DataError when the data set cannot be shared out
-    so: no client is ever without a sample to train on or to be measured on.
+    Args:
+        dataset: the data set.
+        config: the table `[partition]`.
+        seed: random seed.
+
+    Returns:
+        The client partition of each client id, in the order of the ids.
+
+    Raises:
+        ConfigError: the partition or an option is unknown, or an option has a value of the wrong type.
+        DataError: the data set cannot be divided this way.
     """
     entry = find_partition(config.name)
     options = fill_defaults(f"[partition] {config.name}", entry.defaults, config.options)
@@ -86,23 +105,31 @@ def make_client_partitions(
     client_partitions = dict(zip(make_client_ids(config.num_clients), parts, strict=True))
     for client_id, client_partition in client_partitions.items():
         for part, indices in (
-            ("train on", client_partition.train),
-            ("be measured on", client_partition.test),
+            ("training", client_partition.train),
+            ("test", client_partition.test),
         ):
             if not len(indices):
                 raise DataError(
-                    f"{client_id} would have no samples to {part}; take fewer clients, or other options of "
+                    f"{client_id} would have no {part} samples; use fewer clients, or other options of "
                     f"{config.name!r}"
                 )
     return client_partitions
 
 
 def make_shards(dataset: Dataset, config: PartitionConfig, seed: int) -> dict[str, Shard]:
-    """Copy each client's samples out of a data set, by client id in order.
+    """Copy the samples of each client out of a data set.
+
+    Args:
+        dataset: the data set.
+        config: the table `[partition]`.
+        seed: random seed.
+
+    Returns:
+        The shard of each client id, in the order of the ids.
 
     Raises:
-        ConfigError: unknown partition or option.
-        DataError: the data set cannot be partitioned this way.
+        ConfigError: the partition or an option is unknown, or an option has a value of the wrong type.
+        DataError: the data set cannot be divided this way.
     """
     client_partitions = make_client_partitions(dataset, config, seed)
     return {

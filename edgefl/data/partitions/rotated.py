@@ -1,8 +1,9 @@
-"""Clients whose pictures are turned: same labels, other features.
+"""Clients with rotated pictures: the same labels, other features.
 
-Source: M. Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, section 4.2 (each client draws a
-distribution over 8 angles); `fixed`, one angle a client, is A. Ghosh et al., An Efficient Framework for
-Clustered Federated Learning, arXiv:2006.04088.
+Each client draws a distribution over several angles. With `fixed`, each client has one angle.
+
+Source: M. Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, section 4.2 (8 angles), and A.
+Ghosh et al., An Efficient Framework for Clustered Federated Learning, arXiv:2006.04088 (`fixed`).
 """
 
 import numpy as np
@@ -26,11 +27,25 @@ def rotation(
     label_alpha: float = 0.0,
     min_samples: int = 2,
 ) -> tuple[ClientPartition, ...]:
-    """Turn each sample by 0 to `angles` - 1 steps of `degrees`. All samples are used.
+    """Rotate each sample by 0 to `angles` - 1 steps of `degrees`. All samples are used.
 
-    Each client draws its angles' probabilities from Dir(alpha), the same for training and test. fixed: one
-    angle a client instead, used equally often; it is the client's true cluster. label_alpha: class shares
-    from Dirichlet(label_alpha), 0 is IID.
+    Each client draws the probabilities of its angles from Dir(alpha). They apply to training and test
+    samples.
+
+    Args:
+        view: labels of the data set.
+        num_clients: number of clients.
+        rng: random generator.
+        angles: number of angles.
+        degrees: step between two angles in degrees, counter-clockwise.
+        alpha: Dirichlet concentration over angles.
+        fixed: use one angle per client instead. Angles are used equally often, and the angle is the true
+            cluster of the client.
+        label_alpha: Dirichlet concentration of the class shares over clients. 0 is IID.
+        min_samples: minimum number of training samples of a client.
+
+    Raises:
+        DataError: an option is out of range, or there are too few samples.
     """
     check_positive(angles=angles)
     if not np.isfinite(degrees):

@@ -1,9 +1,9 @@
-"""Every sample to one client, by shares of each class: IID, and Dirichlet (T.
+"""Divides every sample among the clients by shares of each class: IID and Dirichlet.
 
-Hsu, H. Qi, M. Brown, arXiv:1909.06335).
+The functions map labels, shares and a random generator to one array of sorted indices per client. Together
+these arrays contain every index once.
 
-From labels, shares and a generator to one int64 array of sorted indices a client; together they hold every
-index once.
+Source: T. Hsu, H. Qi, M. Brown, arXiv:1909.06335 (Dirichlet).
 """
 
 import numpy as np
@@ -19,16 +19,32 @@ ClassShares = NDArray[np.float64]
 
 
 def make_iid_shares(num_classes: int, num_clients: int, rng: np.random.Generator) -> ClassShares:
-    """Return equal shares: float64[num_classes, num_clients], rows sum to 1."""
+    """Return equal shares of each class.
+
+    Returns:
+        Shares, shape (num_classes, num_clients), float64. Each row sums to 1.
+    """
     return np.full((num_classes, num_clients), 1 / num_clients)
 
 
 def draw_dirichlet_shares(
     num_classes: int, num_clients: int, rng: np.random.Generator, *, alpha: float
 ) -> ClassShares:
-    """Draw each class's shares over the clients from Dirichlet(alpha): float64[num_classes, num_clients].
+    """Draw the shares of each class over the clients from Dirichlet(alpha).
 
-    The smaller alpha, the fewer classes a client has (T. Hsu, H. Qi, M. Brown, arXiv:1909.06335).
+    Args:
+        num_classes: number of classes.
+        num_clients: number of clients.
+        rng: random generator.
+        alpha: concentration, above 0. With a small alpha, a client has few classes.
+
+    Returns:
+        Shares, shape (num_classes, num_clients), float64. Each row sums to 1.
+
+    Raises:
+        DataError: `alpha` is out of range.
+
+    Source: T. Hsu, H. Qi, M. Brown, arXiv:1909.06335.
     """
     return draw_dirichlet(alpha, num_clients, num_classes, rng)
 
@@ -36,14 +52,26 @@ def draw_dirichlet_shares(
 def divide_by_shares(
     labels: Labels, shares: ClassShares, rng: np.random.Generator, min_samples: int = 2
 ) -> list[Labels]:
-    """Share indices out class by class; a client below `min_samples` then takes from the largest.
+    """Divide sample indices among clients by shares of each class.
 
-    Raises DataError when there are fewer than `min_samples` for each client.
+    A client with fewer than `min_samples` then takes random samples from the client with the most samples.
+
+    Args:
+        labels: the class of each sample, shape (n,), int64.
+        shares: shares of each class, shape (num_classes, num_clients), float64. Each row sums to 1.
+        rng: random generator.
+        min_samples: minimum number of samples of a client.
+
+    Returns:
+        Sorted sample indices of each client, int64.
+
+    Raises:
+        DataError: there are fewer than `min_samples` samples per client.
     """
     num_clients = shares.shape[1]
     if len(labels) < min_samples * num_clients:
         raise DataError(
-            f"{len(labels)} samples for {num_clients} clients, expected at least {min_samples} each; take "
+            f"{len(labels)} samples for {num_clients} clients, expected at least {min_samples} each; use "
             "fewer clients"
         )
     parts: list[list[int]] = [[] for _ in range(num_clients)]
@@ -62,9 +90,18 @@ def divide_by_shares(
 def partition_by_shares(
     view: LabelView, shares: ClassShares, rng: np.random.Generator, min_samples: int = 2
 ) -> tuple[ClientPartition, ...]:
-    """Share the training and the test part out by the same shares.
+    """Divide the training part and the test part by the same shares.
 
-    Each client has `min_samples` to train on and one to be measured on.
+    Each client has at least `min_samples` training samples and one test sample.
+
+    Args:
+        view: labels of the data set.
+        shares: shares of each class, shape (num_classes, num_clients), float64. Each row sums to 1.
+        rng: random generator.
+        min_samples: minimum number of training samples of a client.
+
+    Raises:
+        DataError: there are too few samples.
     """
     train = divide_by_shares(view.train, shares, rng, min_samples)
     return tuple(
@@ -78,18 +115,39 @@ def partition_by_shares(
 def iid(
     view: LabelView, num_clients: int, rng: np.random.Generator, *, min_samples: int = 2
 ) -> tuple[ClientPartition, ...]:
-    """Give each client an equal share of each class. All samples are used."""
+    """Give each client an equal share of each class. All samples are used.
+
+    Args:
+        view: labels of the data set.
+        num_clients: number of clients.
+        rng: random generator.
+        min_samples: minimum number of training samples of a client.
+
+    Raises:
+        DataError: there are too few samples.
+    """
     return partition_by_shares(view, make_iid_shares(view.num_classes, num_clients, rng), rng, min_samples)
 
 
 def dirichlet(
     view: LabelView, num_clients: int, rng: np.random.Generator, *, alpha: float = 0.5, min_samples: int = 2
 ) -> tuple[ClientPartition, ...]:
-    """Draw each class's shares over the clients from Dirichlet(alpha), the same for training and test.
+    """Draw the shares of each class over the clients from Dirichlet(alpha).
 
-    All samples are used.
+    Training and test parts are divided by the same shares. All samples are used. A client with fewer than
+    `min_samples` takes samples from the client with the most samples.
 
-    A client that gets fewer than `min_samples` takes from the largest.
+    Args:
+        view: labels of the data set.
+        num_clients: number of clients.
+        rng: random generator.
+        alpha: concentration, above 0. With a small alpha, a client has few classes.
+        min_samples: minimum number of training samples of a client.
+
+    Raises:
+        DataError: `alpha` is out of range, or there are too few samples.
+
+    Source: T. Hsu, H. Qi, M. Brown, arXiv:1909.06335.
     """
     return partition_by_shares(
         view, draw_dirichlet_shares(view.num_classes, num_clients, rng, alpha=alpha), rng, min_samples

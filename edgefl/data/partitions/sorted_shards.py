@@ -1,4 +1,4 @@
-"""Sorted by label, cut into shards, two shards a client: the first federated non-IID set-up.
+"""Sorted by label, cut into shards, two shards per client: the first federated non-IID set-up.
 
 Source: B. McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS
 2017, section 3.
@@ -16,15 +16,25 @@ from edgefl.types import Labels
 def shards(
     view: LabelView, num_clients: int, rng: np.random.Generator, *, each: int = 2
 ) -> tuple[ClientPartition, ...]:
-    """Give each client `each` shards of the sorted training part, and the same shards of the sorted test
-    part. All samples are used.
+    """Give each client `each` shards of the sorted training part and the same shards of the sorted test part.
+
+    All samples are used.
+
+    Args:
+        view: labels of the data set.
+        num_clients: number of clients.
+        rng: random generator.
+        each: shards per client.
+
+    Raises:
+        DataError: `each` is not above 0, or there are more shards than samples.
     """
     check_positive(each=each)
     count = each * num_clients
     if count > min(len(view.train), len(view.test)):
         raise DataError(
-            f"{count} shards of {len(view.train)} training and {len(view.test)} test samples, expected a "
-            "sample in each; take fewer clients or shards"
+            f"{count} shards of {len(view.train)} training and {len(view.test)} test samples, expected at "
+            "least one sample per shard; use fewer clients or shards"
         )
     drawn = rng.permutation(count).reshape(num_clients, each)
     train, test = (_cut_shards(labels, count, rng) for labels in (view.train, view.test))

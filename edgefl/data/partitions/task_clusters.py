@@ -1,10 +1,11 @@
-"""Clusters of clients that have the same tasks; a task is to know one class.
+"""Clusters of clients with the same tasks. A task is to recognize one class.
+
+The paper has 16 clients with classes of CIFAR-100. In one set-up, 8 clusters share 16 tasks, and all clients
+of a cluster have the same 2 tasks. In the other, 4 clusters share 20 tasks with 3 per client, so a client
+lacks some tasks of its cluster. We read the paper so that no class belongs to two clusters.
 
 Source: A. Filippakopoulos et al., Personalization in Distributed tinyML Applications via Adaptive Clustered
-Federated Learning: 16 clients with classes of CIFAR-100. 2 tasks each of 16 in 8 clusters: all clients of a
-cluster share all its tasks.
-3 each of 20 in 4 clusters: a cluster has tasks that some of its clients lack. In our reading no class is of
-two clusters.
+Federated Learning.
 """
 
 import numpy as np
@@ -27,14 +28,26 @@ def tasks(
     test_samples: int = 50,
     imbalance: float = 3.0,
 ) -> tuple[ClientPartition, ...]:
-    """Divide `num_tasks` classes over the clusters.
+    """Divide `num_tasks` classes among the clusters, and give each client `tasks` classes of its cluster.
 
-    Each client has `tasks` of its cluster's, and its truth is the cluster.
+    The cluster is the true cluster of the client. Within a cluster, the classes with the fewest clients are
+    assigned first, so that each class is used. Test samples are balanced over the classes of a client, like
+    the test parts of the data sets, so every task has the same weight. No sample goes to two clients.
 
-    Within a cluster the least used classes come first, so that each is used. imbalance: a client's most
-    frequent class has so many times the training samples of its rarest, in even ratios between them and in an
-    order of its own; 1 is balanced. Test samples are balanced, as those of the data sets are: a task counts
-    as much as another. No sample goes to two clients.
+    Args:
+        view: labels of the data set.
+        num_clients: number of clients, at least `clusters`.
+        rng: random generator.
+        tasks: classes per client.
+        num_tasks: number of classes of all clusters, a multiple of `clusters`.
+        clusters: number of clusters.
+        samples: training samples per client.
+        test_samples: test samples per client.
+        imbalance: ratio of the training samples of a client's most frequent and rarest class, at least 1. The
+            classes between form a geometric series, in random order. 1 is balanced.
+
+    Raises:
+        DataError: an option is out of range, or a class has too few samples.
     """
     check_positive(
         tasks=tasks, num_tasks=num_tasks, clusters=clusters, samples=samples, test_samples=test_samples
@@ -46,12 +59,13 @@ def tasks(
         )
     if num_tasks > view.num_classes or num_tasks % clusters or num_tasks // clusters < tasks:
         raise DataError(
-            f"{num_tasks} tasks in {clusters} clusters of clients with {tasks}, expected a multiple of "
-            f"{clusters} from {tasks * clusters} to {view.num_classes}, the number of classes; set num_tasks"
+            f"num_tasks is {num_tasks} with {clusters} clusters and {tasks} tasks per client, expected a "
+            f"multiple of {clusters} from {tasks * clusters} to {view.num_classes}, the number of classes; "
+            "change num_tasks"
         )
     if num_clients < clusters:
         raise DataError(
-            f"{num_clients} clients in {clusters} clusters, expected at least one each; take more clients"
+            f"{num_clients} clients in {clusters} clusters, expected at least one each; use more clients"
         )
     pools = np.split(rng.permutation(view.num_classes)[:num_tasks], clusters)
     truth = rng.permutation(np.arange(num_clients) % clusters)
@@ -62,7 +76,7 @@ def tasks(
     if min(*sizes, *sizes_test) < 1:
         raise DataError(
             f"imbalance {imbalance} of {samples} training and {test_samples} test samples leaves a class "
-            "empty; take more samples"
+            "empty; use more samples"
         )
     train, test = np.zeros((2, num_clients, view.num_classes), np.int64)
     for client, cluster in enumerate(truth):

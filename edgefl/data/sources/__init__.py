@@ -1,4 +1,4 @@
-"""Where a device's samples come from: one file a source, all of them read into the arrays of a shard."""
+"""Sample sources of a device, one module per source. All of them are read into the arrays of a shard."""
 
 import re
 from collections.abc import Mapping
@@ -18,11 +18,15 @@ FUNCTION_PATTERN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 @dataclass(frozen=True)
 class DataSource:
-    """What is needed to open it again. data: an absolute path, or `module:function`, which is looked for in
-    `folder` too.
+    """Everything that is needed to open a sample source again.
 
-    window, step: rows, for CSV, else 0. label: the column of labels. channels: the columns to take; all other
-    numeric ones when empty.
+    Attributes:
+        data: an absolute path, or `module:function`.
+        window: rows of a window of a CSV source, else 0.
+        step: rows from one window to the next of a CSV source, else 0.
+        label: the column of labels of a CSV source.
+        channels: the columns to use of a CSV source. Empty uses all other numeric columns.
+        folder: a folder that is also searched for the module of a function. Empty for files.
     """
 
     data: str
@@ -34,43 +38,59 @@ class DataSource:
 
     @property
     def is_function(self) -> bool:
-        """Whether it is the owner's own code."""
+        """Whether the source is a function of the owner."""
         return bool(self.folder)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON knows it: `data`, and `source` with the options that are set."""
+        """Return the source as a JSON object: `data`, and `source` with the options that are set."""
         options = {key: value for key, value in asdict(self).items() if key != "data" and value}
         return {"data": self.data, **({"source": options} if options else {})}
 
 
 def parse_source(record: Mapping[str, Any]) -> DataSource:
-    """Return what `as_note` wrote; KeyError, TypeError or ValueError for anything else."""
+    """Parse the JSON object of `DataSource.to_json`.
+
+    Raises:
+        KeyError: `data` is missing.
+        TypeError: there is an unknown option.
+        ValueError: a value has the wrong type.
+    """
     options = dict(record.get("source", {}))
     source = DataSource(str(record["data"]), **(options | {"channels": tuple(options.get("channels", ()))}))
     if [type(value) for value in asdict(source).values()] != [str, int, int, str, tuple, str]:
-        raise ValueError("the data's source has a value of another type")
+        raise ValueError("the data source has a value of the wrong type")
     return source
 
 
 def make_source(
     data: str, *, window: int = 0, step: int = 0, label: str = "", channels: tuple[str, ...] = ()
 ) -> DataSource:
-    """Return the source of what a user wrote; relative names become absolute. `step` 0: the window's length.
+    """Make the source that a user has named.
 
-    Raises ConfigError for options that do not fit; whether the source is there is seen when it is opened.
+    The source is not opened, so a missing file is not noticed here.
+
+    Args:
+        data: a path, or `module:function`. A relative path becomes absolute.
+        window: rows of a window, for CSV.
+        step: rows from one window to the next, for CSV. 0 uses the length of a window.
+        label: the column of labels, for CSV.
+        channels: the columns to use, for CSV. Empty uses all other numeric columns.
+
+    Raises:
+        ConfigError: the options do not fit the kind of source.
     """
     path = Path(data)
     windows = bool(window or step or label or channels)
     if FUNCTION_PATTERN.fullmatch(data) and not path.exists():
         if windows:
             raise ConfigError(
-                f"--window, --step, --label and --channels are for CSV, --data {data} is a function; let it "
-                "cut the windows"
+                f"--window, --step, --label and --channels are for CSV, but --data {data} is a function; cut "
+                "the windows in the function"
             )
         return DataSource(data, folder=str(Path.cwd()))
     if path.suffix == ".csv" or (windows and path.is_dir()):
         if window < 1 or not label:
-            raise ConfigError(f"{data} is CSV: give --window ROWS and --label COLUMN")
+            raise ConfigError(f"{data} is CSV; add --window ROWS and --label COLUMN")
         return DataSource(str(path.resolve()), window, step or window, label, channels)
     if windows:
         raise ConfigError(
@@ -81,12 +101,13 @@ def make_source(
 
 
 def read_source(source: DataSource) -> dict[str, NDArray[Any]]:
-    """Return the arrays `x`, `y` and what else `edgefl.data.npz` knows of.
+    """Read the arrays of a source: `x`, `y`, and other arrays that `edgefl.data.npz` describes.
 
-    DataError says what cannot be read.
+    Raises:
+        DataError: the source is missing or cannot be read.
     """
     path = Path(source.data)
-    # only the reader that is needed is loaded: a board has little memory
+    # Only the required reader is imported, because a board has little memory.
     if source.is_function:
         read = import_module("edgefl.data.sources.function").read_function
     elif source.window:
@@ -99,7 +120,7 @@ def read_source(source: DataSource) -> dict[str, NDArray[Any]]:
         return dict(read(source))
     except OSError as error:
         raise DataError(
-            f"{source.data} cannot be read: {error}; is the path right, and may this account read it?"
+            f"{source.data} cannot be read: {error}; check the path, and whether this account may read it"
         ) from error
 
 
@@ -110,7 +131,19 @@ def load_source(
     num_classes: int | None = None,
     input_shape: tuple[int, ...] | None = None,
 ) -> Shard:
-    """Read a shard of any source; see `edgefl.data.npz.make_shard` for scaling, split, classes and shape."""
+    """Read a shard from any source.
+
+    See `edgefl.data.npz.make_shard` for scaling, split, classes and shape.
+
+    Args:
+        source: the source.
+        seed: random seed of the split.
+        num_classes: number of classes. None uses the number in the source, or else the largest label + 1.
+        input_shape: input shape of the model, None if unknown.
+
+    Raises:
+        DataError: the source cannot be read or cannot be used for training.
+    """
     return make_shard(
         read_source(source), source.data, seed=seed, num_classes=num_classes, input_shape=input_shape
     )

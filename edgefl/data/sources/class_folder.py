@@ -1,5 +1,6 @@
-"""A folder of classes: `DIR/CLASS/FILE.npy`, `.png`, `.jpg` or `.wav`, one sample a file, all of one
-shape.
+"""Reads a folder of classes: `DIR/CLASS/FILE`, one sample per file, all of one shape.
+
+Files are `.npy`, `.png`, `.jpg` or `.wav`.
 """
 
 from pathlib import Path
@@ -17,16 +18,23 @@ EXPECTED_LAYOUT = f"expected DIR/CLASS/FILE with FILE one of {', '.join(SUFFIXES
 
 
 def read_class_folder(source: DataSource) -> dict[str, NDArray[Any]]:
-    """Return x, y and, where classes are numbered by name, class_names: see `number_classes`.
+    """Read the samples of a folder of classes.
 
-    Classes and files go by name; those whose name begins with a dot are passed over. A class folder that is
-    empty is a class still. DataError names the file that cannot be read or has another shape.
+    Classes and files are read in order of their names. Names that begin with a dot are ignored. An empty
+    class folder still counts as a class.
+
+    Returns:
+        `x`, `y` and, if classes are numbered by name, `class_names`: see `number_classes`.
+
+    Raises:
+        DataError: there are no samples, a file cannot be read or has another shape, or class names are
+            ambiguous.
     """
     folder = Path(source.data)
     visible = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
     classes = [path for path in visible if path.is_dir()]
     if not classes and any(path.suffix == ".csv" for path in visible):
-        raise DataError(f"{folder} holds CSV files: give --window ROWS and --label COLUMN")
+        raise DataError(f"{folder} holds CSV files; add --window ROWS and --label COLUMN")
     numbers, names = number_classes([path.name for path in classes], folder)
     files = [
         (path, numbers[class_folder.name])
@@ -43,7 +51,7 @@ def read_class_folder(source: DataSource) -> dict[str, NDArray[Any]]:
         if (sample.kind, sample.values.shape) != (first.kind, first.values.shape):
             raise DataError(
                 f"{path} is {sample.kind} of shape {sample.values.shape}, expected {first.kind} of shape "
-                f"{first.values.shape} as {files[0][0]}; all samples have one shape"
+                f"{first.values.shape} like {files[0][0]}; all samples need the same shape"
             )
         x[index] = sample.values
     return {"x": x, "y": np.array([number for _, number in files]), **pack_class_names(names)}

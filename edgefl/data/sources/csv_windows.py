@@ -1,4 +1,7 @@
-"""CSV recordings cut into windows: a file, or a folder of files, each with a header; a row is one reading."""
+"""Cuts CSV recordings into windows.
+
+A source is a file or a folder of files. Each file has a header, and each row is one reading.
+"""
 
 import csv
 import math
@@ -20,8 +23,11 @@ from edgefl.errors import DataError
 
 @dataclass
 class Recording:
-    """One file: its rows one after the other, four bytes a value, and for each row the number of its label in
-    `names`.
+    """The readings of one file.
+
+    Attributes:
+        rows: the values of all rows, one row after another, four bytes per value.
+        labels: the number of the label of each row, an index into all label names of the source.
     """
 
     rows: "array[float]" = field(default_factory=lambda: array("f"))
@@ -29,14 +35,20 @@ class Recording:
 
 
 def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
-    """Return x, float32[n, window, channels], y, recording, first_row, and class_names where labels are
-    names: see `number_classes`.
+    """Read CSV recordings and cut them into windows.
 
-    `recording` numbers the files, `first_row` is the first row of a window in its file.
+    Channels are the requested columns. Without a request, they are the columns with a number in the first
+    row, except for the label, in the order of the header. Files are read in order of their names. A window
+    never spans two files.
 
-    Channels are the columns asked for, else all whose value in the first row is a number, save the label's,
-    in the header's order. Windows never span files, which go by name. DataError names file and line of a row
-    that cannot be used.
+    Returns:
+        `x`, shape (n, window, channels), float32. `y`, shape (n,), int64. `recording`, the number of the file
+        of each window. `first_row`, the first row of each window in its file. `class_names`, if labels are
+        names: see `number_classes`.
+
+    Raises:
+        DataError: there is no file or no complete window, or a row cannot be used. The message names file and
+            line.
     """
     path = Path(source.data)
     folder = path if path.is_dir() else path.parent
@@ -46,7 +58,7 @@ def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
         else [path]
     )
     if not files:
-        raise DataError(f"{path} holds no .csv file; put recordings there, each with a header")
+        raise DataError(f"{path} contains no .csv file; copy recordings to it, each with a header")
     channels = source.channels
     names = dict[str, int]()
     recordings = list[Recording]()
@@ -56,8 +68,8 @@ def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
     longest = max(len(recording.labels) for recording in recordings)
     if longest < source.window:
         raise DataError(
-            f"{path}: no file is as long as a window: {longest} rows at most, expected {source.window}; take "
-            "a smaller --window"
+            f"{path}: no file is as long as a window: the longest has {longest} rows, expected "
+            f"{source.window}; use a smaller --window"
         )
     numbers, classes = number_classes(names, folder)
     number_of = np.array([numbers[name] for name in names], np.int64)
@@ -80,10 +92,7 @@ def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
 def _read_recording(
     path: Path, label: str, channels: tuple[str, ...], names: dict[str, int]
 ) -> tuple[Recording, tuple[str, ...]]:
-    """Read one file.
-
-    `names` gets the labels that are new, in order; the channels are those of the first file for all.
-    """
+    """Read one file, and add new label names to `names`. The first file determines the channels."""
     recording = Recording()
     columns = list[tuple[str, int]]()
     try:
@@ -98,7 +107,7 @@ def _read_recording(
                 where = f"{path}, line {rows.line_num}"
                 if len(row) != len(header):
                     raise DataError(
-                        f"{where}: {len(row)} cells, expected {len(header)} as in the header; mend or remove "
+                        f"{where}: {len(row)} cells, expected {len(header)} as in the header; fix or remove "
                         "the row"
                     )
                 if not columns:
@@ -117,7 +126,7 @@ def _read_recording(
         ) from error
     except OSError as error:
         raise DataError(
-            f"{path} cannot be read: {error.strerror}; give a .csv file or a folder of them"
+            f"{path} cannot be read: {error.strerror}; name a .csv file or a folder of .csv files"
         ) from error
     return recording, channels
 
@@ -135,7 +144,7 @@ def _check_header(path: Path, header: Sequence[str], required: Sequence[str]) ->
 def _find_numeric_columns(
     where: str, header: Sequence[str], row: Sequence[str], label: int
 ) -> tuple[str, ...]:
-    """Return the columns that hold a number in this row. An empty cell says nothing, so it is an error."""
+    """Return the columns with a number in this row. An empty cell is an error because its type is unknown."""
     columns = []
     for index, (name, cell) in enumerate(zip(header, row, strict=True)):
         if index == label:
@@ -146,11 +155,11 @@ def _find_numeric_columns(
             if cell.strip():
                 continue
             raise DataError(
-                f"{where}: column {name!r} is empty; fill it, or name the columns to take with --channels"
+                f"{where}: column {name!r} is empty; fill it, or name the columns to use with --channels"
             ) from None
         columns.append(name)
     if not columns:
-        raise DataError(f"{where}: no column with a number besides the label; expected one at least")
+        raise DataError(f"{where}: no column with a number besides the label; expected at least one")
     return tuple(columns)
 
 
@@ -161,6 +170,6 @@ def _parse_number(where: str, channel: str, cell: str) -> float:
         value = math.nan
     if not abs(value) <= FLOAT32_MAX:
         raise DataError(
-            f"{where}: {channel} is {cell[:40]!r}, expected a finite number; mend or remove the row"
+            f"{where}: {channel} is {cell[:40]!r}, expected a finite number; fix or remove the row"
         )
     return value

@@ -1,6 +1,6 @@
-"""A function of the owner's: `module:function` takes nothing and returns `(x, y)`.
+"""Reads samples from a function of the owner: `module:function` takes no arguments and returns `(x, y)`.
 
-It is the owner's own code, on the owner's own board.
+The function is the owner's code and runs on the owner's board.
 """
 
 import sys
@@ -17,27 +17,31 @@ DEBUG_HINT = "EDGEFL_DEBUG=1 shows where"
 
 
 def read_function(source: DataSource) -> dict[str, NDArray[Any]]:
-    """Import the module, from the folder that the source was named in if nowhere else, and call the function.
+    """Import the module and call the function.
 
-    It is called again when the data are opened again, so it must return the same samples in the same order.
-    DataError for what fails.
+    The folder in which the source was named is searched last. The function is called again whenever the
+    samples are read again, so it must return the same samples in the same order.
+
+    Raises:
+        DataError: the import or the call fails, or the function does not return two arrays.
     """
     module, _, name = source.data.partition(":")
     if source.folder not in sys.path:
-        sys.path.append(source.folder)  # last, so that nothing in there replaces what edgefl imports
+        sys.path.append(source.folder)  # last, so that its modules cannot replace modules of edgefl
         invalidate_caches()
     try:
         function = getattr(import_module(module), name, None)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise DataError(
-            f"{source.data}: importing {module} failed: {reason}; start in the folder of {module}.py; "
+            f"{source.data}: importing {module} failed: {reason}; run the command in the folder of "
+            f"{module}.py; "
             f"{DEBUG_HINT}"
         ) from error
     if not callable(function):
         raise DataError(
-            f"{source.data}: {module} has no function {name!r}; define it: it takes nothing and returns (x, "
-            "y)"
+            f"{source.data}: {module} has no function {name!r}; define a function without arguments that "
+            "returns (x, y)"
         )
     try:
         returned = function()
@@ -50,5 +54,7 @@ def read_function(source: DataSource) -> dict[str, NDArray[Any]]:
     try:
         x, y = (np.asarray(part) for part in returned)
     except ValueError as error:
-        raise DataError(f"{source.data} returned no array: {error}; make all samples of one shape") from error
+        raise DataError(
+            f"{source.data} did not return arrays: {error}; give all samples the same shape"
+        ) from error
     return {"x": x, "y": y}

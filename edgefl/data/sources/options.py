@@ -1,4 +1,4 @@
-"""The options by which a command is told where the samples are."""
+"""The command-line options that name the sample source of a command."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -12,29 +12,35 @@ SOURCE_OPTIONS = ("data", "window", "step", "label", "channels")
 
 
 def parse_source_options(params: Mapping[str, Any]) -> Any:
-    """Return the DataSource of a command's parameters, None without `--data`.
+    """Return the DataSource of the parameters of a command, or None without `--data`.
 
-    Raises ConfigError, click.UsageError.
+    Raises:
+        ConfigError: the options do not fit the kind of source.
+        click.UsageError: a CSV option is used without `--data`.
     """
-    picked = tuple(name.strip() for name in params["channels"].split(",") if name.strip())
+    channels = tuple(name.strip() for name in params["channels"].split(",") if name.strip())
     window = params["window"]
     step = params["step"]
     label = params["label"]
-    if params["data"] is None and (window or step or label or picked):
+    if params["data"] is None and (window or step or label or channels):
         raise click.UsageError(
-            "--window, --step, --label and --channels say how to read --data, which is missing; give it"
+            "--window, --step, --label and --channels describe --data, which is missing; add --data"
         )
     return (
-        make_source(params["data"], window=window, step=step, label=label, channels=picked)
+        make_source(params["data"], window=window, step=step, label=label, channels=channels)
         if params["data"] is not None
         else None
     )
 
 
 def add_data_options(text: str, *, required: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command `--data` and what belongs to it.
+    """Add `--data` and its CSV options to a command.
 
     The command gets `source`, a DataSource, or None without `--data`.
+
+    Args:
+        text: help text of `--data`.
+        required: whether `--data` is required.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,7 +53,7 @@ def add_data_options(text: str, *, required: bool) -> Callable[[Callable[..., An
 
         options = (
             click.option("--data", required=required, help=text),
-            click.option("--window", type=click.IntRange(0), default=0, help="CSV: rows in a window."),
+            click.option("--window", type=click.IntRange(0), default=0, help="CSV: rows per window."),
             click.option(
                 "--step",
                 type=click.IntRange(0),
@@ -57,12 +63,12 @@ def add_data_options(text: str, *, required: bool) -> Callable[[Callable[..., An
             click.option(
                 "--label",
                 default="",
-                help="CSV: the column of labels; a window's is that of most of its rows.",
+                help="CSV: column of labels. A window gets the most frequent label of its rows.",
             ),
             click.option(
                 "--channels",
                 default="",
-                help="CSV: the columns to take, A,B,C  [default: all numeric ones but the label]",
+                help="CSV: columns to use, A,B,C  [default: all numeric columns except the label]",
             ),
         )
         for option in reversed(options):

@@ -1,10 +1,14 @@
-"""The last windows of a recording: a ring in memory, and the `.npz` that it is kept in, which `--data` reads
-as a shard.
+"""A ring buffer for the latest windows of a recording, and the `.npz` file that stores it.
 
-Arrays: x float32[n, window, channels], y int64[n], window_number int64[n] (which window of all that were ever
-recorded), recording int64[n] (the number of the first window of the same sensor without a gap), first_row
-int64[n] (the window's first reading in that recording), channel_names, and class_names where labels have
-names.
+`--data` reads the file as a shard. It contains these arrays:
+
+- `x`: windows, shape (n, window, channels), float32.
+- `y`: labels, shape (n,), int64.
+- `window_number`: position of each window among all windows ever recorded, shape (n,), int64.
+- `recording`: number of the first window of the same sensor without a gap, shape (n,), int64.
+- `first_row`: first reading of each window in that recording, shape (n,), int64.
+- `channel_names`: names of the channels.
+- `class_names`: names of the classes, if labels have names.
 """
 
 import fcntl
@@ -25,18 +29,37 @@ from edgefl.system.files import SECRET_MODE, write_state
 from edgefl.types import Array
 
 MAX_RING_BYTES = 1 << 30
-RING_REMEDY = "give another -o, or remove the file"
+RING_REMEDY = "use another -o, or remove the file"
 
 
 def check_ring_size(capacity: int, window: int, channels: int) -> None:
-    """Raise ConfigError for a ring that would take too much memory."""
+    """Check that a ring does not need too much memory.
+
+    Args:
+        capacity: maximum number of windows.
+        window: rows per window.
+        channels: number of channels.
+
+    Raises:
+        ConfigError: the ring would exceed `MAX_RING_BYTES`.
+    """
     if 4 * capacity * window * channels > MAX_RING_BYTES:
         size = f"{capacity} windows of {window} x {channels} values"
-        raise ConfigError(f"{size} are above the limit of {MAX_RING_BYTES} bytes; take a smaller --capacity")
+        raise ConfigError(f"{size} exceed the limit of {MAX_RING_BYTES} bytes; use a smaller --capacity")
 
 
 class Ring:
-    """The newest `capacity` windows of float32[window, channels]. The memory is taken as it fills."""
+    """The newest windows of a recording. Memory is used only as the ring fills.
+
+    Args:
+        capacity: maximum number of windows.
+        window: rows per window.
+        channels: names of the channels.
+        classes: names of the classes, empty if labels are numbers.
+
+    Raises:
+        ConfigError: the ring would exceed `MAX_RING_BYTES`.
+    """
 
     def __init__(
         self, capacity: int, window: int, channels: tuple[str, ...], classes: tuple[str, ...] = ()
@@ -55,16 +78,17 @@ class Ring:
         return int((self._number >= 0).sum())
 
     def add(self, x: Array, y: int, recording: int, first_row: int) -> None:
-        """Put in a window; the oldest goes when there is no more room.
+        """Add a window, which replaces the oldest window of a full ring.
 
         Args:
-            x: float32[window, channels].
+            x: the window, shape (window, channels), float32.
             y: the label.
-            recording: the recording that the window was cut from: `recorded` as its first window came.
-            first_row: the window's first reading in that recording.
+            recording: number of the recording that the window was cut from: the value of `recorded` before
+                its first window was added.
+            first_row: first reading of the window in that recording.
         """
         slot = self.recorded % len(self._y)
-        self._number[slot] = -1  # an end in the midst of this leaves no window with another's label
+        self._number[slot] = -1  # a process that ends here leaves no window with the label of another
         self._x[slot] = x
         self._y[slot] = y
         self._recording[slot] = recording
@@ -73,11 +97,15 @@ class Ring:
         self.recorded += 1
 
     def save(self, path: Path) -> None:
-        """Replace the file, wholly or not at all. StateError when it cannot be written."""
+        """Write the ring to a file atomically.
+
+        Raises:
+            StateError: the file cannot be written.
+        """
         filled = self._number >= 0
         count = len(self)
         buffer = io.BytesIO()
-        # A view where there is no gap, not a copy
+        # Without gaps, a slice avoids copying the windows.
         rows = slice(0, count) if filled[:count].all() else filled
         arrays: dict[str, Any] = {
             "x": self._x[rows],
@@ -88,13 +116,21 @@ class Ring:
         }
         arrays |= {"channel_names": np.array(self.channels), **pack_class_names(self.classes)}
         np.savez(buffer, **arrays)
-        write_state(path, buffer.getvalue(), SECRET_MODE, "free some space, or take a smaller --capacity")
+        write_state(path, buffer.getvalue(), SECRET_MODE, "free some space, or use a smaller --capacity")
 
 
 def load_ring(path: Path, capacity: int, window: int, classes: tuple[str, ...]) -> Ring | None:
-    """Return what was kept, its newest `capacity` windows, or None when there is no file.
+    """Load the newest `capacity` windows of a ring file, or return None if there is no file.
 
-    DataError when the file is no ring, or one of other windows or classes.
+    Args:
+        path: the file.
+        capacity: maximum number of windows.
+        window: expected rows per window.
+        classes: expected names of the classes.
+
+    Raises:
+        DataError: the file is not a ring, is damaged, or has other windows or classes.
+        ConfigError: the ring would exceed `MAX_RING_BYTES`.
     """
     if not path.exists():
         return None
@@ -106,13 +142,13 @@ def load_ring(path: Path, capacity: int, window: int, classes: tuple[str, ...]) 
     )
     if not {"x", "y", "window_number", "channel_names"} <= arrays.keys():
         raise DataError(
-            f"{path} is no ring of `edgefl device record`, it holds {', '.join(arrays) or 'nothing'}; "
+            f"{path} is not a ring of `edgefl device record`, it contains {', '.join(arrays) or 'nothing'}; "
             f"{RING_REMEDY}"
         )
     x = arrays["x"]
     y = arrays["y"]
     number = arrays["window_number"]
-    # a ring of an earlier version: each window counts as a recording of its own
+    # A ring of an earlier version: each window is treated as a separate recording.
     recording = arrays.get("recording", number)
     first_row = arrays.get("first_row", np.zeros_like(number))
     channels = tuple(map(str, arrays["channel_names"].ravel()))
@@ -133,7 +169,7 @@ def load_ring(path: Path, capacity: int, window: int, classes: tuple[str, ...]) 
             f"windows of {n} rows, classes {', '.join(c) or 'by number'}"
             for n, c in ((x.shape[1], stored_classes), (window, classes))
         )
-        raise DataError(f"{path} holds {stored}, asked for are {requested}; ask for the same, {RING_REMEDY}")
+        raise DataError(f"{path} holds {stored}, expected {requested}; use the same options, {RING_REMEDY}")
     ring = Ring(capacity, window, channels, classes)
     for index in np.argsort(number)[-capacity:]:
         ring.recorded = int(number[index])
@@ -143,22 +179,23 @@ def load_ring(path: Path, capacity: int, window: int, classes: tuple[str, ...]) 
 
 @contextmanager
 def lock_ring(path: Path) -> Iterator[None]:
-    """Hold the file's lock, and clear away what a killed writer left beside it.
+    """Hold the lock of a ring file, and remove the temporary files of a killed recorder.
 
-    StateError when another one writes it.
+    Raises:
+        StateError: another recorder holds the lock, or the lock file cannot be created.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(path.with_name(f"{path.name}.lock"), os.O_CREAT | os.O_RDWR, 0o600)
     except OSError as error:
         raise StateError(
-            f"cannot use {path.parent}: {error.strerror}; give a -o that this account can write"
+            f"cannot use {path.parent}: {error.strerror}; use a -o that this account can write"
         ) from error
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise StateError(f"another recorder writes {path}; give each an -o of its own") from error
+            raise StateError(f"another recorder writes to {path}; use a different -o for each") from error
         for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
             left.unlink(missing_ok=True)
         yield

@@ -1,4 +1,4 @@
-"""One sample out of one file: `.npy`, `.png` or `.jpg` (need Pillow), or `.wav`."""
+"""Reads one sample from one file: `.npy`, `.png` or `.jpg` (with Pillow), or `.wav`."""
 
 import struct
 import tokenize
@@ -15,14 +15,17 @@ from edgefl.data.arrays import explain_read_error
 from edgefl.errors import DataError
 
 SUFFIXES = (".npy", ".png", ".jpg", ".jpeg", ".wav")
-# bytes a value in a WAV -> how it is stored, its zero, its full scale
+# Bytes per value of a WAV file: stored type, zero, full scale.
 WAV_FORMATS = {1: ("u1", 128, 2.0**7), 2: ("<i2", 0, 2.0**15), 4: ("<i4", 0, 2.0**31)}
 
 
 @dataclass(frozen=True)
 class Sample:
-    """values: uint8 for pictures, which are scaled later, else float32. kind: what else the samples of a
-    folder have in common.
+    """A sample and the kind of its file.
+
+    Attributes:
+        values: the sample. Pictures are uint8 and are scaled later. Other samples are uint8 or float32.
+        kind: a property that all samples of a folder must share, such as the sample rate.
     """
 
     values: NDArray[Any]
@@ -30,23 +33,23 @@ class Sample:
 
 
 def read_sample(path: Path) -> Sample:
-    """Read a sample.
+    """Read a sample from a file.
 
-    DataError names the file when its suffix is unknown, it is damaged, or something else than its suffix
-    says.
+    Raises:
+        DataError: the suffix is unknown, or the file is damaged or does not match its suffix.
     """
     readers = dict(zip(SUFFIXES, (_read_npy, _read_png, _read_jpeg, _read_jpeg, _read_wav), strict=True))
     reader = readers.get(path.suffix.lower())
     if reader is None or not path.is_file():
         raise DataError(
-            f"{path} is no sample, expected a file named {', '.join(SUFFIXES)}; move it elsewhere"
+            f"{path} is not a sample, expected a file named {', '.join(SUFFIXES)}; move it to another folder"
         )
     return reader(path)
 
 
 def _read_npy(path: Path) -> Sample:
     try:
-        # mapped, so that a damaged header that promises terabytes asks for none
+        # Mapped, so that a damaged header with a huge shape allocates no memory.
         values = np.load(path, mmap_mode="r", allow_pickle=False)
     except (
         OSError,
@@ -91,7 +94,7 @@ def _read_picture(path: Path, form: str) -> Sample:
         from PIL import Image
     except ImportError as error:
         raise DataError(
-            f"{path} is a picture, which needs Pillow; pip install 'edgefl-tinyml[images]'"
+            f"{path} is a picture, which needs Pillow; run pip install 'edgefl-tinyml[images]'"
         ) from error
     try:
         with Image.open(path, formats=[form]) as image:
@@ -128,11 +131,11 @@ def _read_wav(path: Path) -> Sample:
             f"{path} cannot be read as WAV: {error or 'it is cut off'}; write it as PCM of 16 bits"
         ) from error
     if width not in WAV_FORMATS:
-        raise DataError(f"{path} has {8 * width} bits a value, expected 8, 16 or 32; convert it to 16 bits")
+        raise DataError(f"{path} has {8 * width} bits per value, expected 8, 16 or 32; convert it to 16 bits")
     if not count or len(content) != count * channels * width:
         raise DataError(
-            f"{path} holds {len(content)} bytes of sound, expected {count * channels * width} and more than "
-            "0; copy it again"
+            f"{path} contains {len(content)} bytes of sound, expected {count * channels * width} and more "
+            "than 0; copy it again"
         )
     stored, zero, scale = WAV_FORMATS[width]
     values = (np.frombuffer(content, stored).astype(np.float64) - zero) / scale

@@ -1,4 +1,4 @@
-"""Windows of rows: fixed lengths of a recording, each with one label."""
+"""Cuts recordings into windows of fixed length, each with one label."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,21 +9,39 @@ FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 def count_windows(rows: int, window: int, step: int) -> int:
-    """Return how many windows of that length, begun each `step` rows, lie wholly in the rows."""
+    """Return the number of complete windows.
+
+    Args:
+        rows: rows of the recording.
+        window: rows per window.
+        step: rows from one window to the next.
+    """
     return max(0, (rows - window) // step + 1)
 
 
 def find_majority(labels: NDArray[np.integer]) -> int:
-    """Return the label that most rows have, the smallest of them where several are as frequent."""
+    """Return the most frequent label, and the smallest of equally frequent ones.
+
+    Args:
+        labels: labels, shape (n,), integers.
+    """
     values, counts = np.unique(labels, return_counts=True)
     return int(values[counts.argmax()])
 
 
 def cut_windows(rows: Array, labels: Labels, window: int, step: int) -> tuple[Array, Labels]:
-    """Cut one recording, float32[rows, channels], int64[rows], into float32[n, window, channels], int64[n].
+    """Cut one recording into windows.
 
-    A window's label is that which most of its rows have. What is left at the end makes no window. The windows
-    are a view of the rows.
+    A window gets the most frequent label of its rows. Remaining rows at the end are dropped.
+
+    Args:
+        rows: the recording, shape (rows, channels), float32.
+        labels: the label of each row, shape (rows,), int64.
+        window: rows per window.
+        step: rows from one window to the next.
+
+    Returns:
+        Windows, shape (n, window, channels), float32, a view of `rows`. Labels, shape (n,), int64.
     """
     count = count_windows(len(rows), window, step)
     if not count:

@@ -67,10 +67,10 @@ def test_overlapping_windows_in_a_terminal(here: Path, capsys: pytest.CaptureFix
     assert cli.run_command(["data", "show", "pi-1.npz"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("warning")] == [
-        "warning: pi-1: windows of different groups overlap, so 4 groups count as 1; give windows of one "
+        "warning: pi-1: windows of different groups overlap, so 4 groups count as 1; give all windows of one "
         "recording the same name in `group`",
-        "warning: pi-1: 1 of 5 windows of x_test overlap windows of x: row 4 of x_test; a part of them is "
-        "trained on; leave them out of x_test, or test on another recording",
+        "warning: pi-1: 1 of 5 windows of x_test overlap windows of x: row 4 of x_test; parts of them are "
+        "used for training; remove them from x_test, or test on another recording",
     ]
 
 
@@ -120,8 +120,8 @@ def test_every_source_of_a_device(here: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("content", "words", "message"),
     [
-        (b"temperature,label\n20,1\n", ["x.npz"], "no file of NumPy; write it with numpy.savez"),
-        (b"a,b\n1,2\n", ["x.csv"], "x.csv is CSV: give --window ROWS and --label COLUMN"),
+        (b"temperature,label\n20,1\n", ["x.npz"], "not a NumPy file; write it with numpy.savez"),
+        (b"a,b\n1,2\n", ["x.csv"], "x.csv is CSV; add --window ROWS and --label COLUMN"),
         (b"", ["nowhere.npz"], "no shard at"),
         (b"", ["nowhere:load"], "importing nowhere failed"),
     ],

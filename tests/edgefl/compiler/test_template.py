@@ -205,7 +205,7 @@ def test_weights_that_do_not_fit_are_named(
         ({**weights, "fc/kernel": np.zeros((5, 3), np.float32)}, r"fc/kernel is \(5, 3\)"),
         ({**weights, "fc/kernel": np.zeros((3, 4), np.float32)}, r"fc/kernel is \(3, 4\)"),
         ({**weights, "fc/bias": np.full(3, np.nan, np.float32)}, "fc/bias holds NaN"),
-        ({**weights, "gate/bias": np.zeros(1, np.float32)}, "no place for gate/bias"),
+        ({**weights, "gate/bias": np.zeros(1, np.float32)}, "no tensor for gate/bias"),
     ):
         with pytest.raises(PlanError, match=message):
             fill_template(template, bindings, changed)
@@ -215,7 +215,7 @@ def test_templates_that_do_not_fit_are_refused(
     linear: tuple[bytes, tuple[Binding, ...], dict[str, Array]],
 ) -> None:
     _, bindings, weights = linear
-    with pytest.raises(PlanError, match="holds no template"):
+    with pytest.raises(PlanError, match="has no template"):
         fill_template(b"", bindings, weights)
     other, _ = build_template(of.predict_logits(network(layers.Flatten(), layers.Dense(7), shape=(2, 2)), 4))
     with pytest.raises(PlanError, match=r"does not fit|no tensor"):

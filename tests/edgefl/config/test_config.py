@@ -60,7 +60,7 @@ def test_an_empty_file_is_the_defaults() -> None:
         ("[federation]\nname = 'Kitchen'", "lower case"),
         ("[federation]\nname = ''", "lower case"),
         ("[federation]\nbroker = 'x'", "unknown key 'broker'"),
-        ("[broker]\nhost = 'x'", "known is url"),
+        ("[broker]\nhost = 'x'", "expected url"),
         ("[broker]\nurl = 3", "expected text such as"),
         ("broker = 3", "unknown table \\[broker\\]"),
         ("[model]\nnum_classes = 'ten'", "expected a whole number"),

@@ -1,4 +1,4 @@
-"""What `edgefl init` writes: a file that loads, with each key explained by the docstring of its table."""
+"""The file that `edgefl init` writes: it loads, and the docstring of its table explains each key."""
 
 import re
 from dataclasses import dataclass, fields
@@ -51,10 +51,10 @@ def test_docs_by_hand() -> None:
         Attributes:
             one: the first: of two
             two: the second, which
-                goes on
+                continues
         """
 
-    assert read_key_docs(Table) == {"one": "the first: of two", "two": "the second, which goes on"}
+    assert read_key_docs(Table) == {"one": "the first: of two", "two": "the second, which continues"}
 
 
 @pytest.mark.parametrize("table", TABLES_OF_CONFIGURATION, ids=lambda table: table.__name__)
@@ -89,7 +89,7 @@ def test_every_key_is_there_and_taking_the_sharp_away_sets_it() -> None:
             name, {field.name for field in fields(table)} - set(skip)
         )
         assert set(re.findall(r"^(\w+) = ", part, re.MULTILINE)) >= wanted
-        # a comment above each key, or above the run of options
+        # A comment is above each key, or above the list of options.
         assert not re.search(r"\n\n\w+ = ", part)
 
 
@@ -103,6 +103,6 @@ def test_what_is_chosen_is_written_out() -> None:
         {"algorithm": Options},
     )
     assert parse_config(text) == config
-    assert "# how many rounds of training\nrounds = 3\n" in text
+    assert "# number of training rounds.\nrounds = 3\n" in text
     assert "# how many passes\nepochs = 2\n# withhold = " in text
     assert max(map(len, text.splitlines())) <= 102

@@ -44,7 +44,7 @@ def test_a_map_by_hand() -> None:
         np.eye(300, 200, dtype=np.int64) + 1, [f"client-{i:03d}" for i in range(300)], [1] * 300, "class"
     )
     assert len(wide) == 26 and max(map(len, wide)) <= 80
-    assert "3 a column" in wide[0] or "4 a column" in wide[0]
+    assert "3 per column" in wide[0] or "4 per column" in wide[0]
 
 
 def test_show(own: str) -> None:

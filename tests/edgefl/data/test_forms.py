@@ -1,4 +1,4 @@
-"""Stored forms of samples and labels that have one meaning, worked by hand."""
+"""Stored forms of samples and labels with one meaning, with examples by hand."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def test_one_hot_labels_become_the_column_of_the_one() -> None:
     )
     assert formed["y"].tolist() == [1, 0, 2]
     assert formed["y"].dtype == np.int64
-    assert int(formed["num_classes"]) == 4  # though no sample is of class 3
+    assert int(formed["num_classes"]) == 4  # although class 3 has no samples
     assert changes == ("y is one-hot; the class is the column of the 1, out of 4 classes",)
 
 
@@ -80,12 +80,12 @@ def test_pictures_of_floats_up_to_255_are_divided() -> None:
 @pytest.mark.parametrize(
     "x",
     [
-        np.full((1, 8, 8, 1), 255.5),  # no whole number
+        np.full((1, 8, 8, 1), 255.5),  # not a whole number
         np.full((1, 8, 8, 1), 300.0),
-        np.full((1, 8, 8, 1), 16.0),  # scikit-learn's digits go from 0 to 16
+        np.full((1, 8, 8, 1), 16.0),  # scikit-learn's digits range from 0 to 16
         np.full((1, 8, 8, 1), -20.0),
         np.full((1, 8, 8, 1), np.nan),
-        np.full((1, 8, 8, 1), 200, np.uint8),  # scaled elsewhere
+        np.full((1, 8, 8, 1), 200, np.uint8),  # already scaled
         np.full((1, 128, 9), 200.0),  # readings of a sensor
         np.full((1, 40), 200.0),
     ],
@@ -134,7 +134,7 @@ def test_channels_move_to_the_end() -> None:
 )
 @settings(max_examples=200, deadline=None)
 def test_a_change_of_shape_keeps_the_samples(x, shape) -> None:
-    """Each sample keeps its values, and a sentence says that the shape changed."""
+    """The values of each sample stay equal, and a sentence describes the change of shape."""
     formed = to_input_shape(x, shape)
     assert np.array_equal(
         np.sort(formed.reshape(len(x), -1), axis=1), np.sort(x.reshape(len(x), -1), axis=1), equal_nan=True
@@ -169,10 +169,7 @@ def test_a_device_trains_on_the_changed_form(tmp_path) -> None:
     expected, formed = (each.load_shard(3, 4, (28, 28, 1)) for each in (good, odd))
     for name in ("x_train", "y_train", "x_test", "y_test"):
         assert np.array_equal(getattr(expected, name), getattr(formed, name)), name
-    assert (
-        odd.describe_shape_change((28, 28, 1))
-        == "samples of 28x28 get the axis of their one channel: 28x28x1"
-    )
+    assert odd.describe_shape_change((28, 28, 1)) == "samples of 28x28 get a channel axis: 28x28x1"
     assert good.describe_shape_change((28, 28, 1)) == ""
 
 
@@ -185,5 +182,5 @@ def test_a_simulation_reads_the_changed_form(tmp_path) -> None:
 
 
 def test_errors_of_a_changed_form_are_those_of_a_shard() -> None:
-    with pytest.raises(DataError, match="10 samples and y 9 labels"):
+    with pytest.raises(DataError, match="10 samples and y has 9 labels"):
         make_shard({"x": np.zeros((10, 4)), "y": np.eye(3)[np.arange(9) % 3]}, "a")

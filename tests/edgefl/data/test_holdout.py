@@ -1,4 +1,4 @@
-"""Held-out rows: groups stay whole, and each class is on both sides where it can be."""
+"""Held-out rows: groups stay whole, and each class is on both sides if that is possible."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def held(labels, groups, share=0.2, seed=1):
 
 
 def test_rows_are_held_out_class_by_class():
-    """A fifth of ten rows and of five rows are two and one; the only row of class 2 is kept."""
+    """A fifth of ten rows and of five rows are two and one. The only row of class 2 is kept."""
     labels = [0] * 10 + [1] * 5 + [2]
     kept, rows = held(labels, None)
     assert np.bincount(np.array(labels)[rows], minlength=3).tolist() == [2, 1, 0]
@@ -38,7 +38,7 @@ def test_rows_are_drawn_and_the_same_generator_draws_the_same():
 
 
 def test_a_recording_of_each_class_is_held_out_whole():
-    """Class 0 has recordings 0 and 1, class 1 has 2, 3 and 4: one recording of each is held out."""
+    """Class 0 has recordings 0 and 1, class 1 has 2, 3 and 4. One recording of each is held out."""
     labels = [0] * 4 + [0] * 4 + [1] * 4 + [1] * 4 + [1] * 4
     groups = [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4
     for seed in range(20):
@@ -65,7 +65,7 @@ def test_the_smallest_group_is_held_out_where_no_class_has_two():
 
 
 def test_groups_with_several_classes_leave_each_class_on_both_sides():
-    """Recording 0 holds both classes, 1 and 2 hold one each: 0 is on one side, 1 and 2 are on the other."""
+    """Recording 0 has both classes, 1 and 2 have one each. 0 is on one side, 1 and 2 are on the other."""
     labels = [0, 1, 0, 1]
     groups = [0, 0, 1, 2]
     for seed in range(20):
@@ -104,7 +104,7 @@ def test_no_group_is_divided_and_the_rows_are_partitioned(rows, share, seed, gro
 
 @given(ROWS, st.floats(0.05, 0.95), st.integers(0, 3))
 def test_classes_of_two_groups_of_one_class_are_on_both_sides(rows, share, seed):
-    """Each group holds samples of one class, so that each class can be on both sides."""
+    """Each group has samples of one class, so that each class can be on both sides."""
     labels = np.array([label for label, _ in rows], np.int64)
     groups = np.array([10 * label + group for label, group in rows], np.int64)
     kept, out = held(labels, groups, share, seed)

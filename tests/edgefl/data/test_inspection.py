@@ -1,4 +1,4 @@
-"""What an inspection finds in samples: each mistake by hand, and no samples make it fail."""
+"""Findings of an inspection: each mistake by hand, and arbitrary samples, which never make it fail."""
 
 import warnings
 
@@ -23,7 +23,7 @@ def samples(count=60, shape=(8, 8, 1), classes=4, seed=0):
 
 
 def found(*devices, **named):
-    """Return (kind, severity) of each finding of pi-1, pi-2, ..."""
+    """Return (kind, severity) of each finding about pi-1, pi-2, ..."""
     return {(each.kind, each.severity) for each in look(*devices).findings}
 
 
@@ -89,8 +89,8 @@ def nan(arrays):
         ("empty-classes", WARNING, {"y": 2 * (np.arange(60) % 3)}, "class 1, 3"),
         ("empty-classes", WARNING, {"num_classes": np.asarray(6)}, "class 4, 5"),
         ("many-classes", WARNING, {"y": np.arange(60)}, "60 different labels"),
-        ("unusable", ERROR, {"y": np.arange(60) / 2}, "0.5, which is no class"),
-        ("unusable", ERROR, {"y": np.arange(59) % 4}, "60 samples and y 59 labels"),
+        ("unusable", ERROR, {"y": np.arange(60) / 2}, "0.5, which is not a class"),
+        ("unusable", ERROR, {"y": np.arange(59) % 4}, "60 samples and y has 59 labels"),
         ("unusable", ERROR, {"y": np.array(["a"] * 60)}, "number the classes from 0"),
         ("unusable", ERROR, {"x": np.array(["a"] * 60)}, "expected uint8 pictures or floats"),
         ("unusable", ERROR, nan(samples()), "NaN or infinite values in 1 of 60 samples, first at 3"),
@@ -128,7 +128,7 @@ def test_copies_and_contradictions() -> None:
     arrays["x"][10] = arrays["x"][2]  # both of class 2
     arrays["x"][11] = arrays["x"][2]  # class 3
     assert text_of("copies", arrays).startswith("2 of 60 samples")
-    assert text_of("contradictions", arrays).startswith("1 samples are there more than once")
+    assert text_of("contradictions", arrays).startswith("1 samples occur more than once")
     few_values = {"x": np.zeros((60, 3), np.float32), "y": np.arange(60) % 4}
     assert not {kind for kind, _ in found(few_values)} & {"copies", "contradictions"}
 
@@ -154,7 +154,7 @@ def test_test_samples_that_are_training_samples() -> None:
 
 
 def test_windows_of_the_test_part_that_overlap_training_windows() -> None:
-    """Windows have 16 rows. Those of `x` begin at rows 0, 16, ..., 944; the recording has 976 rows."""
+    """Windows have 16 rows. The windows of `x` begin at rows 0, 16, ..., 944 of a recording of 976 rows."""
     signal = RNG.normal(size=(976, 3))
     x = np.stack([signal[row : row + 16] for row in range(0, 960, 16)])
     new = RNG.normal(size=(2, 16, 3))
@@ -171,7 +171,7 @@ def test_windows_of_the_test_part_that_overlap_training_windows() -> None:
 
 @pytest.mark.parametrize("own_test", [False, True])
 def test_groups_whose_windows_overlap(own_test) -> None:
-    """Five windows of each of twelve groups; the first six groups are one recording."""
+    """There are five windows in each of twelve groups. The first six groups are one recording."""
     x = np.concatenate([windows_of(30, 8, 1), windows_of(30, 16, 2)])
     arrays = {"x": x, "y": np.arange(60) % 4, "group": np.arange(60) // 5}
     if own_test:
@@ -195,7 +195,7 @@ def test_outliers_are_far_from_their_class_and_not_merely_of_a_rare_one() -> Non
     windows = RNG.normal(size=(200, 64, 3))
     labels = np.zeros(200, int)
     labels[:20] = 1
-    windows[:20] *= 3  # a lively class
+    windows[:20] *= 3  # a class with a large variance
     assert "outliers" not in {kind for kind, _ in found({"x": windows, "y": labels})}
     windows[150] *= 50
     windows[33, :, 1] += 40

@@ -77,7 +77,7 @@ def test_the_rule_is_named() -> None:
 
 
 def test_the_only_recording_of_a_file_with_test_samples_is_cut_for_validation() -> None:
-    """There are three windows of 8 rows with a step of 4, and one of another recording."""
+    """There are three windows of 8 rows with a step of 4, and one window of another recording."""
     signal = np.random.default_rng(3).normal(size=(16, 2)).astype(np.float32)
     x = np.stack([signal[0:8], signal[4:12], np.flip(signal[:8], 0), signal[8:16]])
     arrays = {"x": x, "y": np.array([0, 0, 1, 0]), "x_test": x[:1] + 1, "y_test": np.array([1])}
@@ -90,7 +90,7 @@ def test_the_only_recording_of_a_file_with_test_samples_is_cut_for_validation() 
 
 
 def test_groups_whose_windows_overlap_are_one_in_a_file_with_test_samples() -> None:
-    """Windows of 16 rows with a step of 4: windows 0 to 5 are one recording, 6 and 7 another one."""
+    """Windows of 16 rows with a step of 4: windows 0 to 5 are one recording, 6 and 7 another."""
     x = np.concatenate([windows_of(6, 4, 5), windows_of(2, 16, 6)])
     arrays = {
         "x": x,
@@ -107,7 +107,7 @@ def test_groups_whose_windows_overlap_are_one_in_a_file_with_test_samples() -> N
 
 
 def test_the_note_counts_test_windows_that_overlap_training_windows() -> None:
-    """The windows of `x_test` are a new one, one that shares halves with training windows, and a copy."""
+    """`x_test` has a new window, a window that shares halves with training windows, and a copy."""
     windows = windows_of(12, 8, 8)
     x = windows[::2]
     x_test = np.concatenate([windows_of(1, 16, 9), windows[1:2], x[3:4]])
@@ -167,18 +167,22 @@ def nan(x: Any) -> Any:
 BAD: list[tuple[str, dict[str, Any], str]] = [
     ("no x", {"x": None}, "no array x"),
     ("no y", {"y": None}, "no array y"),
-    ("lengths", {"y": np.arange(9) % 3}, "10 samples and y 9 labels"),
+    ("lengths", {"y": np.arange(9) % 3}, "10 samples and y has 9 labels"),
     ("nan", {"x": nan(some()["x"])}, "NaN or infinite values in 1 of 10 samples, first at 3"),
     ("overflow", {"x": np.full((10, 2), 1e300)}, "infinite"),
     ("negative", {"y": np.arange(10) - 1}, "label -1"),
     ("fractions", {"y": np.arange(10) / 2}, "expected whole numbers"),
-    ("cube", {"y": np.zeros((10, 2, 2), int)}, "one whole number for each sample"),
+    ("cube", {"y": np.zeros((10, 2, 2), int)}, "one whole number per sample"),
     ("empty", {"x": np.zeros((0, 4)), "y": np.zeros(0, int)}, "empty"),
     ("flat", {"x": np.zeros(10)}, "expected \\(samples"),
     ("text", {"x": np.array(["a"] * 10)}, "expected uint8 pictures or floats"),
     ("pickled", {"x": np.array([{}] * 10, object)}, "cannot be read"),
     ("half a test split", {"x_test": some()["x"]}, "no array y_test"),
-    ("another test shape", {"x_test": np.zeros((2, 9)), "y_test": np.zeros(2, int)}, "x_test is \\(9,\\)"),
+    (
+        "another test shape",
+        {"x_test": np.zeros((2, 9)), "y_test": np.zeros(2, int)},
+        "x_test has samples of shape \\(9,\\)",
+    ),
     ("too few classes", {"num_classes": 2}, "label 2"),
     ("group lengths", {"group": np.arange(9)}, r"group is int64\[9\], expected 10 whole numbers or names"),
     ("group type", {"group": np.arange(10) / 2}, "group is float64"),

@@ -1,4 +1,4 @@
-"""Windows that share samples are found, joined and cut apart."""
+"""Windows that share samples are found, joined and cut."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def windows(rows, starts, length):
 
 @pytest.mark.parametrize("step", [1, 4, 8, 12, 14])
 def test_windows_of_one_recording_are_joined_at_any_step(step):
-    """Windows have 16 rows; steps are 1/16, 1/4, 1/2, 3/4 and 7/8 of that. There are two recordings."""
+    """Two recordings, windows of 16 rows, and steps of 1/16, 1/4, 1/2, 3/4 and 7/8 of a window."""
     starts = [0, step, 2 * step]
     x = np.concatenate([windows(signal(60, seed), starts, 16) for seed in (1, 2)])
     found = find_recordings(x)
@@ -45,13 +45,13 @@ def test_windows_may_be_in_any_order_and_some_may_be_missing():
 
 def test_windows_that_do_not_overlap_are_not_joined():
     assert find_recordings(windows(signal(64), [0, 16, 32], 16)) is None
-    assert find_recordings(windows(signal(64), [0, 15, 30], 16)) is None  # one row: less than 1/8
+    assert find_recordings(windows(signal(64), [0, 15, 30], 16)) is None  # one row is less than 1/8
     assert find_recordings(signal(20)) is None
     assert find_recordings(signal(16)[None]) is None
 
 
 def test_silence_joins_no_recordings():
-    """Both end and begin with zeros, which says nothing."""
+    """Both recordings end and begin with zeros, which are no evidence of an overlap."""
     x = np.concatenate([signal(16, seed)[None] for seed in (1, 2, 3)])
     x[:, :6] = x[:, -6:] = 0
     assert find_recordings(x) is None
@@ -71,7 +71,7 @@ def test_a_periodic_signal_ends():
 
 
 def test_which_windows_share_samples_by_hand():
-    """Recording 5 has windows at rows 0, 4, 8 and 12, recording 6 at 0 and 4; windows have 8 rows."""
+    """Recording 5 has windows at rows 0, 4, 8 and 12, recording 6 at 0 and 4. Windows have 8 rows."""
     own = Recordings(np.array([5, 5, 6, 5, 6, 5]), np.array([0, 4, 0, 12, 4, 8]), 8)
     assert own.find_overlapping(np.array([3])).tolist() == [False, False, False, True, False, True]
     assert own.find_overlapping(np.array([0, 4])).tolist() == [True, True, True, False, True, False]
@@ -79,16 +79,17 @@ def test_which_windows_share_samples_by_hand():
 
 
 def test_groups_are_joined_by_hand():
-    """a joins 0 and 1, x joins 1 and 2: one group. 3 is alone."""
+    """a joins 0 and 1, x joins 1 and 2, which gives one group. 3 stays alone."""
     first = np.array([7, 7, 8, 9])
     second = np.array([1, 2, 2, 3])
     assert join_groups(first, second).tolist() == [0, 0, 0, 2]
 
 
 def test_a_recording_is_cut_where_a_class_has_no_other():
-    """One recording of nine windows with a step of half a window is cut before window 5: 4 is astride.
+    """One recording of nine windows with a step of half a window is cut twice.
 
-    The first of the two halves, windows 0 to 3, is cut before window 2: 1 is astride.
+    It is cut before window 5, and window 4 is on the cut. The first half, windows 0 to 3, is cut before
+    window 2, and window 1 is on the cut.
     """
     rows, pieces = cut_recordings(
         np.zeros(9, np.int64), Recordings(np.zeros(9, np.int64), np.arange(9) * 4, 8)
@@ -113,7 +114,7 @@ def test_two_windows_that_overlap_cannot_be_cut():
 
 
 def test_the_only_group_of_a_class_is_divided_by_hand():
-    """Group 8 is the only one of class 1, and has class 0 too; class 0 is in group 4 as well, which stays."""
+    """Group 8 is the only group of class 1 and also has class 0. Class 0 is also in group 4, which stays."""
     labels = np.array([0, 0, 1, 1, 0, 0, 1, 1])
     group = np.array([4, 4, 8, 8, 8, 8, 8, 8])
     assert cut_single_groups(labels, group, 2).tolist() == [0, 0, 2, 2, 2, 3, 3, 3]
@@ -132,7 +133,7 @@ def test_blocks_in_time_by_hand():
     st.integers(0, 5),
 )
 def test_joined_windows_are_those_of_one_recording(recordings, step, seed):
-    """Recordings of some windows and one label each, shuffled: what is found is what was cut."""
+    """Windows of some recordings with one label each are shuffled. The original recordings are found."""
     x = np.concatenate(
         [
             windows(signal(200, 10 * seed + number), range(0, count * step, step), 16)

@@ -57,7 +57,7 @@ def test_a_probable_mistake_is_named_with_its_remedy(tmp_path, capsys, x, y, wor
 @pytest.mark.parametrize(
     ("x", "y", "shape", "model", "words"),
     [
-        (pictures(28, 28), LABELS, (28, 28, 1), "lenet5", ("28x28 get the axis", "28x28x1")),
+        (pictures(28, 28), LABELS, (28, 28, 1), "lenet5", ("28x28 get a channel axis", "28x28x1")),
         (pictures(1, 28, 28), LABELS, (28, 28, 1), "lenet5", ("1x28x28", "channels first", "28x28x1")),
         (pictures(3, 32, 32), LABELS, (32, 32, 3), "lenet5", ("3x32x32", "moved to the end", "32x32x3")),
         (np.floor(pictures(28, 28, 1) * 256), LABELS, (28, 28, 1), "lenet5", ("255", "divided by 255")),
@@ -111,8 +111,8 @@ def test_labels_of_one_device_may_begin_where_those_of_another_end(tmp_path, cap
     ("y", "words"),
     [
         (RNG.random((100, 10)), ("y.argmax(1)",)),
-        (LABELS / 2, ("0.5", "no class")),
-        (np.zeros((100, 2, 2), int), ("one whole number for each sample",)),
+        (LABELS / 2, ("0.5", "not a class")),
+        (np.zeros((100, 2, 2), int), ("one whole number per sample",)),
         (np.array(["a"] * 100), ("number the classes from 0",)),
     ],
 )
@@ -127,7 +127,7 @@ def test_what_to_do_with_labels_that_are_no_whole_numbers(tmp_path, y, words) ->
 def test_numpy_never_advises_to_unpickle(tmp_path, capsys) -> None:
     (tmp_path / "text.npz").write_text("temperature,label\n20,1\n")
     np.savez(tmp_path / "objects.npz", x=np.array([{}] * 3, object), y=np.arange(3))
-    for name, words in (("text.npz", "no file of NumPy"), ("objects.npz", "Python objects")):
+    for name, words in (("text.npz", "not a NumPy file"), ("objects.npz", "Python objects")):
         assert (
             cli.run_command(["init", "--yes", "--data", str(tmp_path / name), str(tmp_path / "f.toml")]) == 1
         )

@@ -148,7 +148,7 @@ def test_an_option_leaves_its_question_out(here: Path) -> None:
     [
         (["--yes", "--name", "A b"], "a-b would do"),
         (["--yes", "--data", "nowhere.npz"], "no file, folder or data set 'nowhere.npz'"),
-        (["--yes", "--data", "broken.npz"], "it is no file of NumPy; write it with numpy.savez"),
+        (["--yes", "--data", "broken.npz"], "it is not a NumPy file; write it with numpy.savez"),
         (["--yes", "--data", "digits", "--data", "fashion-mnist"], "digits is a whole data set"),
         (["--yes", "--input-shape", "28,28"], "expected both"),
         (["--yes", "--input-shape", "28,x", "--num-classes", "3"], "such as 28,28,1"),

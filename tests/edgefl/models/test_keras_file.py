@@ -1,6 +1,4 @@
-"""Files of strangers: what is no `.keras` file, or would run code, is refused in words before Keras
-reads it.
-"""
+"""Untrusted files: files that are not `.keras` files or that would run code are rejected unloaded."""
 
 import io
 import json
@@ -35,7 +33,7 @@ def load(path: Path) -> Any:
 
 
 def rewrite(path: Path, replaced: dict[str, bytes | None]) -> None:
-    """Put other members into an archive; None leaves one out."""
+    """Replace members of an archive. None removes a member."""
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     with zipfile.ZipFile(path, "w") as archive:
@@ -45,9 +43,9 @@ def rewrite(path: Path, replaced: dict[str, bytes | None]) -> None:
 
 
 def make(path: Path, class_name: str, module: str | None, config: Any) -> Path:
-    """A Sequential of one object that the file names."""
-    wanted = {"class_name": class_name, "module": module, "config": config, "registered_name": class_name}
-    model = {"class_name": "Sequential", "module": "keras", "config": {"name": "model", "layers": [wanted]}}
+    """Write a `.keras` file of a Sequential with one object of this class."""
+    layer = {"class_name": class_name, "module": module, "config": config, "registered_name": class_name}
+    model = {"class_name": "Sequential", "module": "keras", "config": {"name": "model", "layers": [layer]}}
     save(path)
     rewrite(path, {"config.json": json.dumps(model).encode()})
     return path
@@ -83,7 +81,7 @@ def test_a_lambda_layer_never_runs(tmp_path):
 def test_what_is_no_part_of_keras_is_not_imported(tmp_path, class_name, module):
     mark = tmp_path / "ran"
     with pytest.raises(
-        ConfigError, match=rf"{class_name} of {module or 'no module'} is no part of Keras; .*module:function"
+        ConfigError, match=rf"{class_name} of {module or 'no module'} is not part of Keras; .*module:function"
     ):
         load(make(tmp_path / "m.keras", class_name, module, f"touch {mark}"))
     assert not mark.exists()
@@ -92,7 +90,7 @@ def test_what_is_no_part_of_keras_is_not_imported(tmp_path, class_name, module):
 @pytest.mark.parametrize("class_name", ["Lambda", "__lambda__", "TorchModuleWrapper", "TFSMLayer"])
 def test_what_holds_code_is_refused_wherever_it_stands(tmp_path, class_name):
     inner = {"class_name": class_name, "module": "keras.layers", "config": {}}
-    with pytest.raises(ConfigError, match="whose code would run here"):
+    with pytest.raises(ConfigError, match="whose code would run on this machine"):
         load(
             make(
                 tmp_path / "m.keras",
@@ -127,8 +125,8 @@ def test_files_of_other_formats(tmp_path):
     save(tmp_path / "m.h5")
     for content, message in (
         ((tmp_path / "m.h5").read_bytes(), "an HDF5 file.*save it again as .keras"),
-        (b"{}", "no zip archive"),
-        (b"\x80\x04\x95" + bytes(50), "no zip archive"),
+        (b"{}", "not a zip archive"),
+        (b"\x80\x04\x95" + bytes(50), "not a zip archive"),
     ):
         (tmp_path / "m.keras").write_bytes(content)
         with pytest.raises(ConfigError, match=message):
@@ -185,7 +183,7 @@ def test_options_for_a_file_are_refused(tmp_path):
 
 
 def test_models_of_keras_own_parts_are_taken_compiled_or_not(tmp_path):
-    """With a loss of the user's own, which is not made, nested models, operations and slices."""
+    """A model with nested models, operations and slices, and with a custom loss, which is not created."""
     inner = keras.Sequential([keras.Input((4,)), L.Dense(6, activation="gelu", kernel_regularizer="l2")])
     inner.compile("sgd", keras.losses.MeanSquaredError())
     x = keras.Input((4,))
@@ -199,9 +197,7 @@ def test_models_of_keras_own_parts_are_taken_compiled_or_not(tmp_path):
 
 
 def peak_of_load(path: Path) -> tuple[str, int]:
-    """Load the file in a process of its own, which the attack may end: its last words, and the most memory it
-    took, in MB.
-    """
+    """Load a file in a separate process. Returns its message and its peak memory in MB."""
     code = (
         "import sys, resource, pathlib\n"
         "import keras\n"
@@ -234,7 +230,7 @@ def with_weights(path: Path, change: Callable[[Any], None]) -> Path:
 
 
 def test_a_bomb_in_the_arrays(tmp_path):
-    """HDF5 compresses zeros a million times: a file of kilobytes, a gigabyte of values."""
+    """HDF5 compresses zeros by a factor of a million: a file of kilobytes can contain a gigabyte."""
 
     def inflate(file: Any) -> None:
         group = file["layers/dense/vars"]
@@ -308,7 +304,7 @@ def test_more_objects_than_a_network_has(tmp_path, monkeypatch):
 
 
 def test_loading_draws_nothing(tmp_path):
-    """A federation's other draws are the same whether the model is a file or not."""
+    """Other random draws of a federation do not depend on whether the model is a file."""
     path = save(tmp_path / "m.keras", L.Dropout(0.1))
     random.seed(5)
     expected = random.random()

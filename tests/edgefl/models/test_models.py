@@ -1,6 +1,4 @@
-"""The papers' networks have the weights that the papers count, and a user's own model is taken or refused in
-words.
-"""
+"""The models of the papers have the published numbers of weights, and models of the user are checked."""
 
 import math
 import sys
@@ -77,7 +75,7 @@ def test_vgg16_ends_with_the_features_of_its_gate():
 
 
 def test_resnet20_takes_every_other_pixel_and_new_channels_of_zeros():
-    """With the second norms at zero a block is relu of its shortcut."""
+    """With the second norms at zero, a block is the relu of its shortcut."""
     model = build_model(ModelConfig("resnet20", (16, 16, 2), 3, {"width": 2, "groups": 1}))
     for layer in model.layers:
         if layer.name.endswith("norm2"):
@@ -118,7 +116,7 @@ def test_a_file_and_a_function_of_the_user(tmp_path: Path, monkeypatch: pytest.M
     loaded = build_model(ModelConfig(str(tmp_path / "small.keras"), (5,), 2))
     assert (loaded.get_weights()[0] == first.get_weights()[0]).all()
     for name, message in (
-        ("my_models:number", "is no function"),
+        ("my_models:number", "is not a function"),
         ("my_models:missing", "cannot import"),
         ("no_such_module:f", "installed"),
     ):
@@ -139,7 +137,7 @@ def test_a_file_and_a_function_of_the_user(tmp_path: Path, monkeypatch: pytest.M
         ),
         (ModelConfig("aem-cnn", (32, 32, 3), 10, {"filters1": 0}), "expected 1 or more"),
         (ModelConfig("aem-cnn", (32, 32, 3), 10, {"dropout": 1}), "below 1"),
-        (ModelConfig("softmax", (4,), 2, {"width": 3}), "it takes none"),
+        (ModelConfig("softmax", (4,), 2, {"width": 3}), "it has no options"),
         (ModelConfig("resnet20", (4, 32, 3)), "8x8 or more"),
         (ModelConfig("resnet20", (32, 32, 3), 10, {"groups": 3}), "groups that divide it"),
         (ModelConfig("mobilenetv2", (15, 16, 3)), "16x16 or more"),
@@ -155,7 +153,7 @@ def test_what_is_refused(config, message):
 
 def test_shapes_that_the_configuration_contradicts(tmp_path: Path):
     keras.Sequential([keras.Input((5,)), keras.layers.Dense(2)]).save(tmp_path / "m.keras")
-    with pytest.raises(ConfigError, match=r"takes samples of \(5,\).*input_shape \(6,\)"):
+    with pytest.raises(ConfigError, match=r"takes samples of shape \(5,\).*input_shape \(6,\)"):
         build_model(ModelConfig(str(tmp_path / "m.keras"), (6,), 2))
     with pytest.raises(ConfigError, match="num_classes 3"):
         build_model(ModelConfig(str(tmp_path / "m.keras"), (5,), 3))

@@ -1,4 +1,4 @@
-"""The runtime that is picked, and what it says of models that are none."""
+"""The selection of a runtime, and its errors for bytes that are not models."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ def test_foreign_bytes_are_refused(blob: bytes) -> None:
 
 
 def test_a_truncated_model_is_refused() -> None:
-    with pytest.raises(PlanError, match="refuses this model"):
+    with pytest.raises(PlanError, match="rejects this model"):
         runtime.load_interpreter(b"\x1c\x00\x00\x00TFL3" + b"\x00" * 8)
 
 

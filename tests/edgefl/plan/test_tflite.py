@@ -85,7 +85,7 @@ def test_metadata(model: bytes) -> None:
 
 
 def test_a_truncated_file_is_an_error_or_read(model: bytes) -> None:
-    """A model that was cut anywhere but in its padding is a ModelFileError that names the file."""
+    """A model that is truncated anywhere outside its padding is a ModelFileError that names the file."""
     refused = 0
     for length in range(len(model)):
         try:
@@ -98,7 +98,7 @@ def test_a_truncated_file_is_an_error_or_read(model: bytes) -> None:
 
 @pytest.mark.parametrize("kind", [PlanError, ExportError])
 def test_foreign_bytes_are_an_error_of_plan_and_export(kind: type[Exception]) -> None:
-    with pytest.raises(kind, match=r"expected the mark TFL3 at byte 4, found b'9a\\x00\\x00' in 46 bytes"):
+    with pytest.raises(kind, match=r"the identifier TFL3 at byte 4, found b'9a\\x00\\x00' in 46 bytes"):
         read_model(b"GIF89a" + bytes(40))
 
 

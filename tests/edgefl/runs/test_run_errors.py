@@ -73,12 +73,12 @@ def test_partitions_that_leave_a_client_without_samples(fails, prepare, tmp_path
     config, _ = prepare()
     new = str(tmp_path / "new")
     edit(config, "num_clients = 4", "num_clients = 70")
-    assert "120 samples for 70 clients, expected at least 2 each; take fewer clients" in fails(
+    assert "120 samples for 70 clients, expected at least 2 each; use fewer clients" in fails(
         "simulate", config, "--out", new
     )
     edit(config, 'name = "dirichlet"', 'name = "tasks"\nclusters = 5\nnum_tasks = 10')
     edit(config, "num_clients = 70", "num_clients = 4")
-    assert "4 clients in 5 clusters, expected at least one each; take more clients" in fails(
+    assert "4 clients in 5 clusters, expected at least one each; use more clients" in fails(
         "simulate", config, "--out", new
     )
     assert not (tmp_path / "new").exists()

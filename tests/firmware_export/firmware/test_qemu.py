@@ -104,7 +104,7 @@ def test_a_missing_compiler_names_its_package(tmp_path, monkeypatch, hand) -> No
 def test_a_wrong_name_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean 'cortex-m4'"):
         find_target("cortex-m4f")
-    with pytest.raises(ConfigError, match="known are cortex-m0"):
+    with pytest.raises(ConfigError, match="expected one of cortex-m0"):
         find_target("avr")
 
 

@@ -53,7 +53,7 @@ def test_it_is_fetched_once(home: str, own_places: Path, capsys: pytest.CaptureF
     path = find_or_download("sub/set.bin", remote)
     assert path == own_places / "sub" / "set.bin"
     assert path.read_bytes() == CONTENT
-    assert f"fetching {home}/set.bin into {path}" in capsys.readouterr().err
+    assert f"downloading {home}/set.bin to {path}" in capsys.readouterr().err
     assert find_or_download("sub/set.bin", RemoteFile("http://127.0.0.1:9/gone")) == path
     assert capsys.readouterr().err == ""
 
@@ -79,7 +79,7 @@ def test_the_cache_is_looked_at_and_used_without_a_place(
         ("set.bin", "md5:" + "0" * 32, 10**6, "the md5 of"),
         ("set.bin", "", 100, "more than 100 bytes"),
         ("none.bin", "", 10**6, "404"),
-        ("short", "", 10**6, "9 bytes came|IncompleteRead"),
+        ("short", "", 10**6, "received 9 bytes|IncompleteRead"),
     ],
 )
 def test_what_is_not_the_file_is_not_kept(
@@ -93,7 +93,7 @@ def test_what_is_not_the_file_is_not_kept(
 
 def test_offline_says_how_to_get_it_by_hand(own_places: Path) -> None:
     with pytest.raises(
-        DataError, match=rf"no set.bin in .*could not be fetched: .*put it at {own_places}/set.bin"
+        DataError, match=rf"no set.bin in .*could not be downloaded: .*copy it to {own_places}/set.bin"
     ):
         find_or_download("set.bin", RemoteFile("http://127.0.0.1:9/set.bin"))
     with pytest.raises(DataError, match=r"; ask a friend$"):
@@ -102,7 +102,7 @@ def test_offline_says_how_to_get_it_by_hand(own_places: Path) -> None:
 
 def test_a_place_that_cannot_be_written(home: str, own_places: Path) -> None:
     own_places.write_text("a file where the folder should be")
-    with pytest.raises(DataError, match="could not be fetched"):
+    with pytest.raises(DataError, match="could not be downloaded"):
         find_or_download("set.bin", RemoteFile(f"{home}/set.bin"))
 
 

@@ -32,7 +32,7 @@ def test_by_client(tmp_path: Path) -> None:
     x = np.arange(20, dtype=np.uint8)[:, None] * np.ones((1, 3), np.uint8)
     names = np.array(["pump", "fan"] * 10)
     data = load_dataset(write(tmp_path / "a.npz", x=x, y=np.arange(20) % 3, client=names))
-    assert data.num_classes == 3 and len(data.y_test) == 6  # the last of each class of each client
+    assert data.num_classes == 3 and len(data.y_test) == 6  # the last sample of each class of each client
     assert data.group_train is not None and np.bincount(data.group_train).tolist() == [7, 7]
     np.testing.assert_allclose(data.x_test[:, 0] * 255, range(14, 20), rtol=1e-6)
     assert len(make_client_partitions(data, PartitionConfig("group", 2), 1)) == 2
@@ -50,7 +50,7 @@ def test_without_clients_and_recordings_the_last_samples_are_held_out(tmp_path: 
 
 @pytest.mark.parametrize("seed", [1, 5])
 def test_a_device_and_a_simulation_hold_out_the_same_samples(tmp_path: Path, seed: int) -> None:
-    """Each file is the data of one device, and all of them are a data set with one client a file."""
+    """Each file has the data of one device. All of them form a data set with one client per file."""
     paths = [tmp_path / f"{name}.npz" for name in SAMPLE_FILES]
     for path, arrays in zip(paths, SAMPLE_FILES.values(), strict=True):
         np.savez(path, **arrays)
@@ -62,7 +62,7 @@ def test_a_device_and_a_simulation_hold_out_the_same_samples(tmp_path: Path, see
 
 
 def test_clients_of_one_file_are_split_as_devices_are(tmp_path: Path) -> None:
-    """The first client's windows overlap, the second client's samples are in time order."""
+    """The windows of the first client overlap, and the samples of the second client are in time order."""
     parts = SAMPLE_FILES["recordings"], SAMPLE_FILES["time"]
     both = {name: np.concatenate([part[name] for part in parts]) for name in ("x", "y")}
     data = load_dataset(write(tmp_path / "both.npz", **both, client=np.repeat(["a", "b"], 60)))
@@ -92,7 +92,7 @@ def assert_same_samples(device: Shard, simulated: Shard) -> None:
 def test_a_device_and_a_simulation_train_on_the_same_samples_of_files_with_test_samples(
     tmp_path: Path,
 ) -> None:
-    """The only recording of the first file is cut: six cuts leave out three windows each.
+    """Six cuts of the only recording of the first file leave out three windows each.
 
     The second file names groups, and some of them overlap.
     """
@@ -113,7 +113,7 @@ def test_a_device_and_a_simulation_train_on_the_same_samples_of_files_with_test_
 
 
 def test_clients_of_one_file_with_test_samples_train_as_devices_do(tmp_path: Path) -> None:
-    """The windows of both clients overlap, also those of one client and the other one."""
+    """The windows of each client overlap, and windows of one client overlap windows of the other."""
     part = with_test_part("recordings")
     joined = {name: np.concatenate([array, array]) for name, array in part.items()}
     clients = {"client": np.repeat(["a", "b"], 60), "client_test": np.repeat(["a", "b"], 6)}
@@ -151,13 +151,13 @@ def test_with_a_test_part_of_its_own(tmp_path: Path) -> None:
     ("arrays", "message"),
     [
         ({"y": np.zeros(3, int)}, "no array x"),
-        ({"x": np.zeros((3, 2)), "y": np.zeros(4, int)}, "3 samples and y 4 labels"),
+        ({"x": np.zeros((3, 2)), "y": np.zeros(4, int)}, "3 samples and y has 4 labels"),
         (
             {"x": np.zeros((3, 2)), "y": np.zeros(3, int), "client": np.zeros(2, int)},
             "client is int64.*expected 3",
         ),
         ({"x": np.zeros((3, 2)), "y": np.zeros(3, int), "client": np.zeros(3)}, "whole numbers or names"),
-        ({"x": np.zeros((3, 2)), "y": np.zeros(3, int), "client": np.arange(3)}, "one sample a client"),
+        ({"x": np.zeros((3, 2)), "y": np.zeros(3, int), "client": np.arange(3)}, "one sample per client"),
         (
             {
                 "x": np.zeros((3, 2)),

@@ -1,4 +1,4 @@
-"""The formats that data sets are published in, on small archives made by hand."""
+"""The formats in which data sets are published, with small handmade archives."""
 
 import gzip
 import io
@@ -91,7 +91,7 @@ def idx(folder: Path, name: str, magic: int, values: np.ndarray) -> None:
 
 def test_qmnist_by_writer(folder: Path) -> None:
     pictures = np.arange(6 * 784).reshape(6, 28, 28).astype(np.uint8)
-    # class, form series, writer, digit of this writer, ...: writer 9 wrote the last digit of the file first.
+    # Columns: class, form series, writer, digit of this writer. Writer 9 wrote the last digit first.
     table = np.array([[5, 0, 9, 30, 35, 0, 0, 0]] * 6, ">i4")
     table[:, 2] = [9, 8, 9, 8, 9, 9]
     table[:, 3] = [30, 1, 31, 2, 40, 2]
@@ -110,7 +110,7 @@ def test_qmnist_by_writer(folder: Path) -> None:
     with pytest.raises(DataError, match="'own' or 'official'"):
         load_dataset("mnist-writers", {"split": "0.2"})
     idx(folder, "qmnist-train-labels-idx2-int.gz", 0xC02, table[:5])
-    with pytest.raises(DataError, match="fetch the qmnist archives again"):
+    with pytest.raises(DataError, match="download the qmnist archives again"):
         load_dataset("mnist-writers")
 
 
@@ -230,14 +230,14 @@ def test_leaf_before_it_is_split(folder: Path) -> None:
     (folder / "femnist/all_data/all_data_0.json").write_text(
         '{"users": ["f0"], "user_data": {"f0": {"x": [[2.5]], "y": [0]}}}'
     )
-    with pytest.raises(DataError, match="is not LEAF's"):
+    with pytest.raises(DataError, match="is not a LEAF file"):
         load_dataset("femnist")
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "mnist-writers", "uci-har", "dermamnist", "femnist"])
 def test_absent_files_say_how_to_get_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
-    with pytest.raises(DataError, match=r"put it at|preprocess\.sh"):
+    with pytest.raises(DataError, match=r"copy it to|preprocess\.sh"):
         load_dataset(name)
 
 

@@ -1,4 +1,4 @@
-"""The real files, where they are: their sizes, and that nothing held out is trained on."""
+"""The published files, if available: their sizes, and that no held-out sample is used for training."""
 
 import numpy as np
 import pytest
@@ -22,8 +22,8 @@ def test_cifar_10() -> None:
     assert (
         np.bincount(data.y_train).tolist() == [5000] * 10 and np.bincount(data.y_test).tolist() == [1000] * 10
     )
-    allotments = make_client_partitions(data, PartitionConfig("p-majority", 50, {"p": 1.0}), 1)
-    shard = copy_shard(data, allotments["client-049"])
+    client_partitions = make_client_partitions(data, PartitionConfig("p-majority", 50, {"p": 1.0}), 1)
+    shard = copy_shard(data, client_partitions["client-049"])
     assert shard.x_train.dtype == np.float32 and 0.9 < shard.x_train.max() <= 1
     assert sorted(np.bincount(shard.y_train, minlength=10))[-3:] == [0, 250, 250]
 

@@ -78,7 +78,7 @@ def test_each_sample_has_its_own_turn() -> None:
     turned = rotate_by_turns(images, np.array([0, 2, 4]), 45)
     for one, degrees in zip(turned, (0, 90, 180), strict=True):
         np.testing.assert_array_equal(one, rotate(CORNER, degrees)[0])
-    with pytest.raises(DataError, match="only pictures can be turned"):
+    with pytest.raises(DataError, match="only pictures can be rotated"):
         rotate(np.zeros((2, 5), np.float32), 45)
 
 
@@ -133,17 +133,17 @@ def test_ids_sort() -> None:
     assert many[7] == "client-0007"
 
 
-def test_shards_hold_the_samples_of_their_allotments_and_each_sample_once() -> None:
+def test_shards_hold_the_samples_of_their_partitions_and_each_sample_once() -> None:
     data = scale_dataset(pictures(200))
     config = PartitionConfig("dirichlet", 4, {"alpha": 0.7, "min_samples": 5})
-    allotments = make_client_partitions(data, config, 3)
+    client_partitions = make_client_partitions(data, config, 3)
     shards = make_shards(data, config, 3)
     assert list(shards) == make_client_ids(4)
     for name, shard in shards.items():
-        np.testing.assert_array_equal(shard.x_train, data.x_train[allotments[name].train])
-        np.testing.assert_array_equal(shard.y_test, data.y_test[allotments[name].test])
-    dealt = np.concatenate([each.train for each in allotments.values()])
-    np.testing.assert_array_equal(np.sort(dealt), np.arange(200))
+        np.testing.assert_array_equal(shard.x_train, data.x_train[client_partitions[name].train])
+        np.testing.assert_array_equal(shard.y_test, data.y_test[client_partitions[name].test])
+    indices = np.concatenate([part.train for part in client_partitions.values()])
+    np.testing.assert_array_equal(np.sort(indices), np.arange(200))
 
 
 def test_unknown_names_and_options() -> None:

@@ -16,9 +16,7 @@ from edgefl.errors import DataError
 
 
 def toy(per_class: int = 120, classes: int = 10, groups: int = 12) -> Dataset:
-    """Return as many samples of each class in both parts (the test part half as large), whose values are
-    their indices.
-    """
+    """Return a data set with equally frequent classes and a test part half as large. Values are indices."""
     y = np.tile(np.arange(classes), per_class)
     y_test = np.tile(np.arange(classes), per_class // 2)
     x, x_test = (np.arange(len(part), dtype=np.float32).reshape(-1, 1, 1, 1) for part in (y, y_test))
@@ -100,9 +98,9 @@ def test_a_client_is_measured_on_its_majority_classes() -> None:
 
 
 def test_a_class_that_runs_out_says_so() -> None:
-    with pytest.raises(DataError, match=r"class \d has 120 training samples, the 9 clients ask for \d+"):
+    with pytest.raises(DataError, match=r"class \d has 120 training samples, the 9 clients need \d+"):
         draw("p-majority", 9, samples=400, test_samples=10)
-    with pytest.raises(DataError, match="1200 training samples, the 7 clients ask for 1750"):
+    with pytest.raises(DataError, match="1200 training samples, the 7 clients need 1750"):
         draw("permutation", 7, samples=250)
     with pytest.raises(DataError, match="expected a number above 0"):
         draw("p-majority", 2, samples=0)
@@ -147,10 +145,10 @@ def test_one_client_a_group() -> None:
         assert (data.group_test[own.test] == number).all()  # type: ignore[index]
         assert len(own.train) == (data.group_train == number).sum()
     with pytest.raises(
-        DataError, match="12 of 12 groups have 2 training samples and a test sample of their own, expected 13"
+        DataError, match="12 of 12 groups have at least 2 training samples and a test sample, expected 13"
     ):
         draw("group", 13)
-    with pytest.raises(DataError, match="does not know its groups"):
+    with pytest.raises(DataError, match="has no groups"):
         draw("group", 2, data=Dataset(data.x_train, data.y_train, data.x_test, data.y_test, 10))
 
 
@@ -198,7 +196,7 @@ def test_permuted_labels() -> None:
     for own in made:
         assert sorted(own.relabel) == list(range(10)) and own.relabel == known[own.truth]
         assert (len(own.train), len(own.test)) == (50, 20)
-    with pytest.raises(DataError, match="25 permutations of 4 classes, expected at most 24"):
+    with pytest.raises(DataError, match="permutations is 25 with 4 classes, expected at most 24"):
         draw("permutation", 2, data=toy(classes=4), permutations=25)
 
 
@@ -217,7 +215,7 @@ def test_packages_are_paired_to_the_last() -> None:
         pairs = draw_pairs(np.array([5, 3, 1, 1]), 5, np.random.default_rng(seed))
         assert np.bincount(np.ravel(pairs), minlength=4).tolist() == [5, 3, 1, 1]
         assert all(a != b for a, b in pairs)
-    with pytest.raises(DataError, match="makes 3 clients of two different classes, expected 4"):
+    with pytest.raises(DataError, match="enough for 3 clients with two different classes, expected 4"):
         draw_pairs(np.array([9, 2, 1]), 4, np.random.default_rng(0))
 
 
@@ -248,7 +246,7 @@ def test_tasks_that_some_clients_lack() -> None:
         assert sorted(used) == [4, 5, 5, 5, 5]
         assert classes_of(made[0])[0].count(10) == 3
     for options in ({"num_tasks": 12}, {"num_tasks": 9}, {"tasks": 3}):
-        with pytest.raises(DataError, match="set num_tasks"):
+        with pytest.raises(DataError, match="change num_tasks"):
             draw("tasks", 16, **options)
     with pytest.raises(DataError, match="3 clients in 4 clusters"):
         draw("tasks", 3)
@@ -265,5 +263,5 @@ def test_a_client_that_would_be_empty() -> None:
     tiny = toy(1, classes=4, groups=1)
     tiny = Dataset(tiny.x_train, tiny.y_train, tiny.x_train[:2], tiny.y_train[:2], 4)
     for name in ("iid", "dirichlet", "quantity", "shards", "permutation", "packages", "rotation"):
-        with pytest.raises(DataError, match="take fewer clients"):
+        with pytest.raises(DataError, match="use fewer clients"):
             draw(name, 3, data=tiny)

@@ -1,4 +1,4 @@
-"""Options of partitions that are out of range are named."""
+"""Errors for partition options that are out of range."""
 
 from typing import Any
 

@@ -1,6 +1,4 @@
-"""A folder of classes: files that the test writes byte by byte, and what is said of each that cannot be
-used.
-"""
+"""A folder of classes: files written byte by byte, and an error for each file that cannot be used."""
 
 import struct
 import wave
@@ -17,7 +15,7 @@ from edgefl.errors import DataError
 
 
 def png(path, rows, color=0, depth=8):
-    """Write a PNG by its specification: 0 grey, 2 RGB, 6 RGBA; the rows' bytes as they are."""
+    """Write a PNG file from its rows: colour type 0 is grey, 2 is RGB, 6 is RGBA."""
 
     def part(kind, body):
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
@@ -111,7 +109,7 @@ def test_arrays_and_their_scaling_are_those_of_an_npz(tmp_path):
 def test_how_classes_are_numbered(tmp_path):
     for name in ("10", "9", "2"):
         npy(tmp_path / name / "a.npy", np.float32([1, 2]))
-    assert read(tmp_path)["y"].tolist() == [10, 2, 9]  # whole numbers are themselves
+    assert read(tmp_path)["y"].tolist() == [10, 2, 9]  # whole numbers keep their values
     assert "class_names" not in read(tmp_path)
     (tmp_path / "classes.txt").write_text("9\n\n 10 \n7\n2\n")
     assert read(tmp_path)["y"].tolist() == [1, 3, 0]
@@ -120,7 +118,7 @@ def test_how_classes_are_numbered(tmp_path):
     with pytest.raises(DataError, match=r"'09' is not in .*classes.txt; did you mean '9'"):
         read(tmp_path)
     (tmp_path / "classes.txt").unlink()
-    with pytest.raises(DataError, match="a number twice"):
+    with pytest.raises(DataError, match="the same number twice"):
         read(tmp_path)
 
 
@@ -132,10 +130,10 @@ def test_a_board_that_lacks_a_class_is_told_of_the_list(tmp_path):
     assert load_source(source, num_classes=2).num_classes == 2
     with pytest.raises(
         DataError,
-        match=r"are 2 \(cat, fox\), the federation has 3; list .* classes.txt, also those that this board",
+        match=r"has 2 classes \(cat, fox\), the federation has 3; list .* without samples on this board",
     ):
         load_source(source, num_classes=3)
-    (tmp_path / "dog").mkdir()  # an empty folder says so as well
+    (tmp_path / "dog").mkdir()  # an empty folder also counts as a class
     assert sorted(set(load_source(source, num_classes=3).y_train.tolist())) == [0, 2]
     (tmp_path / "dog").rmdir()
     (tmp_path / "classes.txt").write_text("cat\ndog\nfox\n")
@@ -143,12 +141,13 @@ def test_a_board_that_lacks_a_class_is_told_of_the_list(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"), [(b"a\nb\na\n", "'a' twice"), (b" \n", "is empty"), (b"\xff\xfe\x00", "is no text")]
+    ("text", "message"),
+    [(b"a\nb\na\n", "'a' twice"), (b" \n", "is empty"), (b"\xff\xfe\x00", "not a text file")],
 )
-def test_lists_that_are_none(tmp_path, text, says):
+def test_lists_that_are_none(tmp_path, text, message):
     npy(tmp_path / "a" / "a.npy", np.float32([1, 2]))
     (tmp_path / "classes.txt").write_bytes(text)
-    with pytest.raises(DataError, match=says):
+    with pytest.raises(DataError, match=message):
         read(tmp_path)
 
 
@@ -174,18 +173,18 @@ BAD = [
     (
         "notes.txt",
         lambda path: path.write_text("hello"),
-        "notes.txt is no sample, expected a file named .npy, .png, .jpg, .jpeg, .wav",
+        "notes.txt is not a sample, expected a file named .npy, .png, .jpg, .jpeg, .wav",
     ),
-    ("deeper.png", lambda path: path.mkdir(), "is no sample"),
+    ("deeper.png", lambda path: path.mkdir(), "is not a sample"),
 ]
 
 
-@pytest.mark.parametrize(("name", "damage", "says"), BAD, ids=[row[0] for row in BAD])
-def test_a_bad_picture_is_named(tmp_path, name, damage, says):
+@pytest.mark.parametrize(("name", "damage", "message"), BAD, ids=[row[0] for row in BAD])
+def test_a_bad_picture_is_named(tmp_path, name, damage, message):
     pytest.importorskip("PIL")
     grey(tmp_path / "a" / "a.png")
     damage(tmp_path / "a" / name)
-    with pytest.raises(DataError, match=says) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         read(tmp_path)
     assert str(tmp_path / "a" / name) in str(caught.value)
 
@@ -210,17 +209,17 @@ BAD_FILES = [
     (
         "cut.wav",
         lambda path: (wav(path, b"12345678"), path.write_bytes(path.read_bytes()[:-2])),
-        "holds 6 bytes of sound, expected 8",
+        "contains 6 bytes of sound, expected 8",
     ),
     ("three.wav", lambda path: wav(path, b"123456", width=3), "24 bits"),
 ]
 
 
-@pytest.mark.parametrize(("name", "damage", "says"), BAD_FILES, ids=[row[0] for row in BAD_FILES])
-def test_a_bad_file_is_named(tmp_path, name, damage, says):
+@pytest.mark.parametrize(("name", "damage", "message"), BAD_FILES, ids=[row[0] for row in BAD_FILES])
+def test_a_bad_file_is_named(tmp_path, name, damage, message):
     (tmp_path / "a").mkdir()
     damage(tmp_path / "a" / name)
-    with pytest.raises(DataError, match=says) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         read(tmp_path)
     assert str(tmp_path / "a" / name) in str(caught.value)
 
@@ -246,7 +245,7 @@ def test_folders_that_hold_none(tmp_path):
     with pytest.raises(DataError, match="holds no samples; expected DIR/CLASS/FILE"):
         read(tmp_path)
     (tmp_path / "a.csv").write_text("x,y\n")
-    with pytest.raises(DataError, match="give --window"):
+    with pytest.raises(DataError, match="add --window"):
         read(tmp_path)
 
 
@@ -255,7 +254,7 @@ def test_without_pillow_the_extra_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "PIL", None)
     grey(tmp_path / "a" / "a.png")
-    with pytest.raises(DataError, match=r"needs Pillow; pip install 'edgefl-tinyml\[images\]'"):
+    with pytest.raises(DataError, match=r"needs Pillow; run pip install 'edgefl-tinyml\[images\]'"):
         read(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""CSV recordings: windows by hand, and each bad row by its line."""
+"""CSV recordings: windows by hand, and an error with the line number for each bad row."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def test_a_file_by_hand(tmp_path):
         [1, 0],
         ["run", "walk"],
     )
-    # all other numeric columns, in the header's order; windows of three begun at each row
+    # All other numeric columns in the order of the header. A window of three rows begins at each row.
     arrays = read(tmp_path / "a.csv", window=3, step=1)
     np.testing.assert_array_equal(arrays["x"][1], [[11, 2, 1.5], [12, 3, 2.5], [13, 4, 3.5]])
     assert arrays["y"].tolist() == [1, 0, 0]
@@ -62,24 +62,24 @@ BAD = [
     ("twice", "ax,ax,activity\n1,1,a\n", "names 'ax' twice"),
     ("no numbers", "ax,activity\nb,a\n", "line 2: no column with a number"),
     ("nothing", "", "no column 'activity'"),
-    ("header only", "ax,activity\n", "0 rows at most, expected 2"),
-    ("short recording", "ax,activity\n1,a\n", "1 rows at most, expected 2"),
+    ("header only", "ax,activity\n", "the longest has 0 rows, expected 2"),
+    ("short recording", "ax,activity\n1,a\n", "the longest has 1 rows, expected 2"),
     ("quotes", 'ax,activity\n"1,a\n', "cannot be read as CSV"),
     ("bytes", b"\x89PNG\xff\n", "cannot be read as CSV"),
 ]
 
 
-@pytest.mark.parametrize(("text", "says"), [row[1:] for row in BAD], ids=[row[0] for row in BAD])
-def test_a_bad_row_is_named_by_its_line(tmp_path, text, says):
+@pytest.mark.parametrize(("text", "message"), [row[1:] for row in BAD], ids=[row[0] for row in BAD])
+def test_a_bad_row_is_named_by_its_line(tmp_path, text, message):
     path = tmp_path / "a.csv"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(DataError, match=says) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         read(path)
     assert str(path) in str(caught.value)
 
 
 def test_places_without_csv(tmp_path):
-    with pytest.raises(DataError, match=r"holds no .csv"):
+    with pytest.raises(DataError, match=r"contains no .csv"):
         read(tmp_path)
     with pytest.raises(DataError, match="cannot be read"):
         read(tmp_path / "none.csv")
@@ -93,7 +93,7 @@ def test_places_without_csv(tmp_path):
 
 @pytest.mark.parametrize("files", [1, 2, 4])
 def test_no_row_is_on_both_sides(tmp_path, files):
-    """Values count the rows, so that a window tells its rows; windows overlap by three quarters."""
+    """Values count the rows, so that a window shows its rows. Windows overlap by three quarters."""
     for number in range(files):
         rows = "\n".join(f"{1000 * number + row},{'walk' if row < 60 else 'run'}" for row in range(120))
         (tmp_path / f"{number}.csv").write_text(f"value,activity\n{rows}\n")

@@ -1,4 +1,4 @@
-"""A function of the owner's, and the note by which a source is opened again."""
+"""A function of the owner as a source, and the JSON object with which a source is opened again."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from edgefl.errors import ConfigError, DataError
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """Write a module of the owner's, in the folder that the command is started in."""
+    """Write a module of the owner to the folder in which the command runs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(tmp_path)])
     (tmp_path / "own_sensors.py").write_text(
@@ -39,19 +39,19 @@ def test_what_it_returns_is_the_shard(module):
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "message"),
     [
         ("own_sensors:broken", "failed: RuntimeError: no sensor; EDGEFL_DEBUG"),
-        ("own_sensors:ragged", "one shape"),
+        ("own_sensors:ragged", "the same shape"),
         ("own_sensors:bare", "returned ndarray, expected a tuple"),
         ("own_sensors:none", "has no function 'none'"),
         ("own_sensors:number", "has no function 'number'"),
         ("own_typo:load", "importing own_typo failed: ModuleNotFoundError"),
-        ("not_there.at_all:load", "start in the folder"),
+        ("not_there.at_all:load", "run the command in the folder"),
     ],
 )
-def test_what_fails_is_named(module, name, says):
-    with pytest.raises(DataError, match=says) as caught:
+def test_what_fails_is_named(module, name, message):
+    with pytest.raises(DataError, match=message) as caught:
         read_source(make_source(name))
     assert name in str(caught.value)
 

@@ -1,4 +1,4 @@
-"""The ring: the newest windows, whole on disk; what was held out once stays held out."""
+"""The ring: it keeps the newest windows, is written atomically, and held-out windows stay held out."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ AXES = ("x", "y", "z")
 
 
 def fill(ring, count, step=4):
-    """Add windows of one recording, in which a reading is the number of its window."""
+    """Add windows of one recording. Each reading is the number of its window."""
     for _ in range(count):
         number = ring.recorded
         ring.add(np.full((4, 3), number, np.float32), number % 3, 0, number * step)
@@ -62,13 +62,13 @@ def test_what_is_held_out_stays_held_out_as_the_ring_moves_on(tmp_path):
 
 
 def rows_of(x):
-    """Windows of which each reading is its row number -> the rows."""
+    """Return the row numbers of windows whose readings are their row numbers."""
     return {row for window in x[:, :, 0].astype(int).tolist() for row in window}
 
 
 @given(st.integers(1, 6), st.integers(0, 5), st.integers(0, 400))
 def test_no_reading_is_ever_on_both_sides(tmp_path_factory, step, seed, gap):
-    """Readings are counted. The ring has room for 20 blocks and is saved three times while it moves on."""
+    """Readings are counted. The ring has room for 20 blocks and is saved three times while it advances."""
     path = tmp_path_factory.mktemp("ring") / "r.npz"
     capacity = 20 * 32 // step
     ring = Ring(capacity, 4, ("row",))
@@ -94,7 +94,7 @@ def test_no_reading_is_ever_on_both_sides(tmp_path_factory, step, seed, gap):
 
 
 def test_windows_in_two_blocks_are_left_out(tmp_path):
-    """Blocks have 32 readings: with a step of half a window of 4, window 15 is in two blocks, 31 too."""
+    """Blocks have 32 readings. With windows of 4 and a step of 2, windows 15 and 31 are in two blocks."""
     ring = Ring(100, 4, AXES)
     fill(ring, 48, step=2)
     ring.save(tmp_path / "r.npz")
@@ -110,7 +110,7 @@ def test_a_ring_of_one_block_is_refused(tmp_path):
     ring = Ring(100, 4, AXES)
     fill(ring, 8)
     ring.save(tmp_path / "r.npz")
-    with pytest.raises(DataError, match=r"holds 8 windows of one stretch of 32 readings, .* record more"):
+    with pytest.raises(DataError, match=r"holds 8 windows from one block of 32 readings, .* record more"):
         load_shard(tmp_path / "r.npz")
     fill(ring, 1)
     ring.save(tmp_path / "r.npz")
@@ -149,16 +149,16 @@ def test_names_of_classes_are_kept_and_checked(tmp_path):
     ring.save(tmp_path / "r.npz")
     assert load_ring(tmp_path / "r.npz", 9, 4, ("walk", "run", "stand")).classes == ("walk", "run", "stand")
     assert load_shard(tmp_path / "r.npz", num_classes=3).num_classes == 3
-    with pytest.raises(DataError, match=r"are 3 \(walk, run, stand\), the federation has 4"):
+    with pytest.raises(DataError, match=r"has 3 classes \(walk, run, stand\), the federation has 4"):
         load_shard(tmp_path / "r.npz", num_classes=4)
-    with pytest.raises(DataError, match=r"classes walk, run, stand, asked for are .* classes by number"):
+    with pytest.raises(DataError, match=r"classes walk, run, stand, expected .* classes by number"):
         load_ring(tmp_path / "r.npz", 9, 4, ())
 
 
 def test_files_that_are_no_ring(tmp_path):
     assert load_ring(tmp_path / "none.npz", 2, 4, ()) is None
     np.savez(tmp_path / "shard.npz", x=np.zeros((2, 2)), y=np.arange(2))
-    with pytest.raises(DataError, match="is no ring of `edgefl device record`, it holds x, y"):
+    with pytest.raises(DataError, match="is not a ring of `edgefl device record`, it contains x, y"):
         load_ring(tmp_path / "shard.npz", 2, 4, ())
     (tmp_path / "text.npz").write_text("hello")
     with pytest.raises(DataError, match=r"cannot be read as .npz"):
@@ -167,7 +167,7 @@ def test_files_that_are_no_ring(tmp_path):
     fill(ring, 2)
     ring.save(tmp_path / "r.npz")
     with pytest.raises(
-        DataError, match="holds windows of 4 rows, classes by number, asked for are windows of 5 rows"
+        DataError, match="holds windows of 4 rows, classes by number, expected windows of 5 rows"
     ):
         load_ring(tmp_path / "r.npz", 2, 5, ())
     np.savez(
@@ -185,7 +185,7 @@ def test_files_that_are_no_ring(tmp_path):
 
 
 def test_limits_and_places(tmp_path):
-    with pytest.raises(ConfigError, match="take a smaller --capacity"):
+    with pytest.raises(ConfigError, match="use a smaller --capacity"):
         Ring(MAX_RING_BYTES, 1, ("x",))
     (tmp_path / "file").write_text("")
     with pytest.raises(StateError, match="cannot use"), lock_ring(tmp_path / "file" / "r.npz"):

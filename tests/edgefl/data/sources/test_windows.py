@@ -1,4 +1,4 @@
-"""Windows by hand, then as properties; a stream of readings gives the same windows as the whole recording."""
+"""Windows by hand, then as properties. A stream of readings gives the same windows as the whole recording."""
 
 import numpy as np
 from hypothesis import given
