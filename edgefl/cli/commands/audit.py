@@ -173,8 +173,8 @@ def format_audit(
         lines.append(f"{finding.scenario.name:{width}}  {figures}")
     count = len(baseline.clients)
     lines.append(
-        f"\nMeans over the first updates of {count} clients. Distance 0 is a full disclosure, the distance of "
-        "the guess is none."
+        f"\nMeans over the first updates of {count} clients. Distance 0 is a full disclosure, the distance "
+        "of the guess is none."
     )
     if any("noise_multiplier" in finding.scenario.options for finding in findings):
         lines.append(
