@@ -145,7 +145,7 @@ def draw_samples(dataset: "Dataset", num_train: int, num_test: int, seed: int) -
     """Draw different training and test samples from both parts of a data set.
 
     Args:
-        dataset: the data set; its samples have no groups.
+        dataset: a data set whose samples have no groups.
         num_train: number of training samples.
         num_test: number of test samples. Fewer if the data set has fewer.
         seed: random seed.
@@ -309,7 +309,7 @@ def collect_models(settings: DemoSettings, result: dict[str, Any], seconds: floa
 
 
 def select_client_fields(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of one client in the order of `CLIENT_KEYS`. A field without a measurement is None."""
+    """Return the fields of one client in the order of `CLIENT_KEYS`, None for a missing measurement."""
     row: dict[str, Any] = {}
     for key in CLIENT_KEYS:
         value = raw.get(key)

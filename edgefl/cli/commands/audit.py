@@ -78,8 +78,7 @@ def labels(
     clip_update, noise_multiplier, withhold.
 
     The distance is the share of the samples whose class is inferred wrongly. 0 is a full disclosure. The
-    noise comes from the seed of the federation. The figures therefore hold for an observer who does not know
-    the seed.
+    noise comes from the seed of the federation, which the observer is assumed not to know.
 
     \b
     Example:
