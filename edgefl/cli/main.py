@@ -74,7 +74,7 @@ OS_ERROR_REMEDIES = {
     errno.EMFILE: "allow more open files: ulimit -n",
     errno.ECONNREFUSED: "check that the server runs and that the address is right",
 }
-WELCOME_TEXT = """edgefl trains small networks on devices by federated learning.
+WELCOME_TEXT = """Train small networks on devices by federated learning.
 Each device ends with its own int8 model.
 
   edgefl demo                                     a federation on this machine

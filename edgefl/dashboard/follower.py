@@ -79,9 +79,9 @@ class Follower:
         url = self._link.url
         shown = self._feed.snapshot() if self._feed else {"history": [], "devices": [], "ts": time.time()}
         if self._feed is None:
-            shown["notice"] = f"No federation at {url} yet; waiting for one."
+            shown["notice"] = f"No federation at {url} yet. Waiting for the first one."
         elif self._feed.view.state is None:
-            shown["notice"] = f"Nothing heard of the federation {self._feed.view.federation} at {url} yet."
+            shown["notice"] = f"No message of the federation {self._feed.view.federation} at {url} yet."
         return {**shown, "broker": {"url": url, "connected": self._connected, "since_ts": self._since}}
 
 

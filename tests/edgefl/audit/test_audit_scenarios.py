@@ -160,7 +160,7 @@ def test_an_algorithm_without_defences_is_an_error(setting):
 
 def test_an_output_layer_that_is_not_found_is_an_error(setting):
     spec = replace(setting.plan.spec, num_classes=7)
-    with pytest.raises(ConfigError, match="one number a class, 7"):
+    with pytest.raises(ConfigError, match="one number per class, 7"):
         choose_read_layer(replace(setting, plan=Plan(spec, b"", b"")))
 
 

@@ -42,7 +42,7 @@ def test_alone_it_prints_the_five_commands_that_matter(capsys: pytest.CaptureFix
 
 def test_alone_it_imports_no_command() -> None:
     code = (
-        "import sys\nfrom edgefl.cli.main import run\nrun([])\nprint(sorted({'devices', 'numpy', 'paho', "
+        "import sys\nfrom edgefl.cli.main import run_command\nrun_command([])\nprint(sorted({'devices', 'numpy', 'paho', "
         "'tensorflow'} & set(sys.modules)))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
@@ -117,9 +117,9 @@ def test_a_broken_package_hides_no_other(
     register(monkeypatch, gone="nowhere_at_all:x", odd="edgefl.errors:DataError", other="edgefl.cli.main:cli")
     assert cli.run_command(["--help"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "gone (not usable here: No module named 'nowhere_at_all')" in out
+    assert "gone (not available: No module named 'nowhere_at_all')" in out
     assert "expected a click command" in out
-    assert "Federate small networks" in out
+    assert "Train small networks" in out
     assert cli.run_command(["gone"]) == 1
 
 

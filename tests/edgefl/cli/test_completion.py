@@ -21,7 +21,7 @@ def ask(words: str, shell: str = "bash") -> list[str]:
     }
     code = (
         "import sys, atexit\natexit.register(lambda: sys.stderr.write('HEAVY ' * bool({'tensorflow', "
-        "'sklearn', 'paho'} & set(sys.modules))))\nfrom edgefl.cli.main import run\nsys.exit(run([]))"
+        "'sklearn', 'paho'} & set(sys.modules))))\nfrom edgefl.cli.main import run_command\nsys.exit(run_command([]))"
     )
     ran = subprocess.run(
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120, check=False

@@ -22,8 +22,8 @@ class Block:
         if name.partition(".")[0] in {"tensorflow", "sklearn", "scipy", "jinja2", "matplotlib", "PIL"}:
             raise ModuleNotFoundError(name, name=name)
 sys.meta_path.insert(0, Block())
-from edgefl.cli.main import run
-sys.exit(run(sys.argv[1:]))
+from edgefl.cli.main import run_command
+sys.exit(run_command(sys.argv[1:]))
 """
 
 
@@ -177,7 +177,7 @@ def test_digits_are_dealt(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
     before = Path("dealt/pi-2.npz").read_bytes()
     assert cli.run_command(["data", "deal", "digits", "-o", "dealt"]) == 1
-    assert "dealt/pi-1.npz exists and is not replaced" in capsys.readouterr().err
+    assert "dealt/pi-1.npz already exists" in capsys.readouterr().err
     assert Path("dealt/pi-2.npz").read_bytes() == before
 
 

@@ -84,10 +84,10 @@ def test_clusters_change_as_they_are_told(broker, dashboard, visitor):
         tell(1, [0] * 6, "", (), (), (), float("nan"))
         _, url = dashboard(broker.url)
         page = visitor.visit(url)
-        expect(page.locator("#note-members")).to_contain_text("6 clients in 1 cluster;")
+        expect(page.locator("#note-members")).to_contain_text("6 clients in 1 cluster.")
         expect(page.locator("#box-heat")).to_be_hidden()
         tell(2, cut.labels.tolist(), "head/kernel", clients, matrix, rows, cut.height)
-        expect(page.locator("#note-members")).to_contain_text("6 clients in 2 clusters;")
+        expect(page.locator("#note-members")).to_contain_text("6 clients in 2 clusters.")
         expect(page.locator("#note-heat")).to_contain_text("cosine similarity of head/kernel, 6 clients")
         page.click("#table-members summary")
         row = page.locator("#table-members tbody tr", has_text="pi-1")
@@ -131,12 +131,12 @@ def test_a_cluster_splits(broker, federate, toys, dashboard, visitor):
     assert (expected[0], expected[5]) == ([0] * 4, [1, 0, 1, 0])
     _, url = dashboard(broker.url, "--federation", federation.name)
     page = visitor.visit(url)
-    expect(page.locator("#waiting")).to_contain_text("Nothing heard of")
+    expect(page.locator("#waiting")).to_contain_text("No message of")
     aggregator = federation.aggregator()
     devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
     assert aggregator.end() == 0, aggregator.said
     expect(page.locator("#round-phase")).to_contain_text("finished")
-    expect(page.locator("#note-members")).to_contain_text("4 clients in 2 clusters;")
+    expect(page.locator("#note-members")).to_contain_text("4 clients in 2 clusters.")
     page.click("#table-members summary")
     for client_id, row in zip(shards, zip(*expected[:6], strict=True), strict=True):
         shown = page.locator("#table-members tbody tr", has_text=client_id).locator("td").all_text_contents()
@@ -155,12 +155,12 @@ def test_a_federation_finds_its_clusters(broker, federate, toys, dashboard, visi
     )
     _, url = dashboard(broker.url, "--federation", federation.name)
     page = visitor.visit(url)
-    expect(page.locator("#waiting")).to_contain_text("Nothing heard of")
+    expect(page.locator("#waiting")).to_contain_text("No message of")
     aggregator = federation.aggregator()
     devices = [federation.device(client_id, shard) for client_id, shard in groups(toys).items()]
-    expect(page.locator("#note-members")).to_contain_text("4 clients in 2 clusters;")
+    expect(page.locator("#note-members")).to_contain_text("4 clients in 2 clusters.")
     expect(page.locator("#note-heat")).to_contain_text(
-        "4 clients in the order of the dendrogram; dashed: the cut"
+        "4 clients in the order of the dendrogram. Dashed line: the cut"
     )
     page.click("#table-members summary")
     last = [

@@ -102,9 +102,9 @@ def test_curves_end_with_the_rounds_and_begin_with_accuracy(served, sample, visi
     page = visitor.visit(url)
     expect(page.locator(".uplot")).to_have_count(3)
     assert page.locator("#curves figure h3").all_text_contents() == [
-        "Accuracy while it runs",
+        "Accuracy during the rounds",
         "Training loss",
-        "Bytes a round",
+        "Bytes per round",
     ]
     last = snapshot["history"][-1]["accuracy_mean"]
     for chart in ("accuracy", "loss", "bytes"):
@@ -163,7 +163,7 @@ def test_it_says_why_figures_are_missing(served, sample, visitor):
     latest.put({**snapshot, "differential_privacy": True})
     page = visitor.visit(url)
     expect(page.locator("#round-note")).to_have_text(
-        "Differential privacy is on, so the aggregator publishes no figures of rounds."
+        "Differential privacy is on, so the aggregator publishes no figures for the rounds."
     )
     expect(page.locator("#bytes-tile")).to_be_hidden()
     done = {**snapshot, "phase": "done", "round": 21}
@@ -172,10 +172,10 @@ def test_it_says_why_figures_are_missing(served, sample, visitor):
     expect(note).to_contain_text("Differential privacy is on, so the aggregator publishes no figures and no")
     expect(page.locator("#headline")).to_be_hidden()
     latest.put({**done, "differential_privacy": False})
-    expect(note).to_contain_text("The broker has no verdict of this federation; edgefl report shows")
+    expect(note).to_contain_text("The broker has no verdict of this federation. edgefl report shows")
     masked = {**as_dict(judge_federation([compared("pi-1", 10, 1)])), "rows": []}
     latest.put({**done, "verdict": masked})
-    expect(note).to_contain_text("Updates are masked, so the verdict holds no figures of single devices.")
+    expect(note).to_contain_text("Updates are masked, so the verdict contains no figures of single devices.")
     expect(page.locator("#headline .shipped .huge")).to_have_text("92.0%")
 
 
@@ -277,14 +277,14 @@ def test_all_is_reached_by_keyboard_and_pictures_can_be_read(shown):
     page.focus("#box-heat canvas")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
-    assert page.text_content("#box-heat .said") == f"pi-2 and pi-5: {similarity['matrix'][1][4]:.3f}"
+    assert page.text_content("#box-heat .description") == f"pi-2 and pi-5: {similarity['matrix'][1][4]:.3f}"
     page.focus("#box-members canvas")
     for key in ("ArrowDown", "ArrowDown", *["ArrowRight"] * 20):
         page.keyboard.press(key)
-    assert page.text_content("#box-members .said") == "pi-4, round 12: cluster 0"
+    assert page.text_content("#box-members .description") == "pi-4, round 12: cluster 0"
     page.focus("#box-gates canvas")
     page.keyboard.press("ArrowDown")
-    assert page.text_content("#box-gates .said").startswith("pi-1: expert 0 ")
+    assert page.text_content("#box-gates .description").startswith("pi-1: expert 0 ")
 
 
 def test_what_devices_say_is_text_and_nothing_else(shown):
@@ -323,7 +323,7 @@ def test_it_says_when_the_broker_or_the_server_is_gone_and_comes_back_by_itself(
     latest.put(
         {**snapshot, "broker": {**snapshot["broker"], "connected": False, "since_ts": time.time() - 70}}
     )
-    expect(page.locator("#link")).to_contain_text("has been gone for 1:1")
+    expect(page.locator("#link")).to_contain_text("has been unreachable for 1:1")
     latest.put(snapshot)
     page.wait_for_selector("#link[data-health=good]")
     latest.close()

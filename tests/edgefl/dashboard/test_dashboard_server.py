@@ -179,7 +179,7 @@ def test_it_follows_a_broker_through_its_end_and_its_return(broker, dashboard, s
     process, url = dashboard(broker.url)
     events = stream(url)
     state = events.until(lambda state: "notice" in state)
-    assert state["notice"] == f"No federation at {broker.url} yet; waiting for one."
+    assert state["notice"] == f"No federation at {broker.url} yet. Waiting for the first one."
     link = Link(broker.url, "teller")
     try:
         tell(link, "kitchen")

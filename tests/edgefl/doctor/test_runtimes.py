@@ -28,7 +28,7 @@ def test_no_runtime(monkeypatch):
             "raise ImportError('libtensorflowlite.so: cannot open shared object file')",
             "does not work: ImportError: libtensorflowlite.so",
         ),
-        ("import os, signal\nos.kill(os.getpid(), signal.SIGILL)", "was ended by SIGILL"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGILL)", "was killed by SIGILL"),
         ("raise SystemExit(3)", "does not work: exit code 3"),
     ],
 )

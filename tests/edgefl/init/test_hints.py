@@ -168,7 +168,7 @@ def test_init_simulates_all_devices(tmp_path, capsys, monkeypatch) -> None:
     for number, count in ((1, 40), (2, 60)):
         np.savez(f"pi-{number}.npz", x=np.full((count, 5), number, np.float32), y=np.arange(count) % 2)
     assert cli.run_command(["init", "--yes", "--data", "pi-1.npz", "--data", "pi-2.npz"]) == 0
-    assert "all 2 devices here" in capsys.readouterr().out
+    assert "simulate all 2 devices" in capsys.readouterr().out
     config = load_config(Path("federation.toml"))
     assert (config.partition.name, config.partition.num_clients) == ("group", 2)
     dataset = load_data(config.data, config.seed)
@@ -181,4 +181,4 @@ def test_one_file_is_said_to_be_dealt_to_invented_clients(tmp_path, capsys, monk
     monkeypatch.chdir(tmp_path)
     np.savez("pi-1.npz", x=np.zeros((40, 5), np.float32), y=np.arange(40) % 2)
     assert cli.run_command(["init", "--yes", "--data", "pi-1.npz"]) == 0
-    assert "the data of pi-1.npz dealt to 10 invented clients" in capsys.readouterr().out
+    assert "simulate 10 clients that share the data of pi-1.npz" in capsys.readouterr().out

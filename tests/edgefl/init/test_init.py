@@ -146,7 +146,7 @@ def test_an_option_leaves_its_question_out(here: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--yes", "--name", "A b"], "a-b would do"),
+        (["--yes", "--name", "A b"], "a-b would be valid"),
         (["--yes", "--data", "nowhere.npz"], "no file, folder or data set 'nowhere.npz'"),
         (["--yes", "--data", "broken.npz"], "it is no file of NumPy; write it with numpy.savez"),
         (["--yes", "--data", "digits", "--data", "fashion-mnist"], "digits is a whole data set"),
@@ -164,7 +164,7 @@ def test_an_option_leaves_its_question_out(here: Path) -> None:
             "expected mqtt://HOST:PORT",
         ),
         (["broken.npz", "--yes"], "is a file, expected a directory"),
-        (["there.toml", "--yes"], "is there already, and stays as it is"),
+        (["there.toml", "--yes"], "already exists"),
     ],
 )
 def test_what_it_refuses(

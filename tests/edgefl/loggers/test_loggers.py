@@ -247,7 +247,13 @@ def test_mlflow_shows_a_verdict_once_although_it_is_written_again(tmp_path):
 def test_a_server_that_is_not_there_is_an_error(tmp_path, monkeypatch):
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.raises(ConfigError, match="is the server up"), open_one("mlflow:http://127.0.0.1:9"):
+    with (
+        pytest.raises(ConfigError, match="check that the server runs"),
+        open_one("mlflow:http://127.0.0.1:9"),
+    ):
         pass
-    with pytest.raises(ConfigError, match="give a directory"), open_one(f"tensorboard:{Path(__file__)}/x"):
+    with (
+        pytest.raises(ConfigError, match="give a writable directory"),
+        open_one(f"tensorboard:{Path(__file__)}/x"),
+    ):
         pass
