@@ -15,7 +15,7 @@ BASE_ALGORITHM = "fedavg"
 OPTION_TEXT_WIDTH = 100
 
 
-@click.command(short_help="List the algorithms, their sources and options.")
+@click.command(short_help="List the algorithms and their options.")
 @click.argument("name", required=False, shell_complete=complete_names(list_algorithm_names))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def algorithms(name: str | None, as_json: bool) -> None:

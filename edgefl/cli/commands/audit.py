@@ -26,7 +26,7 @@ DEFAULT_AUDIT_CONFIG = FederationConfig(
 """Ten clients with 144 digits each on average, so about nine steps per round."""
 
 
-@click.group()
+@click.group(short_help="Measure what updates reveal about a client.")
 def audit() -> None:
     """Measure what an aggregator could learn about a client from its updates.
 

@@ -48,7 +48,7 @@ def print_result(
     type=click.IntRange(1),
     default=3,
     show_default=True,
-    help="Pairs of processes per model. The medians are reported.",
+    help="Runs per model, each with LiteRT and with Keras. The medians are reported.",
 )
 @click.option(
     "--model",

@@ -22,7 +22,7 @@ from edgefl.data.partitions.registry import find_partition
 from edgefl.system.progress import Progress
 
 
-@click.command()
+@click.command(short_help="List the data sets.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 def datasets(as_json: bool) -> None:
     """List the data sets: description, licence, source, options, and whether each is on this machine.
@@ -41,7 +41,7 @@ def datasets(as_json: bool) -> None:
         click.echo(f"{'':22}options: {_format_options(row['options'])}")
 
 
-@click.group(invoke_without_command=True)
+@click.group(invoke_without_command=True, short_help="List and show partitions of a data set over clients.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 @click.pass_context
 def partitions(context: click.Context, as_json: bool) -> None:

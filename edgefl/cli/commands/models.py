@@ -9,7 +9,7 @@ from edgefl.models import list_models
 from edgefl.models.options import read_model_defaults
 
 
-@click.command(epilog="Example: edgefl models --json")
+@click.command(short_help="List the models and their options.", epilog="Example: edgefl models --json")
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 def models(as_json: bool) -> None:
     """List the models with name, source and options. The options go into the table `[model]` of a

@@ -19,7 +19,7 @@ from edgefl.system.progress import Progress
 from edgefl.system.stderr import suppress_stderr
 
 
-@click.group()
+@click.group(short_help="Compile a Keras model, or inspect a compiled plan.")
 def plan() -> None:
     """Compile a Keras model for devices, and inspect a compiled plan.
 

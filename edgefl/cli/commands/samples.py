@@ -18,7 +18,7 @@ from edgefl.system.progress import Progress
 SAMPLES_REMEDY = "free some space, or give another path"
 
 
-@click.group()
+@click.group(short_help="Inspect samples, or partition a data set.")
 def data() -> None:
     """Inspect the samples of devices, or partition a data set into sample files.
 
@@ -29,7 +29,7 @@ def data() -> None:
     """
 
 
-@data.command()
+@data.command(short_help="Show class balance, ranges and probable mistakes.")
 @click.argument("sources", nargs=-1, required=True, metavar="FILE...")
 @click.option(
     "--html",

@@ -41,7 +41,7 @@ def format_trials(result: Any, steps: int) -> str:
     return align_columns(rows)
 
 
-@click.command(short_help="Search options of Adaptive Expert Models.")
+@click.command(short_help="Search for the best options of Adaptive Expert Models.")
 @click.argument("config_file", metavar="CONFIG", type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
     "--stages",
@@ -85,8 +85,8 @@ def tune(
     seed: int | None,
     as_json: bool,
 ) -> None:
-    """Search options of Adaptive Expert Models in four stages. Each stage uses the best options of the stages
-    before it.
+    """Search for the best options of Adaptive Expert Models in four stages. Each stage uses the results of
+    the stages before it.
 
     Trials partition the data evenly (IID) and are measured on held-out training samples. No test sample is
     read. Trials run in Ray Tune, on this machine or on the cluster at RAY_ADDRESS.

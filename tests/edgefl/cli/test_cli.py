@@ -42,8 +42,8 @@ def test_alone_it_prints_the_five_commands_that_matter(capsys: pytest.CaptureFix
 
 def test_alone_it_imports_no_command() -> None:
     code = (
-        "import sys\nfrom edgefl.cli.main import run_command\nrun_command([])\nprint(sorted({'devices', 'numpy', 'paho', "
-        "'tensorflow'} & set(sys.modules)))"
+        "import sys\nfrom edgefl.cli.main import run_command\nrun_command([])\n"
+        "print(sorted({'devices', 'numpy', 'paho', 'tensorflow'} & set(sys.modules)))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.splitlines()[-1] == "[]"

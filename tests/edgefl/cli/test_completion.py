@@ -1,6 +1,4 @@
-"""Shell completion: what a shell is told, that a real bash takes the script, and that TensorFlow stays out of
-it.
-"""
+"""Shell completion: the offered words, the script in a real bash, and no import of TensorFlow."""
 
 import os
 import shutil
@@ -21,7 +19,8 @@ def ask(words: str, shell: str = "bash") -> list[str]:
     }
     code = (
         "import sys, atexit\natexit.register(lambda: sys.stderr.write('HEAVY ' * bool({'tensorflow', "
-        "'sklearn', 'paho'} & set(sys.modules))))\nfrom edgefl.cli.main import run_command\nsys.exit(run_command([]))"
+        "'sklearn', 'paho'} & set(sys.modules))))\n"
+        "from edgefl.cli.main import run_command\nsys.exit(run_command([]))"
     )
     ran = subprocess.run(
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120, check=False

@@ -98,7 +98,7 @@ def test_clusters_change_as_they_are_told(broker, dashboard, visitor):
 
 
 def groups(toys):
-    """Return the shards of four clients: two call the classes what they are, two by other names."""
+    """Return the shards of four clients, two of them with permuted labels."""
     shards = {f"pi-{i}": toys.shard(i, 40) for i in range(4)}
     for client_id in ("pi-1", "pi-3"):
         shard = shards[client_id]
@@ -107,7 +107,7 @@ def groups(toys):
 
 
 def test_a_cluster_splits(broker, federate, toys, dashboard, visitor):
-    """Adaptive expert models: with this seed all begin with one expert, and explorers find the other."""
+    """AEM: with this seed all clients begin with one expert, and explorers find the other."""
     options = {"num_experts": 2, "local_epochs": 3, "gate_epochs": 3, "learning_rate": 0.05}
     federation = federate(
         broker.url, rounds=6, min_clients=4, quorum=1.0, seed=7, algorithm="aem", options=options

@@ -1,4 +1,4 @@
-"""The page in Chromium, on snapshots that the test makes: what it shows, to whom, and how it is reached."""
+"""The page in Chromium, with invented snapshots: its content, its accessibility and its connection."""
 
 import copy
 import threading
@@ -19,7 +19,7 @@ THEMES = ("light", "dark")
 
 
 def now(snapshot):
-    """Return the snapshot as if it were of this moment."""
+    """Return the snapshot with times relative to now."""
     later = time.time() - snapshot["ts"]
     made = copy.deepcopy(snapshot)
     made["ts"] += later
@@ -31,7 +31,7 @@ def now(snapshot):
 
 @pytest.fixture
 def shown(served, sample, visitor):
-    """A page that shows eight devices; returns (latest, snapshot, page)."""
+    """Return (latest, snapshot, page) of a page that shows eight devices."""
     latest, url = served
     snapshot = now(sample(8))
     latest.put(snapshot)
@@ -50,7 +50,7 @@ def test_readable_at_three_widths_in_both_themes_and_by_assistive_technology(
     for width in WIDTHS:
         page = visitor.visit(url, width, theme)
         page.wait_for_selector("#cards li")
-        # For some clients a row of dots each, for many the share of clients with at most an accuracy
+        # Few clients have a row of dots each, many clients have a curve of shares
         expect(page.locator(".uplot")).to_have_count(3 if devices == 8 else 4)
         expect(page.locator("#box-dots g")).to_have_count(8 if devices == 8 else 0)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, "nobody scrolls sideways"
@@ -81,7 +81,7 @@ def test_what_is_measured_stands_on_the_page(shown):
     assert card.locator("svg.spark").get_attribute("aria-label").startswith("rounds 1 to 12: from 0.")
     assert "paused: on battery" in page.text_content("#cards li[data-id=pi-5]")
     page.click("#table-members summary")
-    # A table is filled when it is opened, a moment later
+    # A table is filled shortly after it is opened
     expect(page.locator("#table-members tbody tr")).to_have_count(8)
     assert (
         page.locator("#table-members tbody tr >> text=pi-2").locator("..").text_content()
@@ -94,7 +94,7 @@ def test_what_is_measured_stands_on_the_page(shown):
 
 
 def test_curves_end_with_the_rounds_and_begin_with_accuracy(served, sample, visitor):
-    """The personalization is no round: its models are others, and it would lie beyond the axis."""
+    """Personalization is not a round: its models differ, and it lies beyond the axis."""
     latest, url = served
     snapshot = now(sample(8, rounds=12))
     personalized = {**snapshot["history"][-1], "round": 13, "phase": "personalize", "accuracy_mean": 0.321}
@@ -117,7 +117,7 @@ def test_curves_end_with_the_rounds_and_begin_with_accuracy(served, sample, visi
 
 
 def judged(*rows):
-    """Return what a finished federation adds to a snapshot: its state and the verdict on such rows."""
+    """Return the state and the verdict that a finished federation adds to a snapshot."""
     return {"phase": "done", "round": 21, "verdict": as_dict(judge_federation(rows))}
 
 
@@ -236,7 +236,7 @@ def test_five_hundred_devices_are_filtered_and_sorted_and_not_all_drawn(served, 
     page.click("#more")
     assert page.text_content("#shown") == "96 of 500 shown"
     assert page.evaluate("document.activeElement.dataset.id") == "pi-49", (
-        "the keyboard goes on where the new ones begin"
+        "the keyboard focus is on the first new card"
     )
     page.fill("#filter", "BATTERY pi-2")
     assert page.text_content("#shown") == "14 of 14 shown, 500 in all"
@@ -339,7 +339,7 @@ def test_it_says_when_the_broker_or_the_server_is_gone_and_comes_back_by_itself(
     latest.close()
     again.shutdown()
     again.server_close()
-    # The browser notes the connection that was lost
+    # The browser logs the lost connection
     visitor.complaints[:] = [each for each in visitor.complaints if "ERR_" not in each]
 
 

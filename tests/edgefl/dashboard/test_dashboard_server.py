@@ -1,4 +1,4 @@
-"""The server, asked by the standard library's client: what it gives, what it refuses, what it follows."""
+"""The dashboard server with the standard library's client: files, refused requests and the event stream."""
 
 import http.client
 import re

@@ -19,7 +19,7 @@ VIEWS = ((PHONE, "light"), (DESKTOP, "light"), (PHONE, "dark"), (DESKTOP, "dark"
 
 
 def choose_models(federation):
-    """Have the devices of a toy federation train a local model too, and choose what they ship."""
+    """Let the devices of a toy federation also train a local model and choose the model that they ship."""
     spec = softmax_spec(
         federation.algorithm,
         inputs=4,
@@ -34,17 +34,17 @@ def choose_models(federation):
 
 
 def check_page(page, width):
-    """Assert what holds for every state: it fits the screen, and each link leads to a visible section."""
+    """Check that the page fits the screen, and that each link leads to a visible section."""
     assert page.evaluate("document.documentElement.scrollWidth") <= width, "nobody scrolls sideways"
     for link in page.locator("nav a:visible").all():
         expect(page.locator(link.get_attribute("href"))).to_be_visible()
 
 
 def pictures(visitor, severe, url, name, until):
-    """Open the page on a phone and on a desktop, in both themes, check it and keep a picture of each.
+    """Open the page on a phone and on a desktop in both themes, check it and save screenshots.
 
     Args:
-        until: waits on a page until it shows what is expected of it.
+        until: waits until a page shows the expected content.
     """
     for width, theme in VIEWS:
         page = visitor.visit(url, width, theme)

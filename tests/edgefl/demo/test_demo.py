@@ -1,6 +1,4 @@
-"""The demo as a user runs it: the command in a process of its own, its exit code, and what it leaves
-behind.
-"""
+"""The demo as a user runs it: the command in its own process, its exit code and its files."""
 
 import contextlib
 import json
@@ -71,7 +69,7 @@ def test_the_clients_of_a_demo_have_few_samples_to_learn_from_and_many_to_measur
     shards = [load_shard(DemoFiles(tmp_path).shard(client=name)) for name in settings.ids]
     assert sum(len(shard.y_train) for shard in shards) == 4 * 60
     assert all(len(shard.y_train) >= 20 for shard in shards)
-    # 1,797 scans, less those to train on
+    # 1,797 scans minus the training samples
     assert sum(len(shard.y_test) for shard in shards) == 1557
     assert all(len(np.unique(shard.y_train)) > 5 for shard in shards)
 
@@ -103,7 +101,7 @@ def test_a_demo_shows_a_federation_that_helps_and_leaves_models(tmp_path: Path) 
     assert summary["verdict"]["better"] >= 1
     assert summary["verdict"]["worse"] == 0
     assert summary["verdict"]["gain_points"] > 1
-    # the aggregator's table is left out: the demo prints one of its own
+    # The demo hides the aggregator's table and prints its own
     assert "done in" in ran.stderr
     assert summary["verdict"]["sentence"] not in ran.stderr
     again = subprocess.run([*DEMO, "--out", str(out)], capture_output=True, text=True, timeout=60)

@@ -1,4 +1,4 @@
-"""What the doctor finds on this machine."""
+"""The host checks of `edgefl doctor`."""
 
 import importlib.util
 import shutil

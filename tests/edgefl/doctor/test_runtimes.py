@@ -1,4 +1,4 @@
-"""A runtime that is installed and does not work is found, however it ends."""
+"""The runtime check finds an installed runtime that does not work, however it fails."""
 
 import sys
 
@@ -33,9 +33,7 @@ def test_no_runtime(monkeypatch):
     ],
 )
 def test_a_broken_runtime(code, told, monkeypatch, tmp_path):
-    """Its interpreter is one of ours that does what a broken one does, in the child's place of the real
-    one.
-    """
+    """The child process imports a fake runtime that fails like a broken one."""
     package = tmp_path / list_runtimes()[0].replace("litert", "ai_edge_litert").replace(
         "tflite-runtime", "tflite_runtime"
     )

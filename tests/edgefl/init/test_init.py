@@ -1,4 +1,4 @@
-"""`edgefl init`: by options, by answers, and what it refuses."""
+"""`edgefl init` with options, with answers and with invalid input."""
 
 import contextlib
 import json
@@ -189,7 +189,7 @@ def test_answers_that_end_are_an_error(here: Path) -> None:
 
 
 def heeds_ctrl_c() -> None:
-    """A shell's background jobs, and so what a test that runs in one starts, ignore the signal."""
+    """Restore SIGINT, because processes that a background job of a shell starts ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -204,7 +204,7 @@ def test_ctrl_c_at_a_question(here: Path) -> None:
     said = b""
     while b"1/4" not in said:
         said += process.stderr.read1()
-    # Again, for a signal between the question and the wait for its answer is seen only after it
+    # Again, because a signal between the question and the wait for the answer is handled only later
     for _ in range(30):
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""Rounds in TensorBoard and MLflow: scalars by hand, and logs read back with the tools' own readers."""
+"""TensorBoard and MLflow logs: scalars computed by hand, and logs read back with the tools' own readers."""
 
 import math
 import subprocess
@@ -222,7 +222,9 @@ def test_mlflow_reads_what_was_logged_and_a_run_is_gone_on_with(tmp_path):
     assert runs_of(uri)[0][0].info.status == "FAILED"
     with open_one(f"mlflow:{uri}", key="a'b", resumed=True) as log:
         log(2, {"round/loss": 0.25})
-    with open_one(f"mlflow:{uri}", key="another", resumed=True) as log:  # its beginning was not logged
+    with open_one(
+        f"mlflow:{uri}", key="another", resumed=True
+    ) as log:  # there is no earlier run with this key
         log(7, {"round/loss": 0.125})
     (first, told), (second, later) = runs_of(uri)
     assert (first.info.status, second.info.status) == ("FINISHED", "FINISHED")

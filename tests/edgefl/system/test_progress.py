@@ -1,4 +1,4 @@
-"""Progress: bars and clocks on a terminal, plain lines elsewhere, and nothing on standard output."""
+"""Progress: bars and clocks on a terminal, plain lines elsewhere, nothing on standard output."""
 
 import os
 import pty
@@ -63,7 +63,7 @@ def on_terminal(term: str, **env: str) -> str:
     try:
         while part := os.read(own, 4096):
             said += part
-    except OSError:  # what Linux says at the end
+    except OSError:  # Linux raises it at the end of the stream
         pass
     assert process.wait(60) == 0
     os.close(own)
@@ -74,8 +74,7 @@ def test_a_terminal_gets_a_bar_that_is_gone_at_the_end() -> None:
     said = on_terminal("xterm", NO_COLOR="1")
     assert "\r\x1b[K[#####---------------] round 1/4: loss 2, " in said
     assert said.startswith("begun\r\n")
-    # a line is gone with all that stood before the code that clears it; one may be drawn after the last that
-    # was told, too
+    # The clearing code removes everything before it on its line. A live line may follow the last line.
     assert re.sub(r"[^\n]*\r\x1b\[K", "", said) == "begun\r\nover\r\n"
     assert "\x1b[3" not in said
 
