@@ -165,8 +165,8 @@ def test_an_output_layer_that_is_not_found_is_an_error(setting):
 
 
 def test_defences_are_those_of_the_scenario_alone(setting):
-    assert make_algorithm("fedavg", None, setting.options(Scenario("", {}))).name == "fedavg"
-    assert setting.options(Scenario("", {"withhold": "bias"}))["withhold"] == "bias"
+    assert make_algorithm("fedavg", None, setting.build_options(Scenario("", {}))).name == "fedavg"
+    assert setting.build_options(Scenario("", {"withhold": "bias"}))["withhold"] == "bias"
 
 
 def test_the_command(tmp_path, capsys):

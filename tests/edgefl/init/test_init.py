@@ -101,7 +101,7 @@ def test_the_classes_of_all_devices_are_counted(here: Path, capsys: pytest.Captu
     assert load_config(here / "federation.toml").model.num_classes == 5
     assert load_config(here / "federation.toml").min_clients == 3
     assert [line.split()[-1] for line in json.loads(out)["next"][2:]] == ["pi-1.npz", "pi-2.npz", "pi-3.npz"]
-    assert "5 classes in 3 devices; --num-classes says so if others know more" in err
+    assert "5 classes in 3 devices; give --num-classes if others have more" in err
 
 
 def test_devices_of_two_shapes_are_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +125,7 @@ def test_answers_are_checked_as_they_come(here: Path) -> None:
         4,
     )
     for told in (
-        "my-hall would do",
+        "my-hall would be valid",
         "no file, folder or data set 'nothing-here'",
         "did you mean 'fedavg'",
         "'0', expected a whole number",

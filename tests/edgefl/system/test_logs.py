@@ -103,8 +103,8 @@ def test_a_failing_terminal_does_not_stop_the_service(capsys):
 PROGRAM = """
 import logging, sys
 from edgefl.system.logs import LogOptions
-from edgefl.system.progress import Telling
-with Telling(log=LogOptions()):
+from edgefl.system.progress import Progress
+with Progress(log=LogOptions()):
     logging.getLogger("edgefl.device").warning("paused")
 """
 
