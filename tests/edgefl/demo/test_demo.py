@@ -173,7 +173,7 @@ def test_a_failed_process_is_named_with_its_last_words(tmp_path: Path) -> None:
     with children(tmp_path, "import sys; print('one'); sys.exit('no space left, free some')") as group:
         child, lines = group.start("pi-7")
         child.process.wait(30)
-        with pytest.raises(EdgeflError, match=r"pi-7 ended with code 1") as caught:
+        with pytest.raises(EdgeflError, match=r"pi-7 exited with 1") as caught:
             group.wait_for_line(child, lines, "never said", 30)
     assert str(tmp_path / "logs" / "pi-7.log") in str(caught.value)
 
@@ -183,7 +183,7 @@ def test_a_process_that_ends_too_early_is_an_error(tmp_path: Path) -> None:
         child, _ = group.start("broker")
         child.process.wait(30)
         group.check(ended=(child,))
-        with pytest.raises(EdgeflError, match="broker ended with code 0"):
+        with pytest.raises(EdgeflError, match="broker exited with 0"):
             group.check()
 
 
