@@ -37,11 +37,7 @@ def commands() -> list[str]:
     text = "\n".join([*fenced, *indented, cli.WELCOME_TEXT])
     lines = text.replace("\\\n", " ").splitlines()
     return sorted(
-        {
-            line.strip().partition("  ")[0]
-            for line in lines
-            if line.strip().startswith(("edgefl ", COMMAND)) and "federates" not in line
-        }
+        {line.strip().partition("  ")[0] for line in lines if line.strip().startswith(("edgefl ", COMMAND))}
     )
 
 

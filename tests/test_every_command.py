@@ -1,4 +1,4 @@
-"""Laws of every command: help, exit codes, JSON alone on standard output, and errors without a traceback."""
+"""Laws for every command: help, exit codes, only JSON on standard output, errors without a traceback."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ from mqtt_broker.broker.dev_broker import find_free_port
 from tests.support.broker import mosquitto
 
 WIDTH = 80
-# What these print is no table, and no program asks for it.
+# Commands whose output is not data for programs.
 WITHOUT_JSON = {
     "aggregator pause",
     "aggregator resume",
@@ -30,7 +30,7 @@ WITHOUT_JSON = {
     "device revoke",
     "export key",
 }
-# By the words of a command, what makes it read a file that is not there.
+# Arguments, by command, that make it read a missing file.
 MISSING = {
     "aggregator pause": "--out nowhere pi-1",
     "aggregator resume": "--out nowhere pi-1",
@@ -142,7 +142,7 @@ def test_json_is_alone_on_standard_output(
     if "show" in words:
         pytest.importorskip("sklearn")
     monkeypatch.chdir(tmp_path)
-    with contextlib.suppress(SystemExit):  # doctor's way to say that a check failed
+    with contextlib.suppress(SystemExit):  # doctor exits this way when a check fails
         assert cli.run_command(words.split()) == 0
     assert json.loads(capfd.readouterr().out)
 
@@ -202,7 +202,7 @@ def test_a_full_disk_under_standard_output(words: str) -> None:
 
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 16 KB that is full."""
+    """Mount a full file system of 16 KB."""
     place = tmp_path / "full"
     place.mkdir()
     if (
@@ -211,7 +211,7 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
             ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", place], check=False, capture_output=True
         ).returncode
     ):
-        pytest.skip("only who may mount has a full disk to try")
+        pytest.skip("mounting a full disk needs root")
     try:
         with contextlib.suppress(OSError):
             (place / "fill").write_bytes(bytes(16384))
@@ -257,12 +257,13 @@ def test_colours_are_left_out_where_they_are_not_wanted(
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_a_service_that_is_ended(number: int, code: int, tmp_path: Path) -> None:
-    """Ctrl-C is 130; SIGTERM, by which a service manager ends what it started, is no failure. A terminal's
-    Ctrl-C reaches all processes.
+    """Ctrl-C exits with 130, and reaches all processes of a terminal.
+
+    SIGTERM is not a failure, because a service manager uses it to stop a service.
     """
     (tmp_path / "federation.toml").write_text("")
     port = find_free_port()
-    with mosquitto(port):  # the aggregator asks for it before it builds
+    with mosquitto(port):  # the aggregator connects before it compiles the plan
         command = [
             sys.executable,
             "-m",

@@ -1,5 +1,6 @@
-"""The audit as a picture: true and read shares of each class, a row a scenario, a column a client (figures 9
-and 10 of the paper).
+"""Draws an audit: true and inferred class shares, with one row per scenario and one column per client.
+
+Source: arXiv:2107.06724, figures 9 and 10.
 """
 
 from collections.abc import Sequence
@@ -15,9 +16,14 @@ MAX_PLOTTED_CLIENTS = 8
 
 
 def plot_labels(findings: Sequence[AuditFinding], path: Path) -> None:
-    """Draw the first eight clients into a picture; the number over each is the distance.
+    """Draw the first eight clients into an image. The number above each plot is the distance.
 
-    Raises ModuleNotFoundError when matplotlib is not installed.
+    Args:
+        findings: one finding per scenario.
+        path: the file. Its suffix selects the format.
+
+    Raises:
+        ModuleNotFoundError: matplotlib is not installed.
     """
     clients = sorted(findings[0].clients)[:MAX_PLOTTED_CLIENTS]
 

@@ -1,5 +1,6 @@
-"""What each defence of a device leaves an aggregator to read, and what it costs in accuracy: a small
-federation for each.
+"""Measures what each defence hides from an aggregator and what it costs in accuracy.
+
+Each defence is measured in a small simulated federation.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,13 +33,18 @@ from edgefl.types import Array, ClientState, Shard, Update, Weights
 
 DEFENCES_OFF: Mapping[str, Any] = {"clip_update": 0.0, "noise_multiplier": 0.0, "withhold": ""}
 ONE_STEP_NAME = "one step on all samples"
-"""The name of the case in which equation 15 is exact: no federation trains so."""
+"""Name of the scenario in which equation 15 is exact. No real federation trains this way."""
 ShowScenario = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A name and the options by which it differs from the configuration."""
+    """A defence that is audited.
+
+    Attributes:
+        name: name in the report.
+        options: options of the algorithm that differ from the configuration.
+    """
 
     name: str
     options: Mapping[str, Any]
@@ -46,8 +52,11 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Leak:
-    """What one client's update told: true and read shares float64[classes], their total variation distance
-    and correlation.
+    """The information that one client's update reveals.
+
+    Attributes:
+        truth: true class shares, shape (num_classes,), float64.
+        reading: inferred class shares.
     """
 
     truth: Vector
@@ -55,19 +64,23 @@ class Leak:
 
     @property
     def distance(self) -> float:
-        """Total variation distance between the two."""
+        """Total variation distance between true and inferred shares."""
         return total_variation(self.truth, self.reading.shares)
 
     @property
     def correlation(self) -> float:
-        """Correlation of the two over the classes."""
+        """Correlation of true and inferred shares over the classes."""
         return correlation(self.truth, self.reading.shares)
 
 
 @dataclass(frozen=True)
 class AuditFinding:
-    """A scenario with each client's leak; accuracy: mean over clients at the end of the rounds, NaN when none
-    were played.
+    """The result of a scenario.
+
+    Attributes:
+        scenario: the scenario.
+        clients: the leak of each client, by id.
+        accuracy: mean accuracy over clients after the last round. NaN if no rounds were simulated.
     """
 
     scenario: Scenario
@@ -76,19 +89,30 @@ class AuditFinding:
 
     @property
     def distance(self) -> float:
-        """Mean distance over clients."""
+        """Mean distance over all clients."""
         return float(np.mean([leak.distance for leak in self.clients.values()]))
 
     @property
     def correlation(self) -> float:
-        """Mean correlation over the clients that have one."""
+        """Mean of the finite correlations over clients, or NaN."""
         correlations = [leak.correlation for leak in self.clients.values() if np.isfinite(leak.correlation)]
         return float(np.mean(correlations)) if correlations else float("nan")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A federation to be audited: the same plan, first weights and shards in each scenario."""
+    """The audited federation. Plan, initial weights and shards are the same in each scenario.
+
+    Attributes:
+        plan: the compiled plan.
+        initial: initial weights by name, float32.
+        shards: the shard of each client, by id.
+        config: the configuration.
+        learner: runs the plan.
+
+    Raises:
+        ConfigError: the algorithm has no defences.
+    """
 
     plan: Plan
     initial: Weights
@@ -104,12 +128,12 @@ class Setting:
             )
 
     def build_options(self, scenario: Scenario) -> dict[str, Any]:
-        """Return the plan's options with this scenario's defences, and no others."""
+        """Return the options of the plan with only the defences of this scenario."""
         return {**self.plan.spec.options, **DEFENCES_OFF, **scenario.options}
 
 
 def simulate_first_updates(setting: Setting, scenario: Scenario) -> dict[str, Update]:
-    """Return what every client sends in the first round, in answer to the weights that were drawn."""
+    """Return the first update of each client, by id, trained from the initial weights."""
     options = setting.build_options(scenario)
     name = setting.config.algorithm
     seed = setting.config.seed
@@ -126,8 +150,19 @@ def simulate_first_updates(setting: Setting, scenario: Scenario) -> dict[str, Up
 def take_one_step(
     learner: Learner, weights: Weights, shard: Shard, learning_rate: float, rng: np.random.Generator
 ) -> dict[str, Array]:
-    """Return the delta of a single step on all of a client's samples: the mean of what each batch moves the
-    same weights by.
+    """Return the delta of a single step on all samples of a client.
+
+    It is the mean over batches of the change from the same weights, weighted by the samples of each batch.
+
+    Args:
+        learner: runs the plan.
+        weights: received weights by name, float32.
+        shard: the samples of the client.
+        learning_rate: step size.
+        rng: random generator for the noise of the training step.
+
+    Returns:
+        Trained minus received weights by name, float32.
     """
     signature = learner.spec.find_signature("train")
     total: dict[str, np.ndarray] = {spec.name: np.zeros(spec.shape, np.float64) for spec in signature.trained}
@@ -152,16 +187,18 @@ def take_one_step(
 
 
 def choose_read_layer(setting: Setting) -> OutputLayer:
-    """Return the output layer.
+    """Return the output layer of the model.
 
-    ConfigError when it has no bias, or is not found since it is frozen and stands elsewhere.
+    Raises:
+        ConfigError: the last trained layer has no bias with one number per class. The output layer may be
+            frozen.
     """
     weights = setting.initial
     classes = setting.plan.spec.num_classes
     kernel, bias = find_output_layer(weights)
     if weights[bias].shape != (classes,):
         raise ConfigError(
-            f"the last trained layer has the bias {bias}, {weights[bias].shape}, expected one number a "
+            f"the last trained layer has the bias {bias}, {weights[bias].shape}, expected one number per "
             f"class, {classes}"
         )
     features = weights[kernel].shape[0]
@@ -174,9 +211,13 @@ def choose_read_layer(setting: Setting) -> OutputLayer:
 
 
 def list_defences(setting: Setting, noises: tuple[float, ...]) -> list[Scenario]:
-    """Return no defence.
+    """Return the scenarios: no defence, clipping, clipping with noise, and withheld arrays.
 
-    Clipping to the median norm of the first updates; that with noise; and more and more that is withheld.
+    Updates are clipped to the median norm of the first updates.
+
+    Args:
+        setting: the audited federation.
+        noises: noise multipliers.
     """
     layer = choose_read_layer(setting)
     norm = float(
@@ -203,17 +244,21 @@ def list_defences(setting: Setting, noises: tuple[float, ...]) -> list[Scenario]
 def audit_labels(
     setting: Setting, noises: tuple[float, ...], *, accuracy: bool, show_scenario: ShowScenario
 ) -> list[AuditFinding]:
-    """Read every client's labels off its first update: after one step on all samples, and with each defence
-    off and on.
+    """Infer the class shares of each client from its first update.
+
+    The first finding is one step on all samples. The others are the scenarios of `list_defences`.
 
     Args:
-        setting: the federation whose updates are read.
-        noises: noise multipliers of `[privacy]` to try.
-        accuracy: also play the rounds of the configuration with each defence.
-        progress: receives the name of each scenario before it is played.
+        setting: the audited federation.
+        noises: noise multipliers to try. The option `noise_multiplier` of the algorithm takes them.
+        accuracy: also simulate the rounds of the configuration with each defence.
+        show_scenario: receives the name of each scenario before it is simulated.
+
+    Returns:
+        One finding per scenario.
 
     Raises:
-        ConfigError: the output layer of the model has no bias, or the algorithm has no defences.
+        ConfigError: the output layer of the model has no bias.
     """
     layer = choose_read_layer(setting)
     truths = {c: count_shares(shard.y_train, shard.num_classes) for c, shard in setting.shards.items()}
@@ -247,7 +292,7 @@ def _measure_accuracy(setting: Setting, scenario: Scenario) -> float:
 
 
 def guess(setting: Setting) -> AuditFinding:
-    """Return what one knows without any update: that there are so many classes."""
+    """Return the finding of a uniform guess, which needs no update but the number of classes."""
     count = setting.plan.spec.num_classes
     uniform = Reading(np.full(count, 1 / count), "nothing")
     leaks = {c: Leak(count_shares(shard.y_train, count), uniform) for c, shard in setting.shards.items()}

@@ -1,1 +1,1 @@
-"""What an engineer measures on own hardware."""
+"""Benchmarks that engineers run on their own hardware."""

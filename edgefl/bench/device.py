@@ -1,5 +1,6 @@
-"""Training on a device: LiteRT beside Keras (a tf.function step of the same objective), each in its own
-process, one thread.
+"""`edgefl bench device`: compares training steps of LiteRT and Keras.
+
+The Keras step is a tf.function of the same objective. Each runs in its own process, with one thread.
 """
 
 import json
@@ -22,11 +23,15 @@ BENCH_MODELS: dict[str, tuple[str, tuple[int, int, int], int, int]] = {
     "aem-cnn-b10": ("aem-cnn", (32, 32, 3), 10, 30),
     "five-conv-b32": ("five-conv", (32, 32, 3), 32, 12),
 }
-"""Name -> (model, input shape, batch size, steps timed)."""
+"""Model, input shape, batch size and number of timed steps by the name of the benchmark."""
 
 
 def render_config(name: str) -> str:
-    """Return the federation.toml of a benchmark's model."""
+    """Return the content of a benchmark's federation.toml.
+
+    Args:
+        name: a key of `BENCH_MODELS`.
+    """
     model, shape, batch, _ = BENCH_MODELS[name]
     return (
         f'[model]\nname = "{model}"\ninput_shape = {list(shape)}\nnum_classes = 10\n'
@@ -44,7 +49,7 @@ def _run(arguments: list[str]) -> Any:
     )
     if done.returncode:
         raise PlanError(
-            f"the benchmark's process ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}"
+            f"the benchmark process exited with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}"
         )
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -55,8 +60,19 @@ _ENV = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
 def run_device_bench(
     models: tuple[str, ...], repeats: int, progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Measure each model `repeats` times, the two learners in turn, and return the medians and the median of
-    the pairs' ratios.
+    """Measure training steps of LiteRT and Keras in turn.
+
+    Args:
+        models: keys of `BENCH_MODELS`.
+        repeats: number of measurements of each model and learner.
+        progress: receives a line per measurement.
+
+    Returns:
+        The result as a JSON tree, with one row per model. A row has the medians of milliseconds per step and
+        of peak memory in MB, and the median ratio of LiteRT to Keras.
+
+    Raises:
+        PlanError: a benchmark process failed.
     """
     rows = []
     with tempfile.TemporaryDirectory() as directory:
@@ -99,7 +115,7 @@ def run_device_bench(
 
 
 def render_device_bench(result: dict[str, Any]) -> str:
-    """Return the result as lines."""
+    """Return the result of `run_device_bench` as text for a terminal."""
     rows = [
         f"{row['model']:14} {row['batch_size']:5d} {row['litert_ms']:10.2f} {row['keras_ms']:9.2f} "
         f"{row['ratio']:6.2f} {row['litert_mb']:10.0f} {row['keras_mb']:9.0f}"

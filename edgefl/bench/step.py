@@ -1,5 +1,7 @@
-"""One process of `edgefl bench device`: `build CONFIG PLAN`, or `litert|keras CONFIG PLAN STEPS`: ms a step,
-peak memory.
+"""One process of `edgefl bench device`.
+
+`build CONFIG PLAN` compiles the plan. `litert CONFIG PLAN STEPS` and `keras CONFIG PLAN STEPS` measure
+milliseconds per step and peak memory.
 """
 
 import json
@@ -21,7 +23,13 @@ from edgefl.types import Array, Labels, Weights
 
 @dataclass(frozen=True)
 class RandomInputs:
-    """Random weights and samples, the same in both processes."""
+    """Random weights and samples, the same in both processes.
+
+    Attributes:
+        weights: float32 arrays by the names of the plan.
+        x: samples, shape (n, *input_shape), float32.
+        y: labels, shape (n,), int64.
+    """
 
     weights: Weights
     x: Array
@@ -29,7 +37,10 @@ class RandomInputs:
 
 
 def make_litert_epoch(plan: Plan) -> Callable[[RandomInputs], None]:
-    """Return an epoch of the device's learner, all copies between numpy and the runtime included."""
+    """Return a function that trains one epoch with the learner of a device.
+
+    It includes all copies between numpy and the runtime.
+    """
     from edgefl.learner.litert import LiteRTLearner
 
     learner = LiteRTLearner(plan, threads=1)
@@ -43,9 +54,9 @@ def make_litert_epoch(plan: Plan) -> Callable[[RandomInputs], None]:
 
 
 def make_keras_epoch(plan: Plan) -> Callable[[RandomInputs], None]:
-    """Return an epoch of the same objective as a tf.function on one thread.
+    """Return a function that trains one epoch of the same objective with Keras.
 
-    Weights and slots stay in TensorFlow between steps.
+    The step is a tf.function on one thread. Weights and slots stay in TensorFlow between steps.
     """
     import tensorflow as tf
 
@@ -79,14 +90,21 @@ def make_keras_epoch(plan: Plan) -> Callable[[RandomInputs], None]:
 
 
 def main(kind: str, config: Path, plan: Path, steps: int = 0) -> None:
-    """Do this process's part and print it as one JSON line."""
+    """Compile the plan or measure steps, and print the result as one JSON line.
+
+    Args:
+        kind: `build`, `litert` or `keras`.
+        config: the configuration file.
+        plan: the directory of the plan.
+        steps: number of steps per measured epoch.
+    """
     if kind == "build":
         from edgefl.algorithms.plans import build_plan
 
         save_plan(build_plan(load_config(config))[0], plan)
         print("{}")
         return
-    import_module("edgefl.transport.link")  # a device process holds its link to the broker too
+    import_module("edgefl.transport.link")  # a device process also needs the memory of its link
     loaded_plan = load_plan(plan)
     run_epoch = make_litert_epoch(loaded_plan) if kind == "litert" else make_keras_epoch(loaded_plan)
     spec = loaded_plan.spec

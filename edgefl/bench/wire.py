@@ -1,6 +1,4 @@
-"""`edgefl bench wire`: what each codec costs in bytes a round and in accuracy after the rounds, beside fp32
-in the same run.
-"""
+"""`edgefl bench wire`: compares the codecs of updates with fp32 in bytes per update and in accuracy."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,10 +19,22 @@ BENCH_TRAIN_SAMPLES = 15_000
 def run_wire_bench(
     codecs: Sequence[str], rounds: int, seeds: int, out: Path, processes: int, data: str, progress: Progress
 ) -> dict[str, Any]:
-    """Federate LeNet-5 by Dirichlet(.5) with each codec, and return one row a codec: bytes of an update,
-    accuracies in per cent.
+    """Simulate a federation of LeNet-5 with each codec.
 
-    `out` keeps the runs: one that is done is read, one that was interrupted goes on.
+    The clients share the data by a Dirichlet partition with alpha 0.5.
+
+    Args:
+        codecs: the codecs to compare. fp32 always runs first.
+        rounds: number of rounds of each run.
+        seeds: number of seeds of each codec: 1, 2, ...
+        out: directory of the runs. Finished runs in it are reused, interrupted runs continue.
+        processes: number of client processes.
+        data: name of the data set.
+        progress: receives a line per codec.
+
+    Returns:
+        The result as a JSON tree, with one row per codec. A row has the bytes per update and the accuracy in
+        per cent.
     """
     base = FederationConfig(
         name="wire",
@@ -77,7 +87,7 @@ def run_wire_bench(
 
 
 def render_wire_bench(result: dict[str, Any]) -> str:
-    """Return the result as text for a terminal."""
+    """Return the result of `run_wire_bench` as text for a terminal."""
     lines = [result["set_up"], result["machine"], ""]
     lines.append(f"{'codec':14} {'kB an update':>12} {'of fp32':>8} {'accuracy':>9} {'points from fp32':>17}")
     for row in result["rows"]:

@@ -1,4 +1,4 @@
-"""`edgefl completion`: the script that makes a shell complete commands, options and names."""
+"""`edgefl completion`: prints the script that makes a shell complete commands, options and names."""
 
 import contextlib
 from collections.abc import Callable, Iterable
@@ -14,13 +14,15 @@ COMPLETION_VARIABLE = "_EDGEFL_COMPLETE"
 def complete_names(
     names: Callable[[], Iterable[str]], *, or_file: bool = False
 ) -> Callable[..., list[CompletionItem]]:
-    """Return the `shell_complete` of an option whose value is one of these names, or a file.
+    """Return a `shell_complete` callback for an option whose value is a name.
 
-    They are looked up when asked for.
+    Args:
+        names: returns the names. It is called on each completion, so that a command starts without it.
+        or_file: complete file names when no name matches.
     """
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        with contextlib.suppress(Exception):  # a half-typed line is no place for an error
+        with contextlib.suppress(Exception):  # an error would garble the half-typed line
             items = [CompletionItem(name) for name in names() if name.startswith(incomplete)]
             return items or ([CompletionItem(incomplete, type="file")] if or_file else [])
         return []
@@ -36,7 +38,7 @@ def list_algorithm_names() -> Iterable[str]:
 
 
 def list_dataset_names() -> Iterable[str]:
-    """Return the names of `edgefl datasets`; of one's own the part before the path."""
+    """Return the names of `edgefl datasets`, with `npz:` for files of the user."""
     from edgefl.data.datasets.catalog import DATASETS, NPZ_PREFIX
 
     return [NPZ_PREFIX if name.startswith(NPZ_PREFIX) else name for name in DATASETS]
@@ -56,12 +58,12 @@ def list_partition_names() -> Iterable[str]:
     return PARTITIONS
 
 
-@click.command(short_help="A shell's completion script.")
+@click.command(short_help="Print a completion script for a shell.")
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script by which a shell completes commands, options and the names of algorithms, data sets,
-    models and partitions.
+    """Print a completion script for a shell. It completes commands, options and the names of algorithms, data
+    sets, models and partitions.
 
     \b
     Example:

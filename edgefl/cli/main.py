@@ -1,6 +1,6 @@
 """The `edgefl` command.
 
-Packages add commands through the entry-point group `edgefl.commands`; only the one asked for is imported.
+Packages add commands through the entry-point group `edgefl.commands`. Only the command that runs is imported.
 """
 
 import errno
@@ -64,29 +64,30 @@ MODULE_EXTRAS = {
 OS_ERROR_REMEDIES = {
     errno.ENOSPC: "free some space, or write to another disk",
     errno.EDQUOT: "free some of your space, or write to another disk",
-    errno.ENOENT: "is the path right?",
-    errno.EACCES: "give a path that this account may use, or change its rights",
-    errno.EPERM: "give a path that this account may use, or change its rights",
+    errno.ENOENT: "check the path",
+    errno.EACCES: "give a path that this account may use, or change its permissions",
+    errno.EPERM: "give a path that this account may use, or change its permissions",
     errno.EROFS: "write to another disk",
     errno.EISDIR: "give a file",
     errno.ENOTDIR: "give a path whose parents are directories",
     errno.EEXIST: "give another path, or remove it",
     errno.EMFILE: "allow more open files: ulimit -n",
-    errno.ECONNREFUSED: "is it running, and is the address right?",
+    errno.ECONNREFUSED: "check that the server runs and that the address is right",
 }
-WELCOME_TEXT = """edgefl federates small networks over boards; each ends with an int8 model.
+WELCOME_TEXT = """Train small networks on devices by federated learning.
+Each device ends with its own int8 model.
 
-  edgefl demo                                     a whole federation, here
+  edgefl demo                                     a federation on this machine
   edgefl init                                     four questions, one file
-  edgefl aggregator start                         lead the rounds
-  edgefl device start --id pi-1 --data pi-1.npz   take part with its own data
-  edgefl monitor                                  watch
+  edgefl aggregator start                         start the aggregator
+  edgefl device start --id pi-1 --data pi-1.npz   take part as a device
+  edgefl monitor                                  watch the federation
 
 All commands: edgefl --help. One command: edgefl COMMAND --help."""
 
 
 def find_commands() -> dict[str, str]:
-    """Return where each command lives, `module:attribute` by name.
+    """Return the commands as `module:attribute` by name.
 
     An entry point cannot replace a command of the core.
     """
@@ -94,18 +95,27 @@ def find_commands() -> dict[str, str]:
 
 
 class LazyCommandGroup(click.Group):
-    """A group that imports a command when it is asked for."""
+    """A command group that imports a command only when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, sorted."""
         return sorted(find_commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command; ConfigError for a name that no package registers."""
+        """Return a command by its name.
+
+        Args:
+            ctx: the context of the group.
+            cmd_name: the name that the user typed.
+
+        Returns:
+            The command. None while a shell completes an unknown name.
+
+        Raises:
+            ConfigError: no package registers this name, or the registered object is not a click command.
+        """
         commands = find_commands()
-        if (
-            cmd_name not in commands and ctx.resilient_parsing
-        ):  # a shell completes a line that is not finished
+        if cmd_name not in commands and ctx.resilient_parsing:  # a shell completes an unfinished line
             return None
         if cmd_name not in commands:
             raise ConfigError(f"no command {cmd_name!r}; {suggest_nearest(cmd_name, sorted(commands))}")
@@ -114,26 +124,31 @@ class LazyCommandGroup(click.Group):
         if not isinstance(command, click.Command):
             raise ConfigError(
                 f"{commands[cmd_name]} is a {type(command).__name__}, expected a click command; fix the "
-                f"package "
-                "it is from"
+                "package that registers it"
             )
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the commands that begin so, by name alone: their help would have to be imported."""
+        """Return the commands that begin with `incomplete`.
+
+        The items have no help texts, because these would need an import of every command.
+        """
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         return [CompletionItem(name) for name in self.list_commands(ctx) if name.startswith(incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one line a command; one that cannot be imported says what it lacks and hides no other."""
+        """Write one line per command.
+
+        A command that cannot be imported gets a line with the reason. The other commands are still listed.
+        """
         rows = []
         for name in self.list_commands(ctx):
             try:
                 command = self.get_command(ctx, name)
                 rows.append((name, command.get_short_help_str(100) if command else ""))
             except (ImportError, AttributeError, EdgeflError) as error:
-                rows.append((name, f"(not usable here: {error})"))
+                rows.append((name, f"(not available: {error})"))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
@@ -146,7 +161,7 @@ class LazyCommandGroup(click.Group):
 @click.version_option(__version__, prog_name="edgefl")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Federate small networks over boards; each board ends with its own int8 model.
+    """Train small networks on devices by federated learning. Each device ends with its own int8 model.
 
     Example: edgefl demo --clients 4 --out demo-out
     """
@@ -155,7 +170,7 @@ def cli(ctx: click.Context) -> None:
 
 
 def explain_missing_module(error: ModuleNotFoundError) -> str:
-    """Return what to install for a module that is not there."""
+    """Return the error message for a missing module: its name and the extra to install."""
     top = (error.name or "").partition(".")[0]
     if top in MODULE_EXTRAS:
         return (
@@ -166,16 +181,26 @@ def explain_missing_module(error: ModuleNotFoundError) -> str:
 
 
 def explain_os_error(error: OSError) -> str:
-    """Return what the system refused, of which file, and what may be done."""
+    """Return the error message for an OSError: the reason, the file and, where known, a remedy."""
     reason = error.strerror or str(error)
     filename = f": {error.filename!r}" if error.filename else ""
     return reason + filename + (f"; {remedy}" if (remedy := OS_ERROR_REMEDIES.get(error.errno or 0)) else "")
 
 
 def run_command(args: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; an error on purpose becomes one message on stderr."""
+    """Run one command.
+
+    An error of edgefl or of the operating system becomes one line on stderr. With EDGEFL_DEBUG set it is
+    raised instead.
+
+    Args:
+        args: the arguments of the command line, without the program name. None: those of this process.
+
+    Returns:
+        The exit code of the process: 1 after an error, 130 after Ctrl-C.
+    """
     try:
-        # NO_COLOR is that of no-color.org; None leaves it to click, which writes colours to a terminal only
+        # NO_COLOR follows no-color.org. None leaves the choice to click, which colours only on a terminal.
         no_color = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
         arguments = None if args is None else list(args)
         result = cli.main(
@@ -203,5 +228,5 @@ def run_command(args: Sequence[str] | None = None) -> int:
 
 
 def main() -> None:
-    """Console entry point."""
+    """Run the command line of this process and exit with its code."""
     sys.exit(run_command())

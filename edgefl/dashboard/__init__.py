@@ -1,1 +1,1 @@
-"""The same view in a browser."""
+"""Shows a federation in a browser."""

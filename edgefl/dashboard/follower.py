@@ -1,6 +1,4 @@
-"""From the broker to the browsers: messages are folded as they come, a snapshot is taken once a second while
-a browser looks on.
-"""
+"""Follows a federation for the dashboard: reads its messages, and makes snapshots while a browser watches."""
 
 import contextlib
 import time
@@ -19,15 +17,22 @@ LARGE_FLEET_DEVICES = 200
 
 
 def find_only_federation(link: Link) -> str:
-    """Return the only federation of which the broker keeps a state, or that runs; "" when there is none yet.
+    """Return the name of the only federation on the broker, or an empty string if there is none yet.
 
-    LinkError for several.
+    Raises:
+        LinkError: the broker has several federations.
     """
     return choose_federation(link, "") if find_federations(link) else ""
 
 
 class Follower:
-    """Follows one federation on a link: the one named, or with "" the first that turns up."""
+    """Follows one federation on a link.
+
+    Args:
+        link: the link to the broker.
+        federation: name of the federation. Empty follows the first federation that appears.
+        latest: receives the snapshots.
+    """
 
     def __init__(self, link: Link, federation: str, latest: LatestSnapshot) -> None:
         self._link = link
@@ -40,11 +45,13 @@ class Follower:
             link.subscribe(FederationTopics("+").state)
 
     def run_once(self) -> None:
-        """Rest, take what came meanwhile, and hand a snapshot on when a browser looks.
+        """Wait, process the messages since the last call, and publish a snapshot if a browser is connected.
 
-        LinkError when the link is dead.
+        The wait groups messages: waking up for each message of a large fleet would cost more than the
+        messages.
 
-        To wake for each message of a large fleet would cost more than to take them.
+        Raises:
+            LinkError: the link has failed.
         """
         time.sleep(max(0.0, self._due - time.monotonic()))
         self._due = time.monotonic() + (
@@ -65,16 +72,16 @@ class Follower:
             self._latest.put(self.snapshot())
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what the page shows: the view's snapshot.
+        """Return the content of the page: the snapshot of the view with two more keys.
 
-        `broker`: url, connected, since_ts; `notice`: what is waited for.
+        `broker` has url, connected and since_ts. `notice` says what the page waits for, if it has no data.
         """
         url = self._link.url
         shown = self._feed.snapshot() if self._feed else {"history": [], "devices": [], "ts": time.time()}
         if self._feed is None:
-            shown["notice"] = f"No federation at {url} yet; waiting for one."
+            shown["notice"] = f"No federation at {url} yet. Waiting for the first one."
         elif self._feed.view.state is None:
-            shown["notice"] = f"Nothing heard of the federation {self._feed.view.federation} at {url} yet."
+            shown["notice"] = f"No message of the federation {self._feed.view.federation} at {url} yet."
         return {**shown, "broker": {"url": url, "connected": self._connected, "since_ts": self._since}}
 
 

@@ -1,4 +1,4 @@
-"""The latest snapshot, between the thread that folds messages and the threads that serve browsers."""
+"""Passes the latest snapshot from the thread that reads messages to the threads that serve browsers."""
 
 import json
 import threading
@@ -12,7 +12,13 @@ from edgefl.dashboard.patch import DeviceCache, Json, index_records, merge_patch
 
 @dataclass(frozen=True)
 class SnapshotUpdate:
-    """What a browser is sent: `kind` is whole or patch, `data` JSON, `version` what it has then."""
+    """An update for a browser.
+
+    Attributes:
+        kind: `whole` or `patch`.
+        data: JSON.
+        version: version of the snapshot that the browser then has.
+    """
 
     kind: str
     data: bytes
@@ -20,7 +26,10 @@ class SnapshotUpdate:
 
 
 class LatestSnapshot:
-    """One writer, many readers. Nothing is kept for a reader that is slow: it gets the whole again."""
+    """The latest snapshot, with one writer and many readers.
+
+    There is no queue per reader. A slow reader gets the whole snapshot again.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -33,16 +42,23 @@ class LatestSnapshot:
 
     @property
     def is_watched(self) -> bool:
-        """Whether a browser is connected: without one no snapshot is needed."""
+        """Whether a browser is connected. Otherwise no snapshot is needed."""
         return self._num_readers > 0
 
     @property
     def is_closed(self) -> bool:
-        """Whether the server ends."""
+        """Whether the server is shutting down."""
         return self._closed
 
     def put(self, snapshot: Mapping[str, Any]) -> bool:
-        """Take a snapshot and wake the readers; False, and nothing done, when only its `ts` is another."""
+        """Store a snapshot and wake the readers.
+
+        Args:
+            snapshot: a snapshot of `edgefl.dashboard.follower`.
+
+        Returns:
+            Whether the snapshot was stored. A snapshot that differs only in `ts` is not.
+        """
         latest = index_records(snapshot, self._device_cache)
         patch = merge_patch(self._latest, latest)
         if patch.keys() <= {"ts"}:
@@ -55,8 +71,15 @@ class LatestSnapshot:
         return True
 
     def wait_for_update(self, seen: int, timeout_s: float) -> SnapshotUpdate | None:
-        """Return what follows on version `seen` (0: none yet): a patch when that was the last, else the
-        whole. None after `timeout_s`.
+        """Wait for a version after `seen`.
+
+        Args:
+            seen: version that the reader has. 0 means none.
+            timeout_s: seconds to wait.
+
+        Returns:
+            A patch if the reader has the previous version, otherwise the whole snapshot. None after
+            `timeout_s`, or when the server shuts down.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._update.version > seen, timeout_s)
@@ -71,7 +94,7 @@ class LatestSnapshot:
 
     @contextmanager
     def count_reader(self) -> Iterator[int]:
-        """Count a reader while it reads; gives how many there are."""
+        """Count a reader while this context is open. The context value is the number of readers."""
         with self._changed:
             self._num_readers += 1
             count = self._num_readers
@@ -82,7 +105,7 @@ class LatestSnapshot:
                 self._num_readers -= 1
 
     def close(self) -> None:
-        """Wake all readers for the last time."""
+        """Wake all readers, so that they end."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

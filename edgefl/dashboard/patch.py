@@ -1,9 +1,10 @@
-"""What changed from one snapshot to the next, as a JSON merge patch (RFC 7396): the page is sent little, and
-applies it in ten lines.
+"""Describes the changes between two snapshots as a JSON merge patch, which is short and easy to apply.
 
-A merge patch replaces lists as a whole, so lists of records become objects by key first: devices by id,
-rounds by number.
-It cannot say null, which means *remove*: a figure that nobody has is absent on the page.
+A merge patch replaces lists as a whole. Lists of records therefore become objects first: devices by id,
+rounds by number. A merge patch cannot set a value to null, because null removes the key. A missing figure is
+therefore absent on the page.
+
+Source: RFC 7396.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,11 +15,12 @@ DeviceCache = dict[str, tuple[Mapping[str, Any], Json]]
 
 
 def index_records(snapshot: Mapping[str, Any], device_cache: DeviceCache | None = None) -> Json:
-    """Return a snapshot (`edgefl.monitor.view`) with its lists of records as objects by key, and without what
-    is None.
+    """Return a snapshot with its lists of records as objects by key, and without values that are None.
 
-    `kept`: devices of the last time, as they came and as they were made; those that are the same object are
-    not made again.
+    Args:
+        snapshot: a snapshot of `edgefl.monitor.view`.
+        device_cache: devices of the previous call, which this call updates. A device that is still the same
+            object is not converted again.
     """
     clusters = snapshot.get("clusters") or {}
     made = {key: value for key, value in snapshot.items() if value is not None}
@@ -33,7 +35,7 @@ def index_records(snapshot: Mapping[str, Any], device_cache: DeviceCache | None 
 
 
 def merge_patch(before: Json, after: Json) -> Json:
-    """Return the patch that makes `after` of `before`; empty when they are equal."""
+    """Return the merge patch that turns `before` into `after`. It is empty if they are equal."""
     patch: Json = dict.fromkeys(before.keys() - after.keys())
     for key, value in after.items():
         old = before.get(key)

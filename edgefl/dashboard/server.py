@@ -1,10 +1,10 @@
-"""The local server: a few static files and one stream of Server-Sent Events.
+"""The dashboard's local web server: static files and one stream of Server-Sent Events.
 
-It only answers GET, and nobody can tell it anything.
+The server answers only GET requests, and accepts no input.
 
-A page of another site may send requests to this machine, under a name that it lets point here (DNS
-rebinding): so a Host header is taken when it is an IP address, localhost, or this machine's own name. Nothing
-inline runs in the page (Content-Security-Policy), since device ids and error texts come from strangers.
+A page of another site can send requests to this machine under a name that resolves to it (DNS rebinding). The
+server therefore accepts a Host header only if it is an IP address, localhost or the name of this machine. The
+Content-Security-Policy forbids inline scripts, because device ids and error texts come from the network.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ RESPONSE_HEADERS = {
 
 
 def parse_host(header: str) -> str:
-    """Return the host of a Host header, lower case and without port and brackets."""
+    """Return the host of a Host header in lower case, without port and brackets."""
     host = header.strip().lower()
     if host.startswith("["):
         return host[1:].partition("]")[0]
@@ -46,8 +46,11 @@ def parse_host(header: str) -> str:
 
 
 def is_trusted_host(header: str, names: frozenset[str]) -> bool:
-    """Whether a Host header is one that no foreign name server can make: an IP address, or one of this
-    machine's own names.
+    """Return whether a Host header cannot come from DNS rebinding.
+
+    Args:
+        header: the Host header.
+        names: the names of this machine in lower case. An IP address is always trusted.
     """
     host = parse_host(header)
     try:
@@ -58,27 +61,29 @@ def is_trusted_host(header: str, names: frozenset[str]) -> bool:
 
 
 def list_host_names(host: str) -> frozenset[str]:
-    """Return the names under which a browser may ask for this machine: localhost, its own, and the one it
-    listens on.
+    """Return the host names that a browser may use for this machine.
+
+    Args:
+        host: the host that the server listens on.
     """
     name = socket.gethostname().lower()
     return frozenset({"localhost", name, f"{name.partition('.')[0]}.local", host.lower()})
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address to listen on is reached from this machine alone."""
+    """Return whether only this machine can reach a server that listens on this host."""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"
 
 
 def read_page_files() -> dict[str, tuple[bytes, str]]:
-    """Return all that is served, content and media type by path."""
+    """Return content and media type of each served file, by URL path."""
     files = {}
     for path in sorted(PAGE_DIRECTORY.rglob("*")):
         if path.is_file() and path.suffix in (".html", ".css", ".js", ".svg"):
             kind = mimetypes.types_map.get(path.suffix, "")
-            kind = "text/javascript" if path.suffix == ".js" else kind  # Windows' registry may say text/plain
+            kind = "text/javascript" if path.suffix == ".js" else kind  # the Windows registry may differ
             files["/" + path.relative_to(PAGE_DIRECTORY).as_posix()] = (
                 path.read_bytes(),
                 f"{kind}; charset=utf-8",
@@ -87,7 +92,7 @@ def read_page_files() -> dict[str, tuple[bytes, str]]:
 
 
 class DashboardRequest(BaseHTTPRequestHandler):
-    """One browser's connection."""
+    """The connection of one browser."""
 
     protocol_version = "HTTP/1.1"
     server_version = "edgefl"
@@ -96,17 +101,18 @@ class DashboardRequest(BaseHTTPRequestHandler):
     server: "DashboardServer"
 
     def do_GET(self) -> None:
-        """Answer with a file, or with the stream."""
+        """Answer with a static file or the event stream."""
         path = self.path.partition("?")[0]
         if not is_trusted_host(self.headers.get("Host", ""), self.server.names):
             self._answer(
-                HTTPStatus.MISDIRECTED_REQUEST, b"this Host header is not this machine's; use its address\n"
+                HTTPStatus.MISDIRECTED_REQUEST,
+                b"the Host header is not a name of this machine; use its address\n",
             )
         elif path == EVENTS_PATH and self.headers.get("Sec-Fetch-Site", "none") not in (
             "none",
             "same-origin",
         ):
-            self._answer(HTTPStatus.FORBIDDEN, b"not for a page of another site\n")
+            self._answer(HTTPStatus.FORBIDDEN, b"pages of other sites may not read this stream\n")
         elif path == EVENTS_PATH:
             self._stream()
         elif path in self.server.files:
@@ -115,7 +121,7 @@ class DashboardRequest(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.NOT_FOUND, b"there is no such page; the dashboard is at /\n")
 
     def _refuse(self) -> None:
-        self.close_connection = True  # a body that nobody reads would be taken for the next request
+        self.close_connection = True  # an unread body would be parsed as the next request
         self._answer(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET\n", extra_headers={"Allow": "GET"})
 
     do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse
@@ -146,7 +152,7 @@ class DashboardRequest(BaseHTTPRequestHandler):
             if count > MAX_BROWSERS:
                 self._answer(
                     HTTPStatus.SERVICE_UNAVAILABLE,
-                    f"{MAX_BROWSERS} browsers look on already; close one\n".encode(),
+                    f"{MAX_BROWSERS} browsers are already connected; close one\n".encode(),
                 )
                 return
             self.send_response(HTTPStatus.OK)
@@ -161,7 +167,7 @@ class DashboardRequest(BaseHTTPRequestHandler):
             while not latest.is_closed:
                 update = latest.wait_for_update(seen, TICK_INTERVAL_S)
                 seen = update.version if update else seen
-                # a tick says that the server is there, and what time it is
+                # A tick shows that the server is alive, and carries its time
                 kind, data = (
                     (update.kind, update.data)
                     if update
@@ -170,24 +176,35 @@ class DashboardRequest(BaseHTTPRequestHandler):
                 self.wfile.write(b"event: %s\ndata: %s\n\n" % (kind.encode(), data))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer what cannot be read as a request."""
+        """Answer a request that cannot be parsed."""
         self.close_connection = True
-        # What cannot be read counts as HTTP/0.9, which has no headers
+        # The base class treats such a request as HTTP/0.9, which has no headers
         self.request_version = self.protocol_version
         self._answer(HTTPStatus(code), f"{HTTPStatus(code).phrase}\n".encode())
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: a terminal full of requests helps nobody."""
+        """Log no requests, because they would fill the terminal."""
 
 
 class DashboardServer(ThreadingHTTPServer):
-    """Serves one latest; each connection has a thread that ends with the process."""
+    """Serves the dashboard. Each connection has a thread that ends with the process.
+
+    Args:
+        latest: the snapshots to serve.
+        host: address to listen on.
+        port: TCP port. 0 uses a free port.
+
+    Attributes:
+        url: address of the page.
+
+    Raises:
+        ConfigError: the server cannot listen on this host and port.
+    """
 
     daemon_threads = True
     block_on_close = False
 
     def __init__(self, latest: LatestSnapshot, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Listen, on a free port for 0. ConfigError when that host and port cannot be had."""
         self.latest = latest
         self.files = read_page_files()
         self.names = list_host_names(host)
@@ -201,7 +218,7 @@ class DashboardServer(ThreadingHTTPServer):
         self.url = f"http://{shown}:{self.server_address[1]}/"
 
     def server_bind(self) -> None:
-        """Bind without asking a name server what this machine is called, as HTTPServer does."""
+        """Bind the socket without the name lookup of HTTPServer."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -209,7 +226,7 @@ class DashboardServer(ThreadingHTTPServer):
         self.server_port = int(self.server_address[1])
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a browser that left in the middle."""
+        """Ignore a browser that closes its connection early."""
 
 
 def _explain_bind_error(error: OSError, host: str, port: int) -> str:

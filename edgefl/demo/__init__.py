@@ -1,1 +1,1 @@
-"""A federation of four device processes on this machine."""
+"""Runs a federation on this machine: broker, aggregator and devices as processes."""

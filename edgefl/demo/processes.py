@@ -1,4 +1,4 @@
-"""The demo's own processes: each started by the public command line, each ended by its id."""
+"""The processes of the demo. Each is started by the public command line and ended by its process id."""
 
 import contextlib
 import os
@@ -20,7 +20,12 @@ GRACE_S = 10.0
 
 @dataclass
 class Child:
-    """One running command; everything it says goes to its log."""
+    """A running command.
+
+    Attributes:
+        log: file that receives the output of the command.
+        output_thread: copies the output to the log.
+    """
 
     name: str
     process: subprocess.Popen[str]
@@ -28,21 +33,25 @@ class Child:
     output_thread: threading.Thread
 
     def read_log_tail(self) -> str:
-        """Return the end of its log, without the frames of a traceback."""
+        """Return the last three lines of the log, without the frames of a traceback."""
         self.output_thread.join(2)
         lines = [
             line
             for line in self.log.read_text(errors="replace").splitlines()
             if line.strip() and not line.startswith(" ")
         ]
-        return "\n  ".join(lines[-3:]) or "(it said nothing)"
+        return "\n  ".join(lines[-3:]) or "(no output)"
 
 
 @dataclass
 class Children:
-    """A group of commands that ends as a whole, whatever happened.
+    """A group of commands that all end when the context ends.
 
-    `echo` receives the lines of what is started with `show`; `command` is put before the arguments of all.
+    Attributes:
+        logs: directory for the log files.
+        echo: receives the output lines of the commands that are started with `show`.
+        command: the program and its first arguments, put before the arguments of each command.
+        children: the started commands, in order.
     """
 
     logs: Path
@@ -58,10 +67,18 @@ class Children:
         self.end()
 
     def start(self, name: str, *arguments: str, show: bool = False) -> tuple[Child, "queue.Queue[str]"]:
-        """Start `COMMAND ARGUMENTS`; the queue receives its lines.
+        """Start a command.
 
-        It runs in its own session: Ctrl-C in the terminal reaches the demo only, which then ends its children
-        in order.
+        It runs in its own session, so that Ctrl-C in the terminal reaches only the demo. The demo then ends
+        its children in order.
+
+        Args:
+            name: name of the command, for errors and the log file.
+            *arguments: arguments after `command`.
+            show: pass the output lines to `echo`.
+
+        Returns:
+            The child, and a queue that receives its output lines.
         """
         path = self.logs / f"{name}.log"
         log = path.open("w", buffering=1)
@@ -88,7 +105,7 @@ class Children:
     def _copy_output(self, stream: IO[str], log: IO[str], lines: "queue.Queue[str]", show: bool) -> None:
         with contextlib.suppress(OSError), stream, log:
             for line in stream:
-                # A full disk must not block the command: it meets the same error itself
+                # A full disk must not block the command, which reports the same error itself
                 with contextlib.suppress(OSError):
                     log.write(line)
                 lines.put(line.rstrip("\n"))
@@ -96,18 +113,33 @@ class Children:
                     self.echo(line.rstrip("\n"))
 
     def check(self, *, ended: tuple[Child, ...] = ()) -> None:
-        """Raise EdgeflError when a command has failed, or ended although it is not among `ended`."""
+        """Check that no command has ended unexpectedly.
+
+        Args:
+            ended: the commands that may have ended without an error.
+
+        Raises:
+            EdgeflError: a command has failed, or has ended although it is not in `ended`.
+        """
         for child in self.children:
             code = child.process.poll()
             if code not in (None, 0) or (code == 0 and child not in ended):
                 raise EdgeflError(
-                    f"{child.name} ended with code {code}:\n  {child.read_log_tail()}\nits log is {child.log}"
+                    f"{child.name} exited with {code}:\n  {child.read_log_tail()}\nits log is {child.log}"
                 )
 
     def wait_for_line(self, child: Child, lines: "queue.Queue[str]", text: str, timeout_s: float) -> str:
-        """Return the first line that contains `has`.
+        """Wait for a line of output that contains a text, and return the line.
 
-        An error when the command ends or says nothing in time.
+        Args:
+            child: the command.
+            lines: its output lines, see `start`.
+            text: the text to look for.
+            timeout_s: seconds to wait.
+
+        Raises:
+            EdgeflError: a command ended.
+            LinkError: the line did not come in time.
         """
         until = time.monotonic() + timeout_s
         while time.monotonic() < until:
@@ -118,11 +150,14 @@ class Children:
                 continue
             if text in line:
                 return line
-        raise LinkError(f"{child.name} did not say {text!r} within {timeout_s:.0f} s; its log is {child.log}")
+        raise LinkError(
+            f"{child.name} did not print {text!r} within {timeout_s:.0f} s; its log is {child.log}"
+        )
 
     def end(self) -> None:
-        """End all that still run, the last started first: SIGTERM, then SIGKILL to what is left of its
-        group.
+        """End all running commands, the last one first.
+
+        Each command gets SIGTERM. After `GRACE_S` seconds the rest of its process group gets SIGKILL.
         """
         for child in reversed(self.children):
             if child.process.poll() is None:
@@ -131,7 +166,7 @@ class Children:
         for child in reversed(self.children):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.process.wait(max(0.1, until - time.monotonic()))
-            # Also what a command that was killed has left behind
+            # A killed command may have left processes in its group
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.process.pid, signal.SIGKILL)
             child.process.wait()

@@ -1,4 +1,4 @@
-"""Run a broker, an aggregator and devices as processes of this machine, and collect their result."""
+"""Runs a broker, an aggregator and devices as processes on this machine, and collects their result."""
 
 import contextlib
 import json
@@ -26,16 +26,18 @@ FEDERATION_TIMEOUT_S = 900.0
 MIN_FREE_BYTES = 64_000_000
 DEFAULT_ROUNDS = 20
 DIRICHLET_ALPHA = 5.0
-"""Concentration of the Dirichlet distribution that shares out each class."""
+"""Concentration of the Dirichlet distribution that partitions each class over the clients."""
 
 
 @dataclass(frozen=True)
 class ClientSamples:
-    """How much of a data set a demo takes: few samples to learn from, so that a federation can help.
+    """Number of samples that the demo takes from a data set.
+
+    Clients have few training samples, so that a federation can help them.
 
     Attributes:
-        train: number of training samples per client, on average.
-        test: number of test samples per client, on average; fewer where fewer are left.
+        train: average number of training samples per client.
+        test: average number of test samples per client. Fewer if the data set has fewer.
     """
 
     train: int
@@ -73,7 +75,15 @@ TABLE_HEADS = (
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """What the options say; `port` 0 takes a free one."""
+    """The options of the demo.
+
+    Attributes:
+        dataset: a key of `CLIENT_SAMPLES`.
+        clients: number of device processes.
+        broker: `auto`, `mosquitto` or `amqtt`.
+        port: port of the broker. 0 uses a free port.
+        out: output directory.
+    """
 
     dataset: str
     clients: int
@@ -85,13 +95,18 @@ class DemoSettings:
 
     @property
     def ids(self) -> list[str]:
-        """Names of the clients, in order."""
+        """Client ids, in order."""
         return [f"pi-{i + 1}" for i in range(self.clients)]
 
 
 def render_federation_toml(settings: DemoSettings, url: str) -> str:
-    """Return the federation's configuration file."""
-    return f"""# Written by `edgefl demo`; `edgefl aggregator start --config` takes it as it is.
+    """Return the content of the federation's configuration file.
+
+    Args:
+        settings: the options of the demo.
+        url: address of the broker.
+    """
+    return f"""# Written by `edgefl demo`. Use it with `edgefl aggregator start --config`.
 [federation]
 name = "{DEMO_FEDERATION}"
 seed = {settings.seed}
@@ -112,7 +127,7 @@ url = "{url}"
 
 
 def write_shards(settings: DemoSettings) -> None:
-    """Share the data set out to the clients and write one `.npz` for each."""
+    """Partition the data set over the clients and write one `.npz` file per client."""
     from edgefl.config import PartitionConfig
     from edgefl.data import load_dataset, make_shards
     from edgefl.data.npz import save_shard
@@ -130,9 +145,9 @@ def draw_samples(dataset: "Dataset", num_train: int, num_test: int, seed: int) -
     """Draw different training and test samples from both parts of a data set.
 
     Args:
-        dataset: the data set; its samples have no groups.
+        dataset: a data set whose samples have no groups.
         num_train: number of training samples.
-        num_test: number of test samples; fewer where fewer are left.
+        num_test: number of test samples. Fewer if the data set has fewer.
         seed: random seed.
     """
     import numpy as np
@@ -147,7 +162,12 @@ def draw_samples(dataset: "Dataset", num_train: int, num_test: int, seed: int) -
 
 
 def prepare_directory(out: Path) -> None:
-    """Make the directory; ConfigError when it holds something, StateError when its disk is full."""
+    """Create the output directory.
+
+    Raises:
+        ConfigError: the directory is not empty, or is a file.
+        StateError: the disk has less than `MIN_FREE_BYTES` free.
+    """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(
             f"{out} is in use, expected a new or empty directory; give another --out, or remove it"
@@ -157,15 +177,14 @@ def prepare_directory(out: Path) -> None:
     if free < MIN_FREE_BYTES:
         raise StateError(
             f"{free / 1e6:.0f} MB free at {out}, expected {MIN_FREE_BYTES / 1e6:.0f}; give an --out on "
-            f"another "
-            "disk"
+            "another disk"
         )
 
 
 def filter_until_done(echo: Callable[[str], None]) -> Callable[[str], None]:
-    """Return an echo that stops after the line that says that the federation is done.
+    """Return a function that passes lines to `echo` until the federation is done.
 
-    The verdict that follows stands below the demo's own table.
+    The demo prints the verdict itself, below its table.
     """
     is_done = False
 
@@ -179,7 +198,19 @@ def filter_until_done(echo: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def federate(settings: DemoSettings, children: Children) -> dict[str, Any]:
-    """Start broker, aggregator and devices, wait for their end, and return the aggregator's result."""
+    """Start broker, aggregator and devices, and wait until they end.
+
+    Args:
+        settings: the options of the demo.
+        children: starts the processes.
+
+    Returns:
+        The result of the aggregator, and the kind of the broker as `broker`.
+
+    Raises:
+        EdgeflError: a process failed, or the federation did not end in time.
+        LinkError: the broker did not start.
+    """
     files = DemoFiles(settings.out)
     broker, lines = children.start(
         "broker", "broker", "start", "--port", str(settings.port), "--kind", settings.broker, "--json"
@@ -223,7 +254,11 @@ def federate(settings: DemoSettings, children: Children) -> dict[str, Any]:
 
 
 def wait_for_end(children: Children, aggregator: Child, devices: list[Child]) -> None:
-    """Return when aggregator and devices have ended well; EdgeflError when one has not."""
+    """Wait until the aggregator and the devices have ended.
+
+    Raises:
+        EdgeflError: a process failed, or the federation did not end within `FEDERATION_TIMEOUT_S` seconds.
+    """
     until = time.monotonic() + FEDERATION_TIMEOUT_S
     ended = (aggregator, *devices)
     while running := [child for child in ended if child.process.poll() is None]:
@@ -239,7 +274,16 @@ def wait_for_end(children: Children, aggregator: Child, devices: list[Child]) ->
 
 
 def collect_models(settings: DemoSettings, result: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """Copy each model to clients/ID/ and write summary.json; returns the summary."""
+    """Copy each client's model to clients/ID/, write summary.json and return the summary.
+
+    Args:
+        settings: the options of the demo.
+        result: the result of `federate`.
+        seconds: duration of the demo.
+
+    Raises:
+        EdgeflError: a client has no model.
+    """
     files = DemoFiles(settings.out)
     by_id = {client["id"]: client for client in result["clients"]}
     for name in settings.ids:
@@ -265,7 +309,7 @@ def collect_models(settings: DemoSettings, result: dict[str, Any], seconds: floa
 
 
 def select_client_fields(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of one client in their order; what was not measured is None."""
+    """Return the fields of one client in the order of `CLIENT_KEYS`, None for a missing measurement."""
     row: dict[str, Any] = {}
     for key in CLIENT_KEYS:
         value = raw.get(key)
@@ -276,7 +320,7 @@ def select_client_fields(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def average_accuracies(clients: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """Return the plain mean over clients of each accuracy; None when a client lacks it."""
+    """Return the unweighted mean over clients of each accuracy. It is None if a client lacks the accuracy."""
     result: dict[str, float | None] = {}
     for key in ACCURACY_COLUMNS:
         values = [client[key] for client in clients]
@@ -295,7 +339,7 @@ def _format_cell(key: str, value: Any) -> str:
 
 
 def format_client_table(clients: Sequence[Mapping[str, Any]]) -> str:
-    """Return one line a client and one of means; KB are 1000 bytes."""
+    """Return a table with one line per client and a line of means. 1 KB is 1000 bytes."""
     rows = [
         TABLE_HEADS,
         *(tuple(_format_cell(key, client[key]) for key in CLIENT_KEYS) for client in clients),

@@ -1,1 +1,1 @@
-"""Checks a machine, its broker and its federation, and names the remedies."""
+"""Checks a machine, its broker and its federations, and names remedies."""

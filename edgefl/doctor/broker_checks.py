@@ -1,4 +1,4 @@
-"""Checks of the broker and of the federations on it, over a connection of one's own."""
+"""Broker checks: connection, access, packet size and federations, over a separate connection."""
 
 import secrets
 import time
@@ -21,9 +21,14 @@ DOCTOR_NAME = "doctor"
 
 
 def check_broker(url: str, enrolment: Enrolment | None, federation: str) -> Iterator[CheckResult]:
-    """Yield what is found of connection, access, packet size and federations.
+    """Yield the results of the broker checks.
 
-    Ends at the first that leaves nothing more to ask.
+    The checks end early when the connection fails.
+
+    Args:
+        url: address of the broker.
+        enrolment: certificates and keys. None connects without them.
+        federation: name of the federation to check. Empty checks all federations on the broker.
     """
     client_id = enrolment.client_id if enrolment else f"{DOCTOR_NAME}-{secrets.token_hex(4)}"
     began = time.monotonic()
@@ -51,7 +56,7 @@ def _describe_failure(check: str, error: LinkError) -> CheckResult:
 
 
 def _check_access(link: Link, topics: FederationTopics, client_id: str) -> CheckResult:
-    """What this client writes on a topic of its own comes back: the access list lets it write and read."""
+    """Check that this client receives its own message, so that it may write and read its topics."""
     topic = topics.format_device(client_id, "claim")
     began = time.monotonic()
     link.subscribe(topic, timeout_s=SUBSCRIBE_TIMEOUT_S)
@@ -60,21 +65,23 @@ def _check_access(link: Link, topics: FederationTopics, client_id: str) -> Check
         event = link.get(ANSWER_TIMEOUT_S - (time.monotonic() - began))
         if isinstance(event, Message) and event.topic == topic:
             return CheckResult(
-                "access", "ok", f"{client_id} hears itself in {1000 * (time.monotonic() - began):.0f} ms"
+                "access",
+                "ok",
+                f"{client_id} receives its own message in {1000 * (time.monotonic() - began):.0f} ms",
             )
-    remedy = "look at the broker's access list: the certificate's or user's name must be the device's id"
+    remedy = "check the broker's access list: the certificate's or user's name must be the device's id"
     return CheckResult(
         "access",
         "fail",
-        f"what {client_id} writes on {topic} does not come back in {ANSWER_TIMEOUT_S:g} s",
+        f"{client_id} does not receive its own message on {topic} within {ANSWER_TIMEOUT_S:g} s",
         remedy,
     )
 
 
 def _check_packet_size(link: Link, topics: FederationTopics, client_id: str) -> CheckResult:
-    """A chunk is acknowledged and the connection survives it.
+    """Check that the broker acknowledges a chunk of full size and keeps the connection open.
 
-    The chunk is of no upload, so nobody takes it.
+    The chunk belongs to no upload, so that the aggregator ignores it.
     """
     link.publish(topics.format_upload(client_id, secrets.token_hex(32), 0), bytes(CHUNK_BYTES))
     if link.wait_in_flight(1, ANSWER_TIMEOUT_S) and link.is_connected:
@@ -83,13 +90,13 @@ def _check_packet_size(link: Link, topics: FederationTopics, client_id: str) -> 
     return CheckResult(
         "packets",
         "fail",
-        f"a chunk of {CHUNK_BYTES // 1024} KiB is not acknowledged in {ANSWER_TIMEOUT_S:g} s",
+        f"a chunk of {CHUNK_BYTES // 1024} KiB is not acknowledged within {ANSWER_TIMEOUT_S:g} s",
         remedy,
     )
 
 
 def _check_federations(link: Link, federation: str, enrolment: Enrolment | None) -> Iterator[CheckResult]:
-    """What each federation says of itself, by its retained state."""
+    """Yield one result per federation, from its retained state."""
     link.subscribe(FederationTopics(federation or "+").state, timeout_s=SUBSCRIBE_TIMEOUT_S)
     until = time.monotonic() + RETAINED_WAIT_S
     seen = 0
@@ -100,7 +107,9 @@ def _check_federations(link: Link, federation: str, enrolment: Enrolment | None)
         seen += 1
         yield _check_federation(event, enrolment)
     if not seen:
-        problem = f"the federation {federation!r} does not run" if federation else "no federation runs"
+        problem = (
+            f"the federation {federation!r} is not running" if federation else "no federation is running"
+        )
         yield CheckResult(
             "federation",
             "warn",
@@ -131,6 +140,6 @@ def _check_federation(message: Message, enrolment: Enrolment | None) -> CheckRes
             "federation",
             "warn",
             description,
-            "its aggregator stopped; start it again with the same --out, it goes on where it was",
+            "its aggregator stopped; start it again with the same --out, it continues where it stopped",
         )
     return CheckResult("federation", "ok", description)

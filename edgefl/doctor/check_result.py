@@ -1,4 +1,4 @@
-"""What a check finds."""
+"""The result of a check."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +8,14 @@ Level = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One check: what was found, and what to do unless the level is ok."""
+    """The result of one check.
+
+    Attributes:
+        check: name of the check.
+        level: `warn` and `fail` come with a remedy.
+        found: the state that the check found.
+        remedy: what to do, empty for `ok`.
+    """
 
     check: str
     level: Level

@@ -1,4 +1,4 @@
-"""Checks of this machine: no network."""
+"""Host checks: software, board, clock, disk and certificate of this machine, without a network."""
 
 import importlib.util
 import math
@@ -22,7 +22,7 @@ RELEASE_TIME_S = datetime(2025, 1, 1, tzinfo=UTC).timestamp()
 
 
 def check_software() -> list[CheckResult]:
-    """Return versions, and whether there is a runtime that computes."""
+    """Check the installed versions and the TFLite runtimes."""
     versions = CheckResult(
         "versions", "ok", f"edgefl {__version__}, Python {platform.python_version()}, {platform.machine()}"
     )
@@ -30,7 +30,11 @@ def check_software() -> list[CheckResult]:
 
 
 def check_board(root: Path = ROOT) -> CheckResult:
-    """Return which board this is, and whether it can make its int8 model."""
+    """Check which board this is, and whether it can make its own int8 model.
+
+    Args:
+        root: directory that contains /proc.
+    """
     memory = read_total_memory_mb(root)
     bits = 64 if sys.maxsize > 2**32 else 32
     facts = (
@@ -43,27 +47,35 @@ def check_board(root: Path = ROOT) -> CheckResult:
     if importlib.util.find_spec("ai_edge_quantizer"):
         return CheckResult("board", "ok", description)
     remedy = (
-        "it trains and personalizes; make its int8 model on a 64-bit machine: edgefl export --state DIR -o "
-        "model"
+        "it can train and personalize; make its int8 model on a 64-bit machine: edgefl export --state DIR "
+        "-o model"
     )
     return CheckResult("board", "warn", f"{description}, without ai-edge-quantizer", remedy)
 
 
 def check_clock(now: float) -> CheckResult:
-    """Return whether this machine's clock can be right; `now`: seconds since 1970."""
+    """Check that the clock of this machine is plausible.
+
+    Args:
+        now: seconds since 1970.
+    """
     utc_time = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
     if now < RELEASE_TIME_S:
         return CheckResult(
             "clock",
             "fail",
-            f"{utc_time}, before this program was written",
+            f"{utc_time}, before this program was released",
             "timedatectl set-ntp true: certificates look invalid until then",
         )
     return CheckResult("clock", "ok", utc_time)
 
 
 def check_disk(state: Path) -> CheckResult:
-    """Return whether there is room for what a device keeps."""
+    """Check that the disk has enough free space for the state of a device.
+
+    Args:
+        state: the state directory, which need not exist.
+    """
     existing = next(path for path in (state.resolve(), *state.resolve().parents) if path.exists())
     free = shutil.disk_usage(existing).free / 1e6
     if free < MIN_FREE_MB:
@@ -77,11 +89,16 @@ def check_disk(state: Path) -> CheckResult:
 
 
 def check_enrolment(enrolment: Enrolment, now: float | None = None) -> CheckResult:
-    """Return how long a device's certificate still counts."""
+    """Check how long the certificate of a device is still valid.
+
+    Args:
+        enrolment: the enrolment of the device.
+        now: seconds since 1970. None uses the clock.
+    """
     from edgefl.security.certificates import read_expiry
 
     days = (read_expiry(enrolment.certificate) - (time.time() if now is None else now)) / 86400
-    description = f"{enrolment.client_id}, its certificate counts for {days:.0f} days"
+    description = f"{enrolment.client_id}, its certificate is valid for {days:.0f} days"
     remedy = f"edgefl device revoke {enrolment.client_id}, then edgefl device enrol {enrolment.client_id}"
     if days < 0:
         return CheckResult(

@@ -1,5 +1,6 @@
-"""Whether the TFLite runtime works and not only lies there: it doubles a number, in a process of its own,
-which a broken one may end.
+"""Checks that the installed TFLite runtimes work.
+
+Each runtime doubles a number in its own process, because a broken runtime may end the process.
 """
 
 import signal
@@ -10,7 +11,7 @@ from base64 import b64decode
 from edgefl.doctor.check_result import CheckResult
 from edgefl.plan.runtime import describe_runtime, list_runtimes
 
-# y = x + x, float32[1]: one ADD of version 1, in 288 bytes
+# y = x + x for one float32: a single ADD of version 1, in 288 bytes
 TINY_MODEL_BASE64 = "GAAAAFRGTDMAAA4AGAAUABAADAAIAAQADgAAABQAAAAcAAAAIAAAAOgAAAADAAAAAQAAAAQAAAAg////AAAAAAAAAAABAAAAEAAAAAwAFAAQAAwACAAEAAwAAAAQAAAAUAAAAFQAAABYAAAAAQAAABQAAAAAAA4AFAAAABAADAALAAQADgAAABAAAAAAAAALDAAAABAAAACA////AQAAAAEAAAACAAAAAAAAAAAAAAABAAAAAQAAAAEAAAAAAAAAAgAAADAAAAAEAAAA5P///wgAAAAMAAAAAQAAAHkAAAABAAAAAQAAAAwADAAIAAAAAAAEAAwAAAAIAAAADAAAAAEAAAB4AAAAAQAAAAEAAAABAAAACAAAAAQABAAEAAAA"  # noqa: E501
 RUNTIME_TIMEOUT_S = 120.0
 CHILD_PROGRAM = """
@@ -28,18 +29,20 @@ REINSTALL_COMMAND = "pip install --force-reinstall"
 
 
 def decode_tiny_model() -> bytes:
-    """Return a .tflite that doubles a number."""
+    """Return a .tflite model that doubles a float32 number."""
     return b64decode(TINY_MODEL_BASE64)
 
 
 def check_runtimes() -> list[CheckResult]:
-    """Return whether each runtime that is installed computes.
+    """Check each installed runtime.
 
-    The first is the one that a device trains with.
+    Devices train with the first runtime. It therefore fails where another runtime only warns.
     """
     runtimes = list_runtimes()
     if not runtimes:
-        remedy = "pip install edgefl-tinyml again; on a 32-bit board in Python 3.11, say linux32 pip install"
+        remedy = (
+            "install edgefl-tinyml again with pip; on a 32-bit board use Python 3.11 and linux32 pip install"
+        )
         return [CheckResult("runtime", "fail", "neither ai-edge-litert nor tflite-runtime", remedy)]
     return [_check_runtime(name, is_used=name == runtimes[0]) for name in runtimes]
 
@@ -55,19 +58,19 @@ def _check_runtime(name: str, *, is_used: bool) -> CheckResult:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        problem = f"has not computed a sum in {RUNTIME_TIMEOUT_S:g} s"
+        problem = f"did not compute a sum within {RUNTIME_TIMEOUT_S:g} s"
     else:
         if process.returncode == 0:
             return CheckResult("runtime", "ok", description)
         last = (process.stderr.strip().splitlines() or [f"exit code {process.returncode}"])[-1][:200]
         problem = (
-            f"was ended by {signal.Signals(-process.returncode).name}"
+            f"was killed by {signal.Signals(-process.returncode).name}"
             if process.returncode < 0
             else f"does not work: {last}"
         )
     package = description.partition(" ")[0]
     remedy = (
-        f"{REINSTALL_COMMAND} {package}; one that ends by SIGILL was built for a newer processor, "
-        f"install an older one"
+        f"{REINSTALL_COMMAND} {package}; a package that dies of SIGILL was built for a newer processor, "
+        f"install an older version"
     )
     return CheckResult("runtime", "fail" if is_used else "warn", f"{description} {problem}", remedy)

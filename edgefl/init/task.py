@@ -1,6 +1,4 @@
-"""What a federation is to learn: the shape of a sample and the number of classes, read off data, and a model
-that fits them.
-"""
+"""Finds the learning task of a federation from data: input shape, number of classes and a suitable model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,11 +22,16 @@ LENET_SHAPES = ((28, 28), (32, 32))
 
 @dataclass(frozen=True)
 class LearningTask:
-    """input_shape: of one sample. dataset: a name of `edgefl datasets` or npz:PATH, empty where devices alone
-    have data.
+    """The learning task of a federation.
 
-    own: what each device takes as --data. samples: how many are trained on. said: what was found, for a
-    person. inspection: a look at the samples of devices, None for a data set.
+    Attributes:
+        input_shape: shape of one sample.
+        num_classes: number of classes.
+        dataset: a name of `edgefl datasets` or npz:PATH. Empty if only the devices have data.
+        device_data: the --data of each device. Empty for a data set.
+        samples: number of training samples.
+        description: a line for the user.
+        inspection: class counts and warnings of the devices' samples. None for a data set.
     """
 
     input_shape: tuple[int, ...]
@@ -41,7 +44,11 @@ class LearningTask:
 
 
 def choose_model(shape: tuple[int, ...]) -> str:
-    """Return the name of a small model that takes samples of this shape."""
+    """Return the name of a small model for samples of this shape.
+
+    Args:
+        shape: shape of one sample.
+    """
     if len(shape) == 3 and shape[:2] in LENET_SHAPES:
         return "lenet5"
     if len(shape) == 3 and min(shape[:2]) >= MIN_PICTURE_SIDE:
@@ -55,12 +62,17 @@ def find_task(
     input_shape: tuple[int, ...] | None = None,
     **csv: Any,
 ) -> LearningTask:
-    """Return the task of a data set's name, or of what one device or several take as --data.
+    """Return the learning task of a data set, or of the data of devices.
 
-    Raises ConfigError, DataError.
+    Args:
+        names: the name of one data set, or the --data of each device.
+        num_classes: number of classes. None uses the largest number of classes of a device.
+        input_shape: shape of one sample. None guesses it from the stored samples.
+        **csv: how to read CSV files, see `make_source`.
 
-    num_classes: in place of what the data say, the most that a device knows; input_shape: in place of the
-    likely shape of samples; csv: how a CSV is read, see `make_source`.
+    Raises:
+        ConfigError: a name does not exist, or the arguments do not fit together.
+        DataError: the data cannot be read, or the shapes of the samples differ.
     """
     for name in names:
         if name in DATASETS or name.startswith(NPZ_PREFIX):
@@ -80,8 +92,7 @@ def find_task(
         if shape != shapes[0]:
             raise DataError(
                 f"{name} has samples of {format_shape(shape)}, {names[0]} of {format_shape(shapes[0])}; "
-                f"expected "
-                "one shape"
+                "expected one shape"
             )
     files = all(Path(name).suffix == ".npz" and "," not in name for name in names)
     class_count = num_classes or max(shard.num_classes for shard in shards)
@@ -100,15 +111,15 @@ def find_task(
 def choose_input_shape(
     name: str, shape: tuple[int, ...], requested: tuple[int, ...] | None
 ) -> tuple[int, ...]:
-    """Return the input shape of a model for samples of a device.
+    """Return the input shape of a model for the samples of a device.
 
     Args:
         name: the device's data, for errors.
-        shape: the stored shape of one sample.
-        wanted: the shape that the user asks for, None without a wish.
+        shape: stored shape of one sample.
+        requested: shape that the user requests. None guesses the shape.
 
     Raises:
-        DataError: The samples cannot have the shape that the user asks for.
+        DataError: the samples cannot have the requested shape.
     """
     if requested is None:
         return guess_input_shape(shape)
@@ -117,8 +128,7 @@ def choose_input_shape(
         either = "" if likely == shape else f" or {','.join(map(str, likely))}"
         raise DataError(
             f"{name} has samples of {format_shape(shape)}, --input-shape is {format_shape(requested)}; "
-            f"expected "
-            f"{','.join(map(str, shape))}{either}, or leave it out"
+            f"expected {','.join(map(str, shape))}{either}, or leave it out"
         )
     return requested
 
@@ -129,7 +139,7 @@ def _make_dataset_task(name: str, num_classes: int | None) -> LearningTask:
     try:
         dataset = load_dataset(name)
     except DataError as error:
-        raise DataError(f"{error}; or say --input-shape and --num-classes") from error
+        raise DataError(f"{error}; or give --input-shape and --num-classes") from error
     return _make_task(
         len(dataset.x_train), dataset.x_train.shape[1:], num_classes or dataset.num_classes, dataset=name
     )
@@ -153,20 +163,25 @@ def _make_task(
     dataset: str = "",
     device_data: tuple[str, ...] = (),
 ) -> LearningTask:
-    description = f"{samples:,} samples of {format_shape(shape)} to train on, {num_classes} classes"
+    description = f"{samples:,} training samples of {format_shape(shape)}, {num_classes} classes"
     if device_data:
         description += (
             f" in {'one device' if len(device_data) == 1 else f'{len(device_data)} devices'}; "
-            f"--num-classes says so if "
-            "others know more"
+            "give --num-classes if others have more"
         )
     return LearningTask(shape, num_classes, dataset, device_data, samples, description)
 
 
 def check_task(task: LearningTask, model: str) -> ModelConfig:
-    """Return the table [model].
+    """Return the table [model] of a configuration.
 
-    ConfigError for a model that is not known, DataError for a task of one class.
+    Args:
+        task: the learning task.
+        model: a name of `edgefl models`, a .keras file or module:function.
+
+    Raises:
+        ConfigError: the model does not exist.
+        DataError: the task has fewer than two classes.
     """
     from edgefl.models import list_models
     from edgefl.models.keras_file import explain_format
@@ -176,11 +191,8 @@ def check_task(task: LearningTask, model: str) -> ModelConfig:
     if model not in list_models() and ":" not in model and not model.endswith(".keras"):
         raise ConfigError(
             f"no model {model!r}; {suggest_nearest(model, list(list_models()))}; a .keras file or "
-            f"module:function is "
-            "taken too"
+            "module:function is accepted too"
         )
     if task.num_classes < 2:
-        raise DataError(
-            f"{task.num_classes} class, expected two or more; say how many there are by --num-classes"
-        )
+        raise DataError(f"{task.num_classes} class, expected two or more; give their number as --num-classes")
     return ModelConfig(model, task.input_shape, task.num_classes)

@@ -13,7 +13,7 @@ from edgefl.loggers.scalars import Write, Writer, extract_verdict_scalars
 __all__ = ["LOG_HELP", "ScalarLog", "Write", "check_log", "describe_run", "open_logs"]
 
 LOG_HELP = (
-    "Log each round: tensorboard:DIR or mlflow:URI, such as mlflow:http://HOST:5000; may be given again."
+    "Log each round to tensorboard:DIR or mlflow:URI, such as mlflow:http://HOST:5000. Can be repeated."
 )
 VERDICT_TAG = "edgefl.verdict"
 """Name of the tag that holds the sentence of the verdict."""
@@ -21,16 +21,21 @@ VERDICT_TAG = "edgefl.verdict"
 
 @dataclass(frozen=True)
 class ScalarLog:
-    """Writes to all logs of a run.
+    """Writes scalars to all logs of a run.
 
     Attributes:
-        writers: the open logs.
+        writers: one writer per open log.
     """
 
     writers: Sequence[Writer]
 
     def __call__(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Write the scalars of a step, which is a round."""
+        """Write scalars to all logs.
+
+        Args:
+            step: the round.
+            scalars: finite values by name.
+        """
         for writer in self.writers:
             writer.write(step, scalars)
 
@@ -47,7 +52,11 @@ class ScalarLog:
 
 
 def check_log(log_option: str) -> tuple[str, str]:
-    """Return kind and place of `KIND:PLACE`; ConfigError when it is none."""
+    """Return the kind and the location of a `--log` option, such as `mlflow` and `http://HOST:5000`.
+
+    Raises:
+        ConfigError: the option is neither tensorboard:DIR nor mlflow:URI.
+    """
     kind, _, location = log_option.partition(":")
     if kind not in ("tensorboard", "mlflow") or not location:
         raise ConfigError(
@@ -58,7 +67,7 @@ def check_log(log_option: str) -> tuple[str, str]:
 
 
 def describe_run(config: FederationConfig) -> dict[str, str]:
-    """Return what a run is made with, by the names of the configuration's tables."""
+    """Return the parameters of a run as text, such as `algorithm` and `algorithm.learning_rate`."""
     facts = {
         "algorithm": config.algorithm,
         "model": config.model.name,
@@ -77,9 +86,16 @@ def open_logs(
 ) -> Iterator[ScalarLog]:
     """Open the logs of a run.
 
-    name: the federation's. key: which run this is, so that one that is `resumed` is gone on with. about: what
-    the run was made with. Raises ConfigError for what is no log or cannot be opened, ModuleNotFoundError
-    without the extra.
+    Args:
+        log_options: values of `--log`.
+        name: name of the federation.
+        key: text that identifies the run, so that a resumed run continues its logs.
+        resumed: whether the run was resumed.
+        about: parameters of the run by name.
+
+    Raises:
+        ConfigError: an option is not a log, or a log cannot be opened.
+        ModuleNotFoundError: the extra `tensorboard` or `mlflow` is not installed.
     """
     with ExitStack() as stack:
         writers: list[Writer] = []

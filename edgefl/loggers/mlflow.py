@@ -1,8 +1,7 @@
-"""Scalars as metrics of an MLflow run, by MLflow's client: a tracking server, or a database such as
-sqlite:///mlflow.db.
+"""Writes scalars as metrics of an MLflow run, to a tracking server or a database such as sqlite:///mlflow.db.
 
-The experiment bears the federation's name. A run that was interrupted is gone on with: its tag `edgefl.run`
-says which it is.
+The experiment has the name of the federation. An interrupted run is continued. Its tag `edgefl.run`
+identifies it.
 """
 
 import logging
@@ -18,21 +17,29 @@ from edgefl.loggers.scalars import Writer
 
 RUN_KEY_TAG = "edgefl.run"
 MAX_BATCH_METRICS = 1000
-"""Metrics in one request, MLflow's own limit."""
+"""Maximum number of metrics in one request, as MLflow limits it."""
 MAX_RETRIES = "3"
-"""Of a request, unless the environment says otherwise: some 15 s, where MLflow's own 7 take minutes."""
+"""Retries of a request, about 15 s. MLflow's default of 7 takes minutes. The environment can override it."""
 
 
 @contextmanager
 def open_mlflow(
     uri: str, name: str, *, key: str, resumed: bool, about: Mapping[str, str]
 ) -> Iterator[Writer]:
-    """Open a run of the experiment `name`; see `open_logs`.
+    """Open an MLflow run.
 
-    It ends as FINISHED, or FAILED when this ends of an error.
+    The run ends as FINISHED, or as FAILED after an error. A federation continues when MLflow loses metrics. A
+    warning at the end reports their number.
 
-    Raises ConfigError when MLflow cannot use the URI. What it does not take later is told at the end, and
-    ends no federation.
+    Args:
+        uri: the tracking URI.
+        name: name of the experiment.
+        key: identifies the run.
+        resumed: continue the run with the same key, if there is one.
+        about: parameters of the run by name.
+
+    Raises:
+        ConfigError: MLflow cannot use the URI.
     """
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", MAX_RETRIES)
     from mlflow.entities import Metric, RunTag
@@ -44,14 +51,14 @@ def open_mlflow(
         run_id = _open_run(client, name, key, resumed, about)
     except MlflowException as error:
         raise ConfigError(
-            f"--log mlflow:{uri}: {str(error)[:500]}; is the server up, and the address right?"
+            f"--log mlflow:{uri}: {str(error)[:500]}; check that the server runs and the address is right"
         ) from error
     sent: list[Any] = []
 
     def write(step: int, scalars: Mapping[str, float]) -> None:
         now = int(time.time() * 1000)
         metrics = [Metric(metric_name, value, now, step) for metric_name, value in scalars.items()]
-        # from a thread of MLflow's own: no round waits for a server
+        # Asynchronous, so that no round waits for the server
         sent.extend(
             client.log_batch(run_id, metrics[at : at + MAX_BATCH_METRICS], synchronous=False)
             for at in range(0, len(metrics), MAX_BATCH_METRICS)
@@ -68,14 +75,14 @@ def open_mlflow(
         lost = sum(not _was_delivered(operation) for operation in sent)
         if lost or not _terminate_run(client, run_id, status):
             logging.getLogger(__name__).warning(
-                "MLflow at %s lacks %d of %d batches of this run, or its end", uri, lost, len(sent)
+                "MLflow at %s is missing %d of %d batches of this run, or its end", uri, lost, len(sent)
             )
 
 
 def _was_delivered(operation: Any) -> bool:
     try:
         operation.wait()
-    except Exception:  # whatever broke in MLflow's thread; its own log says what
+    except Exception:  # any error of MLflow's thread, which MLflow logs itself
         return False
     return True
 
@@ -84,7 +91,7 @@ def _terminate_run(client: Any, run_id: str, status: str) -> bool:
     from mlflow.exceptions import MlflowException
 
     try:
-        with redirect_stdout(sys.stderr):  # where the run can be seen; stdout may be for a program
+        with redirect_stdout(sys.stderr):  # MLflow prints the address of the run, stdout is for the result
             client.set_terminated(run_id, status)
     except MlflowException:
         return False

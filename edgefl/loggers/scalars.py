@@ -1,5 +1,6 @@
-"""What a round's record says in scalars by name: pure functions, the same names from the simulator and from
-an aggregator.
+"""Extracts named scalars from the record of a round. Pure functions.
+
+The simulator and the aggregator use the same names.
 """
 
 import math
@@ -10,7 +11,7 @@ from typing import Any
 from edgefl.verdict import read_comparison_counts
 
 Write = Callable[[int, Mapping[str, float]], None]
-"""Takes a step, which is a round, and its scalars by name."""
+"""Writes the scalars of a step, which is a round, by name."""
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,8 @@ class Writer:
     """Writes to one log.
 
     Attributes:
-        write: takes the scalars of a step.
-        tag: takes a name and a text about the whole run.
+        write: writes the scalars of a round.
+        write_tag: writes a text about the whole run under a name.
     """
 
     write: Write
@@ -28,22 +29,24 @@ class Writer:
 
 ROUND_FIELDS = ("loss", "seconds", "bytes_up", "bytes_down")
 ACCURACY_FIELDS = {"mean": "accuracy_mean", "p10": "accuracy_p10", "p90": "accuracy_p90"}
-"""Fields of a record with the accuracy over clients."""
+"""Fields of a record with the accuracy over clients, by the name of the statistic."""
 PERSONALIZE = "personalize"
-"""The phase in which clients report the accuracy of the model that they take away."""
+"""The phase in which clients report the accuracy of their final models."""
 
 
 def extract_round_scalars(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scalars of a round: `round/loss`, `round/updates`, `clients/accuracy`, ....
+    """Return the finite scalars of a round, such as `round/loss`, `round/updates` and `clients/accuracy`.
 
-    Only finite numbers.
+    `clients/NAME` is the mean of a metric in the clients' updates, weighted by their samples. Only the
+    simulator records it.
 
-    `record`: a Summary of an aggregator or a Record of the simulator, as a dict. `clients/NAME` is the mean
-    of what the clients report in their updates, weighted by their samples, and comes from the simulator
-    alone. `round/accuracy_mean` is of a round's validation samples. After the rounds the same field is of
-    test samples and of the models that clients take away, so that it has the name that a simulation gives it.
-    The `metrics` of a Summary, such as `auc_mean`, are named in the same way: `round/auc_mean`, and after the
-    rounds `end/auc/mean`.
+    `round/accuracy_mean` is measured on validation samples. After the rounds, the same field is measured on
+    test samples with the final models of the clients. It is then named `end/accuracy_shipped/mean`, as in a
+    simulation. The `metrics` of a Summary, such as `auc_mean`, follow the same pattern: `round/auc_mean`, and
+    after the rounds `end/auc/mean`.
+
+    Args:
+        record: a Summary of an aggregator or a Record of the simulator, as a dict.
     """
     scalars = {f"round/{name}": record[name] for name in ROUND_FIELDS if name in record}
     ended = record.get("phase") == PERSONALIZE
@@ -79,8 +82,13 @@ def _average_updates(updates: Mapping[str, Mapping[str, float]]) -> dict[str, fl
 
 
 def extract_figure_scalars(figures: Mapping[str, Mapping[str, float | None]]) -> dict[str, float]:
-    """Return the scalars of a run's end: mean, 10th percentile and standard deviation over clients of each of
-    summary.json's figures.
+    """Return the scalars for the end of a run.
+
+    Each figure of summary.json becomes its mean, 10th percentile and standard deviation over clients, such as
+    `end/accuracy_shipped/mean`.
+
+    Args:
+        figures: the statistics of each figure, by the name of the figure.
     """
     return _drop_nonfinite(
         {
@@ -92,7 +100,7 @@ def extract_figure_scalars(figures: Mapping[str, Mapping[str, float | None]]) ->
 
 
 def extract_verdict_scalars(verdict: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scalars of a verdict: mean figures, numbers of devices by comparison, and the gain.
+    """Return the scalars of a verdict: mean figures, number of devices by comparison, and the gain.
 
     Args:
         verdict: a verdict as a tree, see `edgefl.verdict.as_dict`.

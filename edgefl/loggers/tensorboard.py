@@ -1,6 +1,6 @@
-"""Scalars in TensorBoard's event files, by tensorboardX: TensorFlow is not imported.
+"""Writes scalars to TensorBoard event files with tensorboardX, which does not need TensorFlow.
 
-A round that is written again after a restart has the same values, so what was written before needs no purge.
+A round that is written again after a restart has the same values. Earlier events therefore need no purge.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,17 +12,18 @@ from edgefl.loggers.scalars import Writer
 
 @contextmanager
 def open_tensorboard(directory: str) -> Iterator[Writer]:
-    """Open an event file in a directory; each step is in it a second later.
+    """Open an event file in a directory. Each step is in the file about a second later.
 
-    ConfigError when it cannot be made.
+    Raises:
+        ConfigError: the directory or the file cannot be created.
     """
     from tensorboardX import SummaryWriter
 
     try:
-        writer = SummaryWriter(directory, flush_secs=1)  # its flush() does not wait for its queue
+        writer = SummaryWriter(directory, flush_secs=1)  # flush() would not wait for the queue
     except OSError as error:
         raise ConfigError(
-            f"--log tensorboard:{directory}: {error.strerror}; give a directory that can be written"
+            f"--log tensorboard:{directory}: {error.strerror}; give a writable directory"
         ) from error
 
     def write(step: int, scalars: Mapping[str, float]) -> None:

@@ -1,1 +1,1 @@
-"""The process and its machine: atomic files, memory, signals, standard error, progress."""
+"""The process and its machine: atomic files, memory, signals, logs and progress."""

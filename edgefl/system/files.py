@@ -1,4 +1,7 @@
-"""Files that survive a power cut: written beside their place, synced, then renamed over it."""
+"""Atomic files that survive a power cut.
+
+The content is written to a temporary file, synced, and renamed over the old file.
+"""
 
 import json
 import math
@@ -16,7 +19,7 @@ def parse_json(text: str | bytes) -> Any:
     """Return the value of a JSON text from a file.
 
     Raises:
-        ValueError: The text is not JSON, or is nested deeper than Python reads it.
+        ValueError: the text is not JSON, or is nested too deeply for Python.
     """
     try:
         return json.loads(text)
@@ -28,8 +31,8 @@ _UNCHANGED_TYPES = frozenset({str, int, bool})
 
 
 def to_json_value(value: Any) -> Any:
-    """Return the value for strict JSON: a number that is not finite becomes None, a tuple becomes a list."""
-    if type(value) in _UNCHANGED_TYPES:  # most values of a message, and the check for a Mapping is slow
+    """Return the value for strict JSON. A number that is not finite becomes None, a tuple becomes a list."""
+    if type(value) in _UNCHANGED_TYPES:  # a fast path for most values, because the Mapping check is slow
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
@@ -41,19 +44,20 @@ def to_json_value(value: Any) -> Any:
 
 
 SECRET_MODE = 0o600
-"""Mode of a file that its owner alone may read: keys, personal weights, samples, and the state that holds
-them.
-"""
+"""File mode that lets only the owner read a file: keys, personal weights, samples and device state."""
 
 
 def write_atomic(path: Path, content: bytes, mode: int | None = None) -> None:
-    """Replace the file by the content, wholly or not at all.
+    """Replace a file atomically. After a power cut the file has either the old or the new content.
 
     Args:
-        path: the file; its directory is made where it is missing.
-        content: all of it.
-        mode: the file's mode from its first byte on, `SECRET` for a secret. None: the umask decides, as for
-            any other program's files.
+        path: the file. Missing parent directories are created.
+        content: the new content.
+        mode: file mode, set before the first byte is written. Use `SECRET_MODE` for secrets. None uses the
+            umask.
+
+    Raises:
+        OSError: the file cannot be written. The error always has a file name.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     name = path.parent / f".{path.name}.{secrets.token_hex(6)}"
@@ -71,7 +75,7 @@ def write_atomic(path: Path, content: bytes, mode: int | None = None) -> None:
         sync_directory(path.parent)
     except BaseException as error:
         name.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:  # a write does not know its file's name
+        if isinstance(error, OSError) and error.filename is None:  # errors of write() have no file name
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
@@ -81,7 +85,15 @@ FREE_SPACE_REMEDY = "free some space"
 
 @contextmanager
 def write_errors(path: Path, remedy: str = FREE_SPACE_REMEDY) -> Iterator[None]:
-    """Turn an OSError into a StateError that names the path, the cause and the remedy."""
+    """Turn an OSError of this context into a StateError that names path, cause and remedy.
+
+    Args:
+        path: the file, for the message.
+        remedy: what the user can do.
+
+    Raises:
+        StateError: the context raised an OSError.
+    """
     try:
         yield
     except OSError as error:
@@ -89,13 +101,23 @@ def write_errors(path: Path, remedy: str = FREE_SPACE_REMEDY) -> Iterator[None]:
 
 
 def write_state(path: Path, content: bytes, mode: int | None = None, remedy: str = FREE_SPACE_REMEDY) -> None:
-    """Write a file as `write_atomic` does; StateError with the remedy when the disk refuses it."""
+    """Replace a file atomically, see `write_atomic`.
+
+    Args:
+        path: the file. Missing parent directories are created.
+        content: the new content.
+        mode: file mode. None uses the umask.
+        remedy: what the user can do if the file cannot be written.
+
+    Raises:
+        StateError: the file cannot be written.
+    """
     with write_errors(path, remedy):
         write_atomic(path, content, mode)
 
 
 def sync_directory(path: Path) -> None:
-    """Return when a directory's names would survive a power cut: it is a file of its own."""
+    """Sync a directory, so that created and renamed files in it survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Figures and text for a terminal. Pure functions; None is a dash."""
+"""Pure functions that format numbers and text for a terminal. None becomes a dash."""
 
 import math
 from collections.abc import Sequence
@@ -6,16 +6,22 @@ from collections.abc import Sequence
 NO_VALUE = "-"
 SPARKLINE_BLOCKS = "▁▂▃▄▅▆▇█"
 SHARE_METRICS = frozenset({"accuracy"})
-"""First words of the metrics that are shares of 1."""
+"""First words of the names of metrics between 0 and 1."""
 
 
 def format_percent(share: float | None, digits: int = 1, sign: str = "%") -> str:
-    """Return a share of 1 as `91.2%`."""
+    """Return a share between 0 and 1 as a text such as `91.2%`.
+
+    Args:
+        share: the share. None becomes a dash.
+        digits: number of decimals.
+        sign: text after the number.
+    """
     return NO_VALUE if share is None else f"{100 * share:.{digits}f}{sign}"
 
 
 def format_number(value: float | None, digits: int = 4) -> str:
-    """Return a number in at most 8 characters."""
+    """Return a number with `digits` decimals, or in exponent form if that needs more than 8 characters."""
     if value is None:
         return NO_VALUE
     text = f"{value:.{digits}f}"
@@ -23,12 +29,19 @@ def format_number(value: float | None, digits: int = 4) -> str:
 
 
 def format_metric(name: str, value: float | None) -> str:
-    """Return the value of a metric of devices: a share of 1 in per cent, anything else as a number."""
+    """Return the value of a metric: in per cent for the names in `SHARE_METRICS`, otherwise as a number."""
     return format_percent(value) if name.partition("_")[0] in SHARE_METRICS else format_number(value)
 
 
 def format_spread(name: str, mean: float, low: float, high: float) -> str:
-    """Return a metric over clients as `accuracy 87.5% (p10 80.0%, p90 95.0%)`."""
+    """Return a metric over clients, such as `accuracy 87.5% (p10 80.0%, p90 95.0%)`.
+
+    Args:
+        name: name of the metric.
+        mean: mean over clients.
+        low: 10th percentile.
+        high: 90th percentile.
+    """
     return (
         f"{name} {format_metric(name, mean)} (p10 {format_metric(name, low)}, p90 "
         f"{format_metric(name, high)})"
@@ -36,7 +49,7 @@ def format_spread(name: str, mean: float, low: float, high: float) -> str:
 
 
 def format_bytes(count: float | None) -> str:
-    """Return bytes as `950 B`, `12 KB`, `2.5 MB`, of 1,000 each."""
+    """Return a number of bytes such as `950 B`, `12 KB` or `2.5 MB`. 1 KB is 1000 bytes."""
     if count is None:
         return NO_VALUE
     for unit in ("B", "KB", "MB", "GB"):
@@ -47,7 +60,12 @@ def format_bytes(count: float | None) -> str:
 
 
 def format_age(then: float | None, now: float) -> str:
-    """Return how long ago something was, in one unit: `now`, `7 s`, `3 min`, `5 h`, `2 d`."""
+    """Return the age of an event in one unit: `now`, `7 s`, `3 min`, `5 h` or `2 d`.
+
+    Args:
+        then: time of the event, in seconds since 1970. None becomes a dash.
+        now: the current time, in seconds since 1970.
+    """
     if then is None:
         return NO_VALUE
     seconds = max(0.0, now - then)
@@ -61,9 +79,9 @@ def format_age(then: float | None, now: float) -> str:
 
 
 def draw_sparkline(values: Sequence[float], width: int) -> str:
-    """Return the last `width` values as blocks of eight heights between their least and most.
+    """Return the last `width` values as blocks of eight heights between their minimum and maximum.
 
-    One of height in the middle for equals.
+    Equal values become blocks of medium height.
     """
     shown = list(values)[-width:] if width > 0 else []
     if not shown:
@@ -76,13 +94,23 @@ def draw_sparkline(values: Sequence[float], width: int) -> str:
 
 
 def draw_bar(share: float, width: int) -> str:
-    """Return a bar of `width` characters, `share` (0 to 1) of it filled."""
+    """Return a bar of `width` characters.
+
+    Args:
+        share: filled part, between 0 and 1.
+        width: number of characters.
+    """
     full = round(min(max(share, 0.0), 1.0) * width)
     return "█" * full + "░" * (width - full)
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """Return the value below which a share of the values lies, linear between two; None of no values."""
+    """Return a percentile with linear interpolation, or None if there are no values.
+
+    Args:
+        values: the values, in any order.
+        share: the percentile as a share between 0 and 1.
+    """
     if not values:
         return None
     ordered = sorted(values)
@@ -93,17 +121,21 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 
 
 def truncate(text: str, width: int) -> str:
-    """Return the text in at most so many characters, with a sign of what was cut off."""
+    """Return the text in at most `width` characters. A shortened text ends with an ellipsis."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"[: max(0, width)]
 
 
 def shorten_names(names: Sequence[str]) -> str:
-    """Return the first four names, and how many more there are."""
+    """Return the first four names and the number of further names."""
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of equal length as aligned text: the first column to the left, the others to the right."""
+    """Return rows as aligned text: the first column left-aligned, the others right-aligned.
+
+    Args:
+        rows: at least one row. All rows have the same length.
+    """
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
         "  ".join(
@@ -115,7 +147,7 @@ def align_columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration for a person: 8 s, 3 min, 2 h 05 min."""
+    """Return a duration such as `8 s`, `3 min` or `2 h 05 min`."""
     minutes = round(seconds / 60)
     hours = int(seconds // 3600)
     if seconds < 100:
@@ -124,7 +156,10 @@ def format_duration(seconds: float) -> str:
 
 
 def escape_unprintable(text: str) -> str:
-    """Return text from the network without what would break a line, move a terminal's cursor or colour it."""
+    """Return text from the network with escaped control characters.
+
+    The result cannot break a line, move the cursor of a terminal or change its colours.
+    """
     return (
         text
         if text.isprintable()

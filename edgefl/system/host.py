@@ -1,4 +1,4 @@
-"""The machine, the versions installed on it, and the memory and command line of a process."""
+"""Reads facts about the machine and this process: board, memory, installed versions, command line."""
 
 import math
 import platform
@@ -15,9 +15,9 @@ RSS_ROWS = re.compile(rb"\nVmHWM:\s*(\d+) kB\nVmRSS:\s*(\d+) kB\n")
 
 
 def read_text(path: Path) -> str:
-    """Return a small file of /proc or /sys without NUL and blanks around it.
+    """Return the content of a small file of /proc or /sys, without surrounding blanks and NUL bytes.
 
-    Empty when it is missing or cannot be read.
+    The text is empty if the file cannot be read.
     """
     try:
         return path.read_bytes().decode("utf-8", "replace").strip("\0 \n\t")
@@ -26,14 +26,24 @@ def read_text(path: Path) -> str:
 
 
 def read_board_model(root: Path = ROOT) -> str:
-    """Return the device tree's name of this board, such as `Raspberry Pi 4 Model B Rev 1.4`, or an empty
-    string.
+    """Return the name of this board in the device tree, such as `Raspberry Pi 4 Model B Rev 1.4`.
+
+    The name is empty if there is no device tree.
+
+    Args:
+        root: directory that contains /proc.
     """
     return read_text(root / "proc/device-tree/model")
 
 
 def read_total_memory_mb(root: Path = ROOT) -> float:
-    """Return the memory that the kernel manages (MemTotal), in MB of 10^6 bytes; NaN without /proc."""
+    """Return the memory that the kernel manages (MemTotal), in MB of 10^6 bytes.
+
+    The value is NaN if /proc is missing.
+
+    Args:
+        root: directory that contains /proc.
+    """
     for row in read_text(root / "proc/meminfo").splitlines():
         fields = row.split()
         if fields[:1] == ["MemTotal:"] and len(fields) > 1 and fields[1].isdigit():
@@ -42,7 +52,7 @@ def read_total_memory_mb(root: Path = ROOT) -> float:
 
 
 def describe_machine() -> str:
-    """Return processor, board and system in a line."""
+    """Return one line with processor, board, operating system and Python version."""
     cpu = platform.machine()
     names = [
         row.split(":", 1)[1].strip()
@@ -61,7 +71,10 @@ def describe_machine() -> str:
 
 
 def read_rss_mb(pid: Pid = "self") -> tuple[float, float]:
-    """Return the resident memory of a process now and at its peak, in MB of 10^6 bytes; NaN without /proc."""
+    """Return the current and the peak resident memory of a process, in MB of 10^6 bytes.
+
+    Both are NaN if /proc is missing.
+    """
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             match = RSS_ROWS.search(file.read())
@@ -74,15 +87,16 @@ def read_rss_mb(pid: Pid = "self") -> tuple[float, float]:
 
 
 def read_peak_rss_mb(pid: Pid = "self") -> float:
-    """Return the peak of a process's resident memory, in MB of 10^6 bytes; NaN without /proc.
+    """Return the peak resident memory of a process, in MB of 10^6 bytes.
 
-    It is not ru_maxrss, which starts from the parent's value at a fork.
+    The value is NaN if /proc is missing. It differs from ru_maxrss, which inherits the parent's peak at a
+    fork.
     """
     return read_rss_mb(pid)[1]
 
 
 def read_versions() -> dict[str, str]:
-    """Return the versions that a figure depends on."""
+    """Return the versions of Python and of the installed `REPORTED_PACKAGES`, by name."""
     installed = {"python": platform.python_version()}
     for name in REPORTED_PACKAGES:
         try:
@@ -93,5 +107,5 @@ def read_versions() -> dict[str, str]:
 
 
 def format_command_line() -> str:
-    """Return the command that started this process, as a user would type it."""
+    """Return the command line of this process, beginning with `edgefl`."""
     return " ".join(["edgefl", *sys.argv[1:]])

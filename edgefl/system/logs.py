@@ -1,7 +1,7 @@
-"""Log records of edgefl as lines on stderr: text for people and the systemd journal, JSON for log collectors.
+"""Shows log records of edgefl as lines: text for users and the systemd journal, JSON for log collectors.
 
-Services log with `logging.getLogger("edgefl.device")` and the like, and pass fields such as the round as
-`extra`. A program that runs a service itself configures `logging` as it likes, and needs none of this.
+Services log with loggers such as `logging.getLogger("edgefl.device")`, and pass fields such as the round as
+`extra`. A program that runs a service itself can configure `logging` without this module.
 """
 
 import json
@@ -26,11 +26,11 @@ _SYSLOG_DEBUG = 7
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """What `--log-level` and `--log-format` ask for.
+    """The values of `--log-level` and `--log-format`.
 
     Attributes:
-        level: one of `LEVELS`; records below it are dropped.
-        log_format: one of `FORMATS`.
+        level: one of `LOG_LEVELS`. Records below it are dropped.
+        log_format: one of `LOG_FORMATS`.
     """
 
     level: str = "info"
@@ -51,13 +51,13 @@ def add_log_options(command: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Choice(LOG_FORMATS),
         default="text",
         show_default=True,
-        help="Format of the log on stderr. json: one object a line, with fields such as round.",
+        help="Format of the log on stderr. json: one object per line, with fields such as round.",
     )
     return level(log_format(command))
 
 
 class TextFormatter(logging.Formatter):
-    """The message. Warnings and errors begin with their level."""
+    """Formats a record as its message. All levels but `info` come first, as in `warning: ...`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one record as a line."""
@@ -66,7 +66,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JournalFormatter(TextFormatter):
-    """The text after the priority prefix of sd-daemon(3): `journalctl -p warning` selects by level."""
+    """Adds the priority prefix of sd-daemon(3), so that `journalctl -p warning` selects by level."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one record as a line."""
@@ -74,10 +74,10 @@ class JournalFormatter(TextFormatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object: time, level, logger, message, and the fields of the record.
+    """Formats a record as a JSON object: time, level, logger, message and the fields of the record.
 
     Args:
-        fields: added to every record, such as the client id.
+        fields: fields that are added to every record, such as the client id.
     """
 
     def __init__(self, fields: Mapping[str, object]) -> None:
@@ -91,7 +91,7 @@ class JsonFormatter(logging.Formatter):
             name: value
             for name, value in vars(record).items()
             if name not in _STANDARD_ATTRIBUTES
-            and not name.startswith("_")  # Of other libraries, such as Ray
+            and not name.startswith("_")  # set by other libraries, such as Ray
         }
         content = {
             "time": time,
@@ -105,7 +105,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _replace_nonfinite(value: object) -> object:
-    """Return a value with None in place of NaN and infinity, for which JSON has no text."""
+    """Return a value with None in place of NaN and infinity, which JSON cannot represent."""
     if isinstance(value, Mapping):
         return {name: _replace_nonfinite(item) for name, item in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -115,8 +115,8 @@ def format_journal_line(level: int, line: str) -> str:
     """Return a line with the priority prefix that the systemd journal reads.
 
     Args:
-        level: a level of `logging`.
-        line: the line.
+        level: a level of `logging`, such as `logging.INFO`.
+        line: the line without a prefix.
 
     Source:
         sd-daemon(3).
@@ -148,9 +148,9 @@ def show_logs(
     """Show the log records of edgefl while this context is open.
 
     Args:
-        show: prints one line, from any thread.
-        options: which records, and how they are written.
-        fields: added to every record in JSON.
+        show: prints one line. It is called from any thread.
+        options: which records to show, and their format.
+        fields: fields that are added to every JSON record.
     """
     handler = _LinePrinter(show)
     if options.log_format == "json":

@@ -1,8 +1,7 @@
-"""What a long command tells of itself on stderr: lines that stay, and on a terminal one that follows what is
-being done.
+"""Shows the progress of a long command on stderr: permanent lines and, on a terminal, one live line.
 
-Standard output is the result's alone. Where stderr is no terminal, or one that cannot redraw (TERM=dumb),
-there are plain lines only.
+Standard output contains only the result. There is no live line if stderr is not a terminal, or a terminal
+that cannot redraw (TERM=dumb).
 """
 
 import os
@@ -26,28 +25,29 @@ WARNINGS_ONLY = LogOptions("warning")
 
 
 def is_live() -> bool:
-    """Return whether a line of stderr can be drawn again."""
+    """Return whether stderr is a terminal that can redraw a line."""
     return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def draw_progress_bar(done: int, total: int) -> str:
-    """Return `[#####-----] `, or an empty string without a total."""
+    """Return a progress bar such as `[#####-----] `, or an empty string if `total` is 0."""
     filled = BAR_WIDTH * min(done, total) // total if total else 0
     return f"[{'#' * filled}{'-' * (BAR_WIDTH - filled)}] " if total else ""
 
 
 class Progress:
-    """`telling(line)` tells a line. The log records of edgefl are shown as lines, too.
+    """Shows progress while its context is open.
 
-    `telling.doing(text, done, total)` what is being done; a context, at whose end nothing is left.
+    Call it with a line to print the line. Log records of edgefl are printed as lines, too. `update` and
+    `update_live` set the text of the live line.
 
-    On a terminal the last line shows what is being done, a bar where there is a total, and for how long
-    nothing was told.
+    The live line is the last line of a terminal. It shows the current work, a bar if the total is known, and
+    the seconds since the last line. It is removed when the context ends.
 
     Args:
-        every_s: shortest time between two lines of progress where a line cannot be drawn again.
+        interval_s: minimum seconds between two progress lines if there is no live line.
         log: which log records are shown, and how.
-        log_fields: fields that are added to every record in JSON.
+        log_fields: fields that are added to every JSON record.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Progress:
 
     def __enter__(self) -> Self:
         if is_live():
-            # a copy, for `edgefl.system.stderr` sends what libraries write elsewhere, and this is not theirs
+            # A copy, because `edgefl.system.stderr` redirects the original descriptor
             self._stream = os.fdopen(os.dup(sys.stderr.fileno()), "w", errors="replace")
             self._thread = threading.Thread(target=self._redraw_periodically, daemon=True)
             self._thread.start()
@@ -88,7 +88,10 @@ class Progress:
             self._stream = None
 
     def __call__(self, line: str) -> None:
-        """Print a line that stays, as one line: a message from the network cannot forge a second one."""
+        """Print a permanent line.
+
+        Line breaks are escaped, so that a message from the network cannot forge a second line.
+        """
         line = escape_unprintable(line)
         with self._lock:
             self._quiet_since = time.monotonic()
@@ -100,9 +103,14 @@ class Progress:
             self._stream.flush()
 
     def update(self, text: str, done: int = 0, total: int = 0) -> None:
-        """Say what is being done, and how much of it is done.
+        """Show the current work and how much of it is done.
 
-        Where it cannot be drawn again, a line every two seconds at most.
+        Without a live line, this prints a line at most every `interval_s` seconds.
+
+        Args:
+            text: the current work.
+            done: finished units of work.
+            total: all units of work. 0 shows no bar and always prints a line.
         """
         self.update_live(text, done, total)
         now = time.monotonic()
@@ -113,8 +121,12 @@ class Progress:
             self(text)
 
     def update_live(self, text: str, done: int = 0, total: int = 0) -> None:
-        """Say what is being done where it can be drawn again, and nowhere else: the lines that are told say
-        it too.
+        """Show the current work in the live line only, because permanent lines already report it.
+
+        Args:
+            text: the current work.
+            done: finished units of work.
+            total: all units of work. 0 shows no bar.
         """
         text = escape_unprintable(text)
         with self._lock:

@@ -1,6 +1,4 @@
-"""SIGTERM and Ctrl-C end a service in order: what is under way is left, the link closed, the lock given
-back.
-"""
+"""Graceful shutdown on SIGTERM and Ctrl-C: abandon current work, close the link, release the lock."""
 
 import signal
 import threading
@@ -10,9 +8,15 @@ from multiprocessing import active_children
 
 
 class Stopped(BaseException):
-    """Somebody asked this service to end, by which signal.
+    """A signal asked this service to end.
 
-    Like KeyboardInterrupt, no `except Exception` swallows it.
+    It is a BaseException, so that no `except Exception` catches it.
+
+    Args:
+        number: the signal.
+
+    Attributes:
+        is_interrupt: whether the signal was SIGINT, which Ctrl-C sends.
     """
 
     def __init__(self, number: int = signal.SIGTERM) -> None:
@@ -24,7 +28,11 @@ class Stopped(BaseException):
 def raise_on_signal() -> Iterator[None]:
     """Raise Stopped in the main thread at the first SIGTERM or SIGINT.
 
-    Later ones do not disturb the farewell.
+    Later signals are ignored, so that the shutdown can finish. The previous handlers return with the end of
+    the context.
+
+    Raises:
+        Stopped: the process received SIGTERM or SIGINT.
     """
 
     def stop(number: int, frame: object) -> None:
@@ -42,8 +50,10 @@ def raise_on_signal() -> Iterator[None]:
 
 @contextmanager
 def ignore_ctrl_c() -> Iterator[None]:
-    """Processes that are started meanwhile do not hear Ctrl-C, which a terminal sends to all: they would
-    print a traceback each.
+    """Let processes that start in this context ignore Ctrl-C.
+
+    A terminal sends Ctrl-C to all processes of a command, and each would print a traceback. The context has
+    no effect outside the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -57,7 +67,7 @@ def ignore_ctrl_c() -> Iterator[None]:
 
 @contextmanager
 def terminate_children() -> Iterator[None]:
-    """End the processes that were started meanwhile by `multiprocessing` when this one is interrupted."""
+    """Terminate the `multiprocessing` children that start in this context if this process is interrupted."""
     before = active_children()
     try:
         yield

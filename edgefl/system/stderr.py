@@ -1,4 +1,4 @@
-"""Silence for libraries that write to the terminal as they load."""
+"""Silences libraries that write to standard error while they load."""
 
 import contextlib
 import os
@@ -8,11 +8,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def suppress_stderr() -> Iterator[None]:
-    """Drop what this process writes to standard error meanwhile, C++ included.
+    """Discard the output of this process to standard error, including C++ code.
 
-    EDGEFL_DEBUG=1 lets it through.
-
-    Errors come as exceptions and are not touched.
+    Exceptions are not affected. With EDGEFL_DEBUG=1 the output is shown.
     """
     if os.environ.get("EDGEFL_DEBUG"):
         yield

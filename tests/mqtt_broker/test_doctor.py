@@ -25,7 +25,7 @@ def test_a_federation_that_runs_and_one_that_stopped(federate, any_url):
         "ok",
         "warn",
     ]
-    assert "does not run" in found["federation"]["found"]
+    assert "is not running" in found["federation"]["found"]
     aggregator = federation.aggregator()
     aggregator.wait_for("waiting for devices")
     code, found = ask("--broker", any_url, "--federation", federation.name)

@@ -182,4 +182,4 @@ def one_with_keys(desk: Any, enrol: Any, board: Any, watch: Any) -> None:
     mosquitto.stop()
     desk.start("mosquitto -c broker/mosquitto.conf").until(" running")
     desk.run(enrol.take("edgefl device enrol pi-7 "))
-    assert "hears itself" in desk.run("edgefl doctor --enrol pi-7-again.enrol")
+    assert "receives its own message" in desk.run("edgefl doctor --enrol pi-7-again.enrol")

@@ -1,4 +1,4 @@
-"""`edgefl algorithms`: the algorithms, with the source and the options of each."""
+"""`edgefl algorithms`: lists the algorithms with their sources and options."""
 
 import json
 from typing import Any
@@ -11,16 +11,18 @@ from edgefl.cli.completion import complete_names, list_algorithm_names
 from edgefl.config.template import read_key_docs
 
 BASE_ALGORITHM = "fedavg"
-"""The algorithm whose options are listed once, not with each algorithm that inherits them."""
+"""The algorithm whose options are listed only once, although other algorithms inherit them."""
 OPTION_TEXT_WIDTH = 100
 
 
-@click.command(short_help="Algorithms, their sources and options.")
+@click.command(short_help="List the algorithms and their options.")
 @click.argument("name", required=False, shell_complete=complete_names(list_algorithm_names))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def algorithms(name: str | None, as_json: bool) -> None:
-    """List the algorithms: name, source, and options with their defaults, as `[algorithm]` of a configuration
-    takes them. With NAME, or MODULE:NAME, explain the options of one algorithm.
+    """List the algorithms with name, source, options and defaults. The options go into the table
+    `[algorithm]` of a configuration.
+
+    With NAME, or MODULE:NAME, explain the options of one algorithm.
 
     \b
     Example:
@@ -52,7 +54,7 @@ def _summarize(name: str, algorithm: Entry) -> str:
         f"{key}={json.dumps(value)}" for key, value in algorithm.defaults.items() if key not in inherited
     ]
     return click.wrap_text(
-        ", ".join([*([f"those of {BASE_ALGORITHM}"] if inherits else []), *options]),
+        ", ".join([*([f"the options of {BASE_ALGORITHM}"] if inherits else []), *options]),
         OPTION_TEXT_WIDTH,
         "  ",
         "  ",

@@ -1,4 +1,4 @@
-"""`edgefl audit ...`: what could be learned of a client from what it sends."""
+"""`edgefl audit`: measures what an aggregator could learn about a client from its updates."""
 
 import json
 import math
@@ -23,28 +23,28 @@ DEFAULT_AUDIT_CONFIG = FederationConfig(
     data=DataConfig("digits"),
     partition=PartitionConfig("dirichlet", 10, {"alpha": 0.5}),
 )
-"""Ten clients with 144 digits each on average: about nine steps in a round."""
+"""Ten clients with 144 digits each on average, so about nine steps per round."""
 
 
-@click.group()
+@click.group(short_help="Measure what updates reveal about a client.")
 def audit() -> None:
-    """Measure what an aggregator could learn of a client from its updates.
+    """Measure what an aggregator could learn about a client from its updates.
 
     Example: edgefl audit labels --out labels.png
     """
 
 
-@audit.command()
+@audit.command(short_help="Infer the label counts of clients from their updates.")
 @click.option(
     "--config",
     "config_file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="A federation to audit in place of the small one.",
+    help="Federation to audit  [default: ten clients with handwritten digits]",
 )
 @click.option(
     "--rounds",
     type=click.IntRange(0),
-    help="Rounds for the accuracy of each defence, 0 for none  [default: the configuration's]",
+    help="Rounds for the accuracy of each defence. 0 measures no accuracy  [default: the configuration's]",
 )
 @click.option(
     "--noise",
@@ -53,13 +53,15 @@ def audit() -> None:
     multiple=True,
     default=(0.01, 0.1),
     show_default=True,
-    help="Standard deviation of the noise in units of the clipped norm (may be given again).",
+    help="Standard deviation of the noise relative to the clipping norm. Can be repeated.",
 )
-@click.option("--seed", type=click.IntRange(0), help="In place of the configuration's seed.")
+@click.option("--seed", type=click.IntRange(0), help="Random seed  [default: the configuration's]")
 @click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Draw true and read shares into this PNG."
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Draw true and inferred class shares into this PNG file.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, each client's shares in it.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with the shares of each client.")
 def labels(
     config_file: Path | None,
     rounds: int | None,
@@ -68,14 +70,15 @@ def labels(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Read how many samples of each class a client has off its first update, and see what defences change and
-    cost.
+    """Infer from a client's first update how many samples of each class it has. Show what each defence hides
+    and what it costs.
 
-    The update of the output layer's bias, or of its kernel, tells the shares of the classes (Reisser et al.,
-    arXiv:2107.06724, appendix C). Each defence is an option of fedavg and of all algorithms on top of it:
-    clip_update, noise_multiplier, withhold. distance is the share of the samples whose class is told wrong, 0
-    for a full disclosure. The noise comes from the federation's seed, as all draws do: the figures are those
-    of an observer who does not know it.
+    The update of the output layer's bias, or of its kernel, reveals the shares of the classes (Reisser et
+    al., arXiv:2107.06724, appendix C). Each defence is an option of fedavg and of the algorithms based on it:
+    clip_update, noise_multiplier, withhold.
+
+    The distance is the share of the samples whose class is inferred wrongly. 0 is a full disclosure. The
+    noise comes from the seed of the federation, which the observer is assumed not to know.
 
     \b
     Example:
@@ -110,7 +113,13 @@ def labels(
 def to_json_report(
     config: FederationConfig, findings: Sequence[AuditFinding], baseline: AuditFinding
 ) -> dict[str, Any]:
-    """Return what --json prints: figures that are no numbers are None."""
+    """Return the JSON tree of an audit. Figures that are not finite are None.
+
+    Args:
+        config: the audited federation.
+        findings: one finding per scenario.
+        baseline: the finding of a uniform guess.
+    """
     rows = [
         {
             "name": finding.scenario.name,
@@ -143,7 +152,14 @@ def to_json_report(
 def format_audit(
     config: FederationConfig, findings: Sequence[AuditFinding], baseline: AuditFinding, has_accuracy: bool
 ) -> str:
-    """Return the report for a person: one line a scenario."""
+    """Return the report as text, with one line per scenario.
+
+    Args:
+        config: the audited federation.
+        findings: one finding per scenario.
+        baseline: the finding of a uniform guess.
+        has_accuracy: whether the findings have accuracies.
+    """
     width = max(len(finding.scenario.name) for finding in (*findings, baseline))
     lines = [f"{'':{width}}  {'read from':>9}  {'distance':>8}  {'correlation':>11}  {'accuracy':>8}"]
     for finding in (*findings, baseline):
@@ -156,12 +172,12 @@ def format_audit(
         lines.append(f"{finding.scenario.name:{width}}  {figures}")
     count = len(baseline.clients)
     lines.append(
-        f"\nMeans over {count} clients' first updates; distance 0 is a full disclosure, that of the guess "
-        "none."
+        f"\nMeans over the first updates of {count} clients. Distance 0 is a full disclosure, the distance "
+        "of the guess is none."
     )
     if any("noise_multiplier" in finding.scenario.options for finding in findings):
         lines.append(
-            "Noise is drawn from the federation's seed; it hides nothing from an aggregator that knows the "
+            "Noise is drawn from the federation's seed. It hides nothing from an aggregator that knows the "
             "seed."
         )
     if has_accuracy:

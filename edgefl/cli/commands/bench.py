@@ -1,4 +1,4 @@
-"""`edgefl bench ...`: what training and uploads take, measured on this machine."""
+"""`edgefl bench`: measures training steps and update codecs on this machine."""
 
 import json
 import os
@@ -28,32 +28,42 @@ def bench() -> None:
 def print_result(
     result: dict[str, Any], render: Callable[[dict[str, Any]], str], out: Path | None, as_json: bool
 ) -> None:
-    """Print a result as text or JSON, and write the JSON to `out`."""
+    """Print the result of a benchmark, and write it to a file.
+
+    Args:
+        result: the result, a JSON tree.
+        render: returns the result as text for a terminal.
+        out: the file for the JSON. None writes no file.
+        as_json: print the JSON instead of the text.
+    """
     text = json.dumps(result, indent=1)
     if out:
         write_atomic(out, text.encode())
     click.echo(text if as_json else render(result))
 
 
-@bench.command()
+@bench.command(short_help="Compare training steps of LiteRT and Keras.")
 @click.option(
     "--repeats",
     type=click.IntRange(1),
     default=3,
     show_default=True,
-    help="Pairs of processes a model, of which the medians.",
+    help="Runs per model, each with LiteRT and with Keras. The medians are reported.",
 )
 @click.option(
     "--model",
     "models",
     multiple=True,
     type=click.Choice(list(BENCH_MODELS)),
-    help="Measure this only (may be given again).",
+    help="Measure only this model. Can be repeated.",
 )
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Also write the JSON to this file."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def device(repeats: int, models: tuple[str, ...], out: Path | None, as_json: bool) -> None:
-    """Peak memory of a training device process and milliseconds a step: LiteRT beside Keras, one thread each.
+    """Compare LiteRT and Keras: peak memory of a training process and milliseconds per step, with one thread
+    each.
 
     \b
     Example:
@@ -64,32 +74,36 @@ def device(repeats: int, models: tuple[str, ...], out: Path | None, as_json: boo
     print_result(result, render_device, out, as_json)
 
 
-@bench.command()
+@bench.command(short_help="Compare the codecs of updates.")
 @click.option(
     "--codec",
     "codecs",
     multiple=True,
-    help=f"Measure this beside fp32 (may be given again)  [default: {', '.join(BENCH_CODECS[1:])}]",
+    help=f"Compare this codec with fp32. Can be repeated  [default: {', '.join(BENCH_CODECS[1:])}]",
 )
-@click.option("--rounds", type=click.IntRange(1), default=60, show_default=True, help="Rounds of each run.")
+@click.option("--rounds", type=click.IntRange(1), default=60, show_default=True, help="Rounds per run.")
 @click.option(
-    "--seeds", type=click.IntRange(1, 20), default=3, show_default=True, help="Seeds 1, 2, ... of each codec."
+    "--seeds",
+    type=click.IntRange(1, 20),
+    default=3,
+    show_default=True,
+    help="Number of seeds per codec: 1, 2, ...",
 )
 @click.option(
     "--data",
     type=click.Choice(["fashion-mnist", "digits"]),
     default="fashion-mnist",
     show_default=True,
-    help="The data set.",
+    help="Data set.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("runs/wire"),
     show_default=True,
-    help="Keeps the runs.",
+    help="Output directory. Finished runs in it are reused.",
 )
-@click.option("--processes", type=click.IntRange(1, 256), help="Client processes  [default: one a core]")
+@click.option("--processes", type=click.IntRange(1, 256), help="Client processes  [default: one per core]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def wire(
     codecs: tuple[str, ...],
@@ -100,7 +114,7 @@ def wire(
     processes: int | None,
     as_json: bool,
 ) -> None:
-    """Bytes of an update and accuracy after the rounds for each codec of updates, beside fp32.
+    """Compare the codecs of updates with fp32: bytes per update, and accuracy after the last round.
 
     \b
     Example:

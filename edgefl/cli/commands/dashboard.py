@@ -1,4 +1,4 @@
-"""`edgefl dashboard`."""
+"""`edgefl dashboard`: serves the page that shows a federation in a browser."""
 
 import contextlib
 import json
@@ -10,25 +10,25 @@ import click
 from edgefl.monitor.connection import add_broker_options, open_link
 
 
-@click.command(short_help="A federation, live in a browser.")
-@add_broker_options("the one that runs, or the first that turns up")
+@click.command(short_help="Show a federation live in a browser.")
+@add_broker_options("the running one, or the first to start")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=8080,
     show_default=True,
-    help="Where the page is; 0 takes a free port.",
+    help="Port of the page. 0 uses a free port.",
 )
 @click.option(
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="The address to listen on; any but this lets others in, without a password.",
+    help="Address to listen on. Any other address lets other machines see the page without a password.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the page's address as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the address of the page as JSON.")
 def dashboard(broker: str, enrol: Path | None, federation: str, port: int, host: str, as_json: bool) -> None:
-    """Show a federation in a browser: rounds, curves, clusters, gates, devices. It only reads, and works
-    without the Internet.
+    """Show a federation in a browser: rounds, curves, clusters, gates and devices. The dashboard only reads,
+    and works without the Internet.
 
     \b
     Example:
@@ -46,7 +46,7 @@ def dashboard(broker: str, enrol: Path | None, federation: str, port: int, host:
     with contextlib.suppress(Stopped), raise_on_signal(), contextlib.ExitStack() as ends:
         server = DashboardServer(latest, host, port)
         ends.callback(server.server_close)
-        # With a link of its own: one that rests between bursts may hear of the second too late
+        # A separate link, because a link that reads in bursts may report a second federation too late
         if not federation:
             with contextlib.closing(open_link(broker, enrol)) as lookup_link:
                 federation = find_only_federation(lookup_link)
@@ -57,11 +57,13 @@ def dashboard(broker: str, enrol: Path | None, federation: str, port: int, host:
         ends.callback(server.shutdown)
         ends.callback(latest.close)
         click.echo(
-            json.dumps({"url": server.url}) if as_json else f"{server.url}  shows {link.url}; Ctrl-C ends it"
+            json.dumps({"url": server.url})
+            if as_json
+            else f"{server.url}  shows {link.url}; press Ctrl-C to stop"
         )
         if not is_loopback(host):
             click.echo(
-                f"whoever can reach port {server.server_address[1]} of this machine sees the federation; "
+                f"anyone who can reach port {server.server_address[1]} of this machine sees the federation; "
                 "there is no password",
                 err=True,
             )

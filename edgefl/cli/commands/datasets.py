@@ -1,4 +1,4 @@
-"""`edgefl datasets`, `edgefl partitions`: what there is, where it is from, and who gets what."""
+"""`edgefl datasets` and `edgefl partitions`: list data sets and partitions, and show a drawn partition."""
 
 import json
 from pathlib import Path
@@ -22,10 +22,10 @@ from edgefl.data.partitions.registry import find_partition
 from edgefl.system.progress import Progress
 
 
-@click.command()
+@click.command(short_help="List the data sets.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 def datasets(as_json: bool) -> None:
-    """List the data sets: what they are, licence, options, how to get them, and whether they are here.
+    """List the data sets: description, licence, source, options, and whether each is on this machine.
 
     \b
     Example:
@@ -41,11 +41,11 @@ def datasets(as_json: bool) -> None:
         click.echo(f"{'':22}options: {_format_options(row['options'])}")
 
 
-@click.group(invoke_without_command=True)
+@click.group(invoke_without_command=True, short_help="List and show partitions of a data set over clients.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 @click.pass_context
 def partitions(context: click.Context, as_json: bool) -> None:
-    """List the partitions of a data set over clients: options with defaults, and source.
+    """List the partitions of a data set over clients, with source, options and defaults.
 
     \b
     Example:
@@ -81,14 +81,14 @@ def partitions(context: click.Context, as_json: bool) -> None:
     show_default=True,
     help="A name of `edgefl partitions`.",
 )
-@click.option("--clients", default=10, show_default=True, help="How many clients share the data.")
+@click.option("--clients", default=10, show_default=True, help="Number of clients.")
 @click.option(
     "-o",
     "--option",
     "pairs",
     multiple=True,
     metavar="KEY=VALUE",
-    help="An option of the partition (may be given again).",
+    help="Option of the partition. Can be repeated.",
 )
 @click.option(
     "-d",
@@ -96,15 +96,15 @@ def partitions(context: click.Context, as_json: bool) -> None:
     "data_pairs",
     multiple=True,
     metavar="KEY=VALUE",
-    help="An option of the data set, as -d classes=0,1,2.",
+    help="Option of the data set, such as -d classes=0,1,2. Can be repeated.",
 )
-@click.option("--num-train", default=0, help="Draw so many training samples first; 0 takes all.")
-@click.option("--num-test", default=0, help="Draw so many test samples first; 0 takes all.")
-@click.option("--seed", default=1, show_default=True, help="Of the draws.")
+@click.option("--num-train", default=0, help="Draw this many training samples first. 0 uses all.")
+@click.option("--num-test", default=0, help="Draw this many test samples first. 0 uses all.")
+@click.option("--seed", default=1, show_default=True, help="Random seed.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the map of all clients as PNG (needs matplotlib).",
+    help="Write the heat map of all clients as PNG (needs matplotlib).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with all counts.")
 def show(
@@ -119,7 +119,7 @@ def show(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Draw a partition and show who has which classes.
+    """Draw a partition and show which client has which classes.
 
     \b
     Example:
@@ -128,7 +128,7 @@ def show(
     options = parse_options(f"[partition] {partition}", find_partition(partition).defaults, pairs)
     data_options = parse_options(f"[data] {data}", list_dataset_options(find_dataset(data)), data_pairs)
     with Progress() as progress:
-        progress.update_live(f"reading {data}, sharing it out")
+        progress.update_live(f"reading {data} and partitioning it")
         dataset = load_data(DataConfig(data, num_train, num_test, data_options), seed, scale=False)
         client_partitions = make_client_partitions(
             dataset, PartitionConfig(partition, clients, options), seed

@@ -1,4 +1,4 @@
-"""`edgefl demo`: a whole federation on this machine, every part a process of its own, over real MQTT."""
+"""`edgefl demo`: runs a federation on this machine, with one process per part and real MQTT."""
 
 import importlib.util
 import json
@@ -25,15 +25,17 @@ from edgefl.system.progress import Progress
 from edgefl.system.signals import Stopped, raise_on_signal
 
 
-@click.command(short_help="A whole federation on this machine.")
+@click.command(short_help="Run a whole federation on this machine.")
 @click.option(
     "--dataset",
     type=click.Choice(list(CLIENT_SAMPLES)),
     default="digits",
     show_default=True,
-    help="What is shared out.",
+    help="Data set that the clients share.",
 )
-@click.option("--clients", type=click.IntRange(2, 16), default=4, show_default=True, help="Device processes.")
+@click.option(
+    "--clients", type=click.IntRange(2, 16), default=4, show_default=True, help="Number of device processes."
+)
 @click.option(
     "--rounds",
     type=click.IntRange(1),
@@ -42,22 +44,20 @@ from edgefl.system.signals import Stopped, raise_on_signal
     help="Rounds of federated averaging.",
 )
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="A new directory  [default: runs/demo-DATE-TIME]"
+    "--out", type=click.Path(path_type=Path), help="New output directory  [default: runs/demo-DATE-TIME]"
 )
-@click.option(
-    "--seed", type=click.IntRange(0), default=1, show_default=True, help="What all draws come from."
-)
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Random seed.")
 @click.option(
     "--broker",
     type=click.Choice(["auto", "mosquitto", "amqtt"]),
     default="auto",
     show_default=True,
-    help="auto: mosquitto if it is here.",
+    help="Broker to run. auto uses mosquitto if it is installed.",
 )
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, help="The broker's port  [default: a free one]"
+    "--port", type=click.IntRange(0, 65535), default=0, help="Port of the broker  [default: a free port]"
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON; progress goes to stderr.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON. Progress goes to stderr.")
 def demo(
     dataset: str,
     clients: int,
@@ -68,9 +68,9 @@ def demo(
     port: int,
     as_json: bool,
 ) -> None:
-    """Run a broker, an aggregator and some device processes here.
+    """Run a broker, an aggregator and some device processes on this machine.
 
-    They federate LeNet-5 over MQTT, personalize it by PFL-MFE, and each device quantizes its own mixture to
+    They federate LeNet-5 over MQTT and personalize it with PFL-MFE. Each device quantizes its own mixture to
     int8.
 
     Example: edgefl demo --dataset fashion-mnist --clients 4 --out demo-out
@@ -89,12 +89,12 @@ def demo(
             raise_on_signal(),
             Children(files.logs, filter_until_done(progress)) as children,
         ):
-            progress.update(f"sharing {dataset} out to {clients} clients")
+            progress.update(f"partitioning {dataset} over {clients} clients")
             write_shards(settings)
             progress.update_live("")
             result = federate(settings, children)
     except Stopped:
-        click.echo(f"stopped; the processes of the demo have ended, what they wrote is in {out}", err=True)
+        click.echo(f"stopped; the processes of the demo have ended, their files are in {out}", err=True)
         raise click.Abort from None
     summary = collect_models(settings, result, time.monotonic() - started)
     if as_json:

@@ -1,4 +1,4 @@
-"""`edgefl doctor`: finds what is wrong, and says the remedy."""
+"""`edgefl doctor`: finds problems and names their remedies."""
 
 import json
 import sys
@@ -21,26 +21,26 @@ LEVEL_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 LEVEL_MARKS = {"ok": "ok   ", "warn": "warn ", "fail": "FAIL "}
 
 
-@click.command(short_help="What is wrong, and the remedy.")
+@click.command(short_help="Find problems and their remedies.")
 @click.option(
     "--broker",
-    help="mqtt://HOST:PORT, several with commas; ?protocol=5 after it: MQTT 5  [default: the enrolment's; "
-    "without either no network]",
+    help="mqtt://HOST:PORT, several separated by commas. Append ?protocol=5 for MQTT 5  [default: the "
+    "enrolment's, otherwise no broker is checked]",
 )
-@click.option("--enrol", type=click.Path(path_type=Path), help="The file of `edgefl device enrol`.")
-@click.option("--federation", default="", help="Look at this federation  [default: all on the broker]")
+@click.option("--enrol", type=click.Path(path_type=Path), help="File of `edgefl device enrol`.")
+@click.option("--federation", default="", help="Check only this federation  [default: all on the broker]")
 @click.option(
     "--state",
     type=click.Path(path_type=Path),
     default=Path("."),
-    help="Where the device keeps its state  [default: here]",
+    help="State directory of the device  [default: the current directory]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def doctor(broker: str | None, enrol: Path | None, federation: str, state: Path, as_json: bool) -> None:
-    """Check this machine, the broker and what runs there: software, board, clock, disk, certificate, access,
-    packet size, federations.
+    """Check this machine, the broker and its federations: software, board, clock, disk, certificate, access,
+    packet size.
 
-    Exits with 1 when a check fails.
+    Exits with 1 if a check fails.
 
     \b
     Example:
@@ -69,7 +69,7 @@ def doctor(broker: str | None, enrol: Path | None, federation: str, state: Path,
 
 
 def _run_next(checks: Iterator[CheckResult]) -> CheckResult | None:
-    with Progress() as progress:  # for one check at a time: the finding itself goes to stdout
+    with Progress() as progress:  # closed before the result is printed to stdout
         progress.update_live("checking")
         return next(checks, None)
 

@@ -1,4 +1,4 @@
-"""`edgefl init`."""
+"""`edgefl init`: asks up to four questions and writes a configuration."""
 
 import json
 import shlex
@@ -29,7 +29,13 @@ QUESTION_COUNTS = ("", "One question", "Two questions", "Three questions", "Four
 
 
 def list_next_commands(path: Path, config: FederationConfig, task: LearningTask) -> list[str]:
-    """Return the commands that run the federation, in order."""
+    """Return the commands that run the federation, in order.
+
+    Args:
+        path: the configuration file.
+        config: its content.
+        task: the learning task, whose device data become arguments of the devices.
+    """
     config_option = "" if path == Path("federation.toml") else f" --config {shlex.quote(str(path))}"
     broker = "" if config.broker == DEFAULT_BROKER else f" --broker {shlex.quote(config.broker)}"
     device_data = task.device_data or ("pi-1.npz",)
@@ -44,46 +50,50 @@ def list_next_commands(path: Path, config: FederationConfig, task: LearningTask)
     return [*([] if broker else ["edgefl broker start"]), f"edgefl aggregator start{config_option}", *devices]
 
 
-@click.command(short_help="Four questions, one federation.toml.")
+@click.command(short_help="Answer four questions, get one federation.toml.")
 @click.argument("target", type=click.Path(path_type=Path), default=Path("."))
-@click.option("--yes", "-y", is_flag=True, help="Ask nothing: take the default of all that no option says.")
 @click.option(
-    "--name", help="Question 1: the federation's name, a part of its topics  [default: the directory's]"
+    "--yes", "-y", is_flag=True, help="Ask no questions: use the defaults where no option is given."
+)
+@click.option(
+    "--name", help="Question 1: name of the federation, a part of its topics  [default: the directory's name]"
 )
 @click.option(
     "--data",
     multiple=True,
     shell_complete=complete_names(list_dataset_names, or_file=True),
-    help="Question 2: a device's data, as `edgefl device start --data` takes them, or a name of `edgefl "
-    "datasets`. Devices often know different classes: say it once for each that is at hand, and the "
-    "classes of all are counted.",
+    help="Question 2: data of one device, as for `edgefl device start --data`, or a name of `edgefl "
+    "datasets`. Repeat it for each device whose data you have, because devices often have different "
+    "classes. The classes of all of them are counted.",
 )
 @click.option(
     "--algorithm",
     shell_complete=complete_names(list_algorithm_names),
-    help="Question 3: a name of `edgefl algorithms`.  [default: one that fits the data]",
+    help="Question 3: a name of `edgefl algorithms`  [default: recommended for the data]",
 )
 @click.option(
     "--clients",
-    help="Question 4: how many devices must be online before the first round.  [default: 2, or as many as "
-    "--data]",
+    help="Question 4: number of devices that must be online before the first round  [default: the number of "
+    "--data, at least 2]",
 )
 @click.option(
     "--model",
     shell_complete=complete_names(list_model_names, or_file=True),
-    help="A name of `edgefl models`, a .keras file or module:function  [default: one that fits the data]",
+    help="A name of `edgefl models`, a .keras file or module:function  [default: chosen by the input shape]",
 )
 @click.option(
     "--input-shape",
-    help="One sample's shape, as 28,28,1: without --data, or to override the likely one.",
+    help="Shape of one sample, such as 28,28,1. Use it without --data, or to override the detected shape.",
 )
 @click.option(
-    "--num-classes", type=click.IntRange(2), help="How many classes there are  [default: those in the data]"
+    "--num-classes", type=click.IntRange(2), help="Number of classes  [default: the classes in the data]"
 )
-@click.option("--rounds", type=click.IntRange(1), default=20, show_default=True, help="Rounds of training.")
-@click.option("--broker", default=DEFAULT_BROKER, show_default=True, help="Where the broker listens.")
-@click.option("--window", type=click.IntRange(0), default=0, help="Data in CSV: rows in a window.")
-@click.option("--label", default="", help="Data in CSV: the column of labels.")
+@click.option(
+    "--rounds", type=click.IntRange(1), default=20, show_default=True, help="Number of training rounds."
+)
+@click.option("--broker", default=DEFAULT_BROKER, show_default=True, help="Address of the broker.")
+@click.option("--window", type=click.IntRange(0), default=0, help="CSV data: rows per window.")
+@click.option("--label", default="", help="CSV data: name of the label column.")
 @click.option("--json", "as_json", is_flag=True, help="Print path, answers and next commands as JSON.")
 def init(
     target: Path,
@@ -101,10 +111,10 @@ def init(
     label: str,
     as_json: bool,
 ) -> None:
-    """Ask up to four questions and write TARGET, or TARGET/federation.toml: every key with what it does, and
+    """Ask up to four questions and write TARGET, or TARGET/federation.toml. The file explains every key and
     its default.
 
-    An option is an answer, and its question is not asked. A file that is there is not touched.
+    An option answers its question, which is then not asked. An existing file is never overwritten.
 
     \b
     Example:
@@ -124,7 +134,9 @@ def init(
     total = [name, data or input_shape or None, algorithm, clients].count(None) if not yes else 0
     questions = Questions(not yes, total)
     if questions.total:
-        click.echo(f"{QUESTION_COUNTS[total]} for {path}; Enter takes what is in brackets.\n", err=True)
+        click.echo(
+            f"{QUESTION_COUNTS[total]} for {path}. Press Enter for the default in brackets.\n", err=True
+        )
     default = to_federation_name(
         (path.parent if path.name == "federation.toml" else path.with_suffix("")).resolve().name
     )
@@ -187,20 +199,20 @@ def init(
         click.echo(json.dumps({"path": str(path), **answers, **counts, "next": commands}))
         return
     click.echo(
-        f"wrote {path}: {table.name} by {config.algorithm}, {rounds} rounds\n\nnext, each in a terminal of "
-        "its own:"
+        f"wrote {path}: {table.name} with {config.algorithm}, {rounds} rounds\n\nnext, each in its own "
+        "terminal:"
     )
     click.echo("".join(f"  {line}\n" for line in commands), nl=False)
     if task.dataset:
         if is_grouped:
-            what = f"all {len(task.device_data)} devices"
+            simulated = f"all {len(task.device_data)} devices"
         else:
-            what = (
-                f"the data of {task.device_data[0]} dealt to {config.partition.num_clients} invented clients"
+            simulated = (
+                f"{config.partition.num_clients} clients that share the data of {task.device_data[0]}"
                 if task.device_data
-                else "all of it"
+                else "the federation"
             )
-        click.echo(f"or {what} here, simulated:\n  edgefl simulate {shlex.quote(str(path))}")
+        click.echo(f"or simulate {simulated} on this machine:\n  edgefl simulate {shlex.quote(str(path))}")
 
 
 def _ask_for_task(
@@ -223,7 +235,7 @@ def _ask_for_task(
 
     if input_shape is not None and not data:
         if num_classes is None:
-            raise ConfigError("--input-shape without --num-classes, expected both: they stand for the data")
+            raise ConfigError("--input-shape without --num-classes, expected both: they replace the data")
         task = LearningTask(parse_shape(input_shape), num_classes)
         return questions.answer(
             "", "", "", "--data", lambda _: (task, check_task(task, model or choose_model(task.input_shape)))

@@ -1,4 +1,4 @@
-"""`edgefl models`: what can be federated by name. Needs no TensorFlow."""
+"""`edgefl models`: lists the models. Does not need TensorFlow."""
 
 import json
 from typing import Any
@@ -9,12 +9,13 @@ from edgefl.models import list_models
 from edgefl.models.options import read_model_defaults
 
 
-@click.command(epilog="Example: edgefl models --json")
+@click.command(short_help="List the models and their options.", epilog="Example: edgefl models --json")
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 def models(as_json: bool) -> None:
-    """List the models by name, with their sources and the options that `[model]` takes.
+    """List the models with name, source and options. The options go into the table `[model]` of a
+    configuration.
 
-    A `.keras` file and `module:function` are taken in place of a name.
+    A `.keras` file or `module:function` can be used instead of a name.
     """
     models_by_name = {
         name: {"source": source, "options": dict(read_model_defaults(name))}

@@ -21,8 +21,9 @@ from edgefl.wire.topics import check_federation
 
 
 def has_reader() -> bool:
-    """Return whether anybody reads what this program prints: at a quiet broker `| head` would else
-    never end.
+    """Return whether standard output still has a reader.
+
+    Without this check, `edgefl watch | head` would never end while the broker is quiet.
     """
     try:
         poll = select.poll()
@@ -32,29 +33,29 @@ def has_reader() -> bool:
         return True
 
 
-@click.command(short_help="Messages of a federation as lines.")
+@click.command(short_help="Print the messages of a federation as lines.")
 @click.argument("topic", default="#")
 @add_broker_options("all")
 @click.option(
-    "--count", type=click.IntRange(0), default=0, help="End after so many messages  [default: no limit]"
+    "--count", type=click.IntRange(0), default=0, help="Exit after this many messages  [default: no limit]"
 )
 @click.option(
     "--timeout",
     "timeout_s",
     type=click.FloatRange(0),
     default=0.0,
-    help="End after so many seconds  [default: no limit]",
+    help="Exit after this many seconds  [default: no limit]",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def watch(
     topic: str, broker: str, enrol: Path | None, federation: str, count: int, timeout_s: float, as_json: bool
 ) -> None:
-    """Print what is said on topics, decoded, a line a message, until Ctrl-C; of models and updates only their
-    sizes.
+    """Print the messages of a federation, decoded, one per line, until Ctrl-C. Models and updates are shown
+    by their sizes.
 
-    TOPIC is a part of a federation's topics, with MQTT's wildcards: state, clusters, verdict,
-    round/+/summary, device/+/status, device/pi-1/#. A star marks what the broker had kept from before. What
-    is none of the protocol is shown as such.
+    TOPIC is the end of a federation's topics, with MQTT wildcards: state, clusters, verdict, round/+/summary,
+    device/+/status, device/pi-1/#. A star marks retained messages. Messages that do not follow the protocol
+    are marked.
 
     Example: edgefl watch 'device/+/metrics' --json | jq .message.values.loss
     """
@@ -87,7 +88,7 @@ def watch(
                 )
                 shown += 1
         except BrokenPipeError:
-            # `| head` has what it wanted; what is left in the buffer must not be written at exit
+            # `| head` has ended: the rest of the buffer must not be written at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except Stopped:
             pass
@@ -95,10 +96,12 @@ def watch(
             link.close(1.0)
 
 
-@click.command(short_help="A federation live in the terminal.")
+@click.command(short_help="Show a federation live in the terminal.")
 @add_broker_options("the only one on the broker")
 @click.option(
-    "--once", is_flag=True, help="Print what is known as a table, and end; so it is without a terminal."
+    "--once",
+    is_flag=True,
+    help="Print one table and exit. This is the default when standard output is not a terminal.",
 )
 @click.option(
     "--wait",
@@ -106,22 +109,22 @@ def watch(
     type=click.FloatRange(0.1),
     default=1.0,
     show_default=True,
-    help="Seconds to listen, with --once.",
+    help="With --once or --json: seconds to listen.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print what is known as JSON, and end.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and exit.")
 def monitor(
     broker: str, enrol: Path | None, federation: str, once: bool, wait_s: float, as_json: bool
 ) -> None:
-    """Show a federation live: round and deadline, devices and why one is not in the round, accuracy spread,
-    clusters, bytes.
+    """Show a federation live: the round and its deadline, the devices and why a device is not in the round,
+    the accuracy over clients, clusters and bytes.
 
-    When the federation has ended it shows the verdict, also if it is started later: what each device has
-    gained.
+    After the federation has ended, the monitor shows the verdict, even when it is started later. The verdict
+    says what each device has gained.
 
-    It only reads. In a pipe, or with --once, it prints a table of what a broker keeps and of what is said
-    while it listens.
+    The monitor only reads. In a pipe, or with --once, it prints one table. The table shows the retained
+    messages of the broker and the messages that arrive while the monitor listens.
 
-    Keys: q quits, / filters, s sorts by the next column (S by the one before), r turns the order around, d or
+    Keys: q quits, / filters, s sorts by the next column (S by the previous one), r reverses the order, d or
     Enter opens a device.
 
     Example: edgefl monitor --broker mqtt://192.168.1.10:1883
@@ -132,8 +135,8 @@ def monitor(
     # Textual draws on stderr
     live = not (once or as_json) and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     if live:
-        from edgefl.monitor.terminal import Monitor  # says what to install before anything is connected
-    # with a link of its own: one that rests between bursts may hear of a second federation too late
+        from edgefl.monitor.terminal import Monitor  # before the connection, so that a missing extra shows
+    # A separate link, because a link that reads in bursts may report a second federation too late
     with contextlib.closing(open_link(broker, enrol)) as lookup_link:
         federation = choose_federation(lookup_link, federation)
     link = open_link(broker, enrol, in_bursts=live)
@@ -153,7 +156,12 @@ def monitor(
 
 
 def print_once(tree: Mapping[str, Any], as_json: bool) -> None:
-    """Print a snapshot, as wide as the terminal or 120 columns."""
+    """Print a snapshot as JSON, or as a table that fits the terminal.
+
+    Args:
+        tree: the snapshot, see `edgefl.monitor.view`.
+        as_json: print one JSON object instead of the table.
+    """
     from edgefl.monitor.table import format_snapshot
 
     if as_json:

@@ -19,9 +19,9 @@ from edgefl.system.progress import Progress
 from edgefl.system.stderr import suppress_stderr
 
 
-@click.group()
+@click.group(short_help="Compile a Keras model, or inspect a compiled plan.")
 def plan() -> None:
-    """Compile a Keras model for devices, and look into what was compiled.
+    """Compile a Keras model for devices, and inspect a compiled plan.
 
     Example: edgefl plan build --model lenet5 --algorithm pfl-mfe -o plan/
     """
@@ -39,19 +39,17 @@ def plan() -> None:
 @click.option(
     "--model",
     shell_complete=complete_names(list_model_names, or_file=True),
-    help="A model's name, a .keras file or module:function.  [default: lenet5]",
+    help="A name of `edgefl models`, a .keras file or module:function.  [default: lenet5]",
 )
 @click.option(
     "--algorithm",
     shell_complete=complete_names(list_algorithm_names),
-    help="The algorithm that the plan serves.  [default: fedavg]",
+    help="Algorithm that trains the plan.  [default: fedavg]",
 )
-@click.option("--input-shape", help="One sample's shape.  [default: 28,28,1]")
-@click.option("--num-classes", type=int, help="How many classes the model tells apart.  [default: 10]")
-@click.option("--seed", type=int, help="What the initial weights are drawn from.  [default: 1]")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="The directory to write."
-)
+@click.option("--input-shape", help="Shape of one sample.  [default: 28,28,1]")
+@click.option("--num-classes", type=int, help="Number of classes.  [default: 10]")
+@click.option("--seed", type=int, help="Random seed of the initial weights.  [default: 1]")
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Output directory.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def build(
     config: Path | None,
@@ -63,14 +61,21 @@ def build(
     output: Path,
     as_json: bool,
 ) -> None:
-    """Compile a plan, and write it with the model's initial weights. Needs TensorFlow.
+    """Compile a plan, and write it with the initial weights of the model. Needs TensorFlow.
 
-    Layers that compile: Conv1D, Conv2D, DepthwiseConv2D, SeparableConv1D and 2D, MaxPooling, AveragePooling
-    and global poolings (1D, 2D), Dense, Flatten, Reshape, ReLU, LeakyReLU, ELU, Softmax and other
-    activations, Dropout, BatchNormalization, GroupNormalization, LayerNormalization, Normalization, Add,
-    Concatenate, Rescaling, ZeroPadding, Cropping, UpSampling (nearest), and with unroll=True LSTM and
-    SimpleRNN. Those that do not (loops over time, grouped and transposed convolutions, exact GELU) are named
-    by the error.
+    Supported layers:
+
+    \b
+    - Dense, Conv1D, Conv2D, DepthwiseConv2D, SeparableConv1D, SeparableConv2D
+    - MaxPooling, AveragePooling and global poolings (1D, 2D)
+    - ReLU, LeakyReLU, ELU, Softmax and other activations, Dropout
+    - BatchNormalization, GroupNormalization, LayerNormalization, Normalization
+    - Add, Concatenate, Flatten, Reshape, Rescaling
+    - ZeroPadding, Cropping, UpSampling (nearest)
+    - LSTM and SimpleRNN with unroll=True
+
+    Loops over time, grouped and transposed convolutions and exact GELU are not supported. The error names the
+    layer.
     """
     model_options = {
         "name": model,
@@ -83,7 +88,7 @@ def build(
     }
     if config and (changed or any(value is not None for value in model_options.values())):
         raise ConfigError(
-            f"{config} says model, algorithm and seed already; give either --config or the single options"
+            f"{config} already sets model, algorithm and seed; give either --config or the single options"
         )
     chosen: Any = {key: value for key, value in model_options.items() if value is not None}
     if chosen:
@@ -108,7 +113,7 @@ def build(
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def inspect(directory: Path, as_json: bool) -> None:
-    """Print a plan's signatures, shapes, ops and sizes. Needs no TensorFlow."""
+    """Print the signatures, shapes, ops and sizes of a plan. Does not need TensorFlow."""
     _report(directory, as_json)
 
 

@@ -1,4 +1,4 @@
-"""`edgefl privacy`: how much noise a budget asks for."""
+"""`edgefl privacy`: computes the noise that a privacy budget needs."""
 
 import json
 
@@ -7,7 +7,7 @@ import click
 from edgefl.errors import ConfigError
 
 
-@click.group(short_help="Differential privacy of a federation.")
+@click.group(short_help="Plan differential privacy for a federation.")
 def privacy() -> None:
     """Plan the privacy budget of a federation.
 
@@ -15,31 +15,31 @@ def privacy() -> None:
     """
 
 
-@privacy.command("plan", short_help="The noise that a budget asks for.")
-@click.option("--clients", type=click.IntRange(1), required=True, help="How many clients there are.")
+@privacy.command("plan", short_help="Compute the noise that a budget needs.")
+@click.option("--clients", type=click.IntRange(1), required=True, help="Number of clients.")
 @click.option(
     "--per-round",
     type=click.IntRange(0),
     default=0,
-    help="How many take part in a round on average  [default: all]",
+    help="Average number of clients in a round  [default: all]",
 )
-@click.option("--rounds", type=click.IntRange(1), required=True, help="Rounds of training.")
+@click.option("--rounds", type=click.IntRange(1), required=True, help="Number of training rounds.")
 @click.option(
     "--epsilon",
     type=click.FloatRange(0, min_open=True),
-    help="The budget: the least noise that keeps it is sought.",
+    help="Privacy budget. The command finds the smallest noise that keeps it.",
 )
 @click.option(
     "--noise-multiplier",
     type=click.FloatRange(0, min_open=True),
-    help="Instead of --epsilon: what this much noise spends.",
+    help="Instead of --epsilon: compute the epsilon that this noise spends.",
 )
 @click.option(
     "--delta",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     default=1e-5,
     show_default=True,
-    help="Epsilon is told at this delta.",
+    help="Delta at which epsilon is computed.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def plan(
@@ -51,7 +51,8 @@ def plan(
     delta: float,
     as_json: bool,
 ) -> None:
-    """Print the noise multiplier, epsilon by round, and the noise on the mean beside a clipped update.
+    """Print the noise multiplier, epsilon by round, and the noise on the mean update relative to the clipping
+    norm.
 
     \b
     Example:
@@ -63,7 +64,7 @@ def plan(
 
     if (epsilon is None) == (noise_multiplier is None):
         raise ConfigError(
-            "give one of --epsilon, to seek the noise, and --noise-multiplier, to see what it spends"
+            "give either --epsilon, to compute the noise, or --noise-multiplier, to compute what it spends"
         )
     probe = FederationConfig(
         clients_per_round=per_round, rounds=rounds, privacy=PrivacyConfig(1.0, 1.0, clients, delta)
@@ -79,7 +80,7 @@ def plan(
         privacy=PrivacyConfig(1.0, noise_multiplier, clients, delta),
     )
     budget = accountant.summarize_spending(config, rounds)
-    # the noise on each weight of the mean, as a share of the norm that one client's update may have
+    # Noise on each weight of the mean, relative to the largest norm of a client's update
     budget = {**budget, "noise_on_mean": noise_multiplier / count_expected_cohort(config)}
     del budget["clip"]
     if as_json:

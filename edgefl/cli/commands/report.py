@@ -1,4 +1,4 @@
-"""`edgefl report`: a folder as one page, or a figure of a paper from run folders."""
+"""`edgefl report`: writes a run as one HTML page, or draws a figure of a paper from runs."""
 
 import json
 from collections.abc import Sequence
@@ -19,30 +19,30 @@ from edgefl.verdict import as_dict
 REPORT_REMEDY = "free some space, or give another -o"
 
 
-@click.command(short_help="A run as one HTML page, or a paper's figure of runs.")
+@click.command(short_help="Write a run as one HTML page, or draw a paper's figure.")
 @click.argument("folders", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
     "-o",
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The file to write  [default: report.html in the folder; NAME.svg for a figure]",
+    help="Output file  [default: report.html in the folder, NAME.svg for a figure]",
 )
-@click.option("--figure", "name", metavar="NAME", help="A figure of one of the papers: .svg, .png or .pdf.")
-@click.option("--list", "listing", is_flag=True, help="Name the figures, and what each needs.")
+@click.option("--figure", "name", metavar="NAME", help="Draw this figure of a paper as .svg, .png or .pdf.")
+@click.option("--list", "listing", is_flag=True, help="List the figures and the runs that they need.")
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="Print the data behind the pictures as one JSON object; no file is written but with -o.",
+    help="Print the data of the charts as one JSON object. A file is written only with -o.",
 )
 def report(
     folders: tuple[Path, ...], out: Path | None, name: str | None, listing: bool, as_json: bool
 ) -> None:
-    """Write a federation's folder as one page that needs no other file and no network, or a figure of a
-    paper.
+    """Write the folder of a run as one HTML page that needs no other file and no network, or draw a figure of
+    a paper.
 
-    A folder is what `edgefl simulate`, `edgefl demo` or `edgefl aggregator start` wrote to its --out. A
-    figure takes several, or the folder of `edgefl reproduce` that holds them.
+    A folder is the --out of `edgefl simulate`, `edgefl demo` or `edgefl aggregator start`. A figure takes
+    several folders, or the folder of `edgefl reproduce` that contains them.
 
     \b
     Examples:
@@ -63,8 +63,8 @@ def _write_page(folders: Sequence[Path], out: Path | None, as_json: bool) -> Non
 
     if len(folders) != 1:
         raise ConfigError(
-            f"{len(folders)} folders, expected one for a page; --figure takes several, `edgefl compare` sets "
-            "runs side by side"
+            f"{len(folders)} folders, expected one for a page; --figure takes several, and `edgefl compare` "
+            "compares runs"
         )
     folder = read_folder(folders[0])
     if as_json:
@@ -111,7 +111,7 @@ def _write_figure(name: str, paths: Sequence[Path], out: Path | None, as_json: b
 
 
 def _read_runs(path: Path, algorithms: Sequence[str]) -> list[Folder]:
-    """Return the folder itself, or those in it that are runs of one of the algorithms."""
+    """Return the folder itself, or the runs in it that use one of the algorithms."""
     inside = (
         sorted(child for child in path.iterdir() if RunFiles(child).note.exists()) if path.is_dir() else []
     )
@@ -119,7 +119,9 @@ def _read_runs(path: Path, algorithms: Sequence[str]) -> list[Folder]:
         return [read_folder(path)]
     runs = [folder for folder in map(read_folder, inside) if not algorithms or folder.algorithm in algorithms]
     if not runs:
-        raise ConfigError(f"{path} holds no run of {' or '.join(algorithms)}; give the folder of such a run")
+        raise ConfigError(
+            f"{path} contains no run of {' or '.join(algorithms)}; give the folder of such a run"
+        )
     return runs
 
 

@@ -1,6 +1,4 @@
-"""`edgefl reproduce`: a paper's experiment, its figures beside ours, and the verdict of each line that must
-hold.
-"""
+"""`edgefl reproduce`: runs a paper's experiment, compares the figures, and checks the paper's claims."""
 
 import json
 import os
@@ -19,46 +17,48 @@ from edgefl.system.host import describe_machine, format_command_line, read_versi
 from edgefl.system.progress import Progress
 
 
-@click.command(short_help="A paper's experiment beside its figures.")
+@click.command(short_help="Run a paper's experiment and compare the figures.")
 @click.argument("name", type=click.Choice(list(EXPERIMENTS)))
 @click.option(
     "--reduced",
     "scale",
     flag_value="reduced",
     default="reduced",
-    help="Minutes on two cores, for outcomes hours (the default).",
+    help="Minutes on two cores, but hours for `outcomes`. This is the default.",
 )
 @click.option(
     "--full",
     "scale",
     flag_value="full",
-    help="The paper's sizes: hours. The report says what differs from the paper.",
+    help="The sizes of the paper: hours. The report lists the differences from the paper.",
 )
 @click.option(
     "--smoke",
     "scale",
     flag_value="smoke",
-    help="A minute, to see that all of it runs; its figures say little.",
+    help="About a minute, to check that everything runs. The figures mean little.",
 )
-@click.option("--seeds", type=click.IntRange(1, 20), default=1, show_default=True, help="Seeds 1, 2, ...")
+@click.option(
+    "--seeds", type=click.IntRange(1, 20), default=1, show_default=True, help="Number of seeds: 1, 2, ..."
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Stages done here are read  [default: runs/NAME-SCALE]",
+    help="Output directory. Finished stages in it are reused  [default: runs/NAME-SCALE]",
 )
-@click.option("--processes", type=click.IntRange(1, 256), help="Client processes  [default: one a core]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; progress goes to stderr.")
+@click.option("--processes", type=click.IntRange(1, 256), help="Client processes  [default: one per core]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object. Progress goes to stderr.")
 def reproduce(
     name: str, scale: ExperimentScale, seeds: int, out: Path | None, processes: int | None, as_json: bool
 ) -> None:
-    """Run a paper's experiment and print its figures, those of a reference implementation, and what was
-    measured here.
+    """Run a paper's experiment. Print the figures of the paper, of a reference implementation and of this
+    run.
 
     An interrupted experiment continues with the same command. Finished parts are not run again.
 
     `outcomes` is not from a paper. It runs every algorithm with default settings on nine federations of real
-    data and shows how good the models are that devices take away. With three seeds it takes two to three
-    hours on two cores.
+    data, and shows how good the final models of the devices are. With three seeds it takes two to three hours
+    on two cores.
 
     \b
     Example:

@@ -64,49 +64,50 @@ def _draw(function: Callable[..., None], *arguments: Any) -> bool:
     return True
 
 
-@click.command(short_help="A federation of many clients on this machine.")
+@click.command(short_help="Simulate a federation of many clients.")
 @click.argument("config_file", metavar="CONFIG", type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="The run's directory  [default: runs/NAME-DATE-TIME]"
+    "--out", type=click.Path(path_type=Path), help="Output directory  [default: runs/NAME-DATE-TIME]"
 )
 @click.option(
     "--processes",
     type=click.IntRange(1, 256),
     default=1,
     show_default=True,
-    help="Client processes; the result is the same.",
+    help="Client processes. The result does not depend on their number.",
 )
 @click.option(
     "--engine",
     type=click.Choice(["local", "ray"]),
     default="local",
     show_default=True,
-    help="ray: a Ray cluster, see RAY_ADDRESS.",
+    help="Where clients run. ray uses the Ray cluster at RAY_ADDRESS.",
 )
-@click.option("--seed", type=click.IntRange(0), help="In place of the configuration's seed.")
-@click.option("--resume", is_flag=True, help="Go on with a run that was interrupted.")
+@click.option("--seed", type=click.IntRange(0), help="Random seed  [default: the configuration's]")
+@click.option("--resume", is_flag=True, help="Continue an interrupted run.")
 @click.option(
     "--mixtures",
     is_flag=True,
-    help="Keep each client's mixture and samples in mixtures/CLIENT/, for `edgefl export --state`.",
+    help="Write each client's mixture and samples to mixtures/CLIENT/, for `edgefl export --state`.",
 )
 @click.option(
     "--evaluate-every",
     type=click.IntRange(0),
     default=0,
     metavar="ROUNDS",
-    help="Measure every client and the server's models after so many rounds, for curves of accuracy  "
-    "[default: at the end only]",
+    help="Measure every client and the server's models every ROUNDS rounds, for accuracy curves  "
+    "[default: only at the end]",
 )
 @click.option(
     "--layers-over",
     type=click.IntRange(0, 100),
     default=0,
     metavar="EPOCHS",
-    help="Also train each client alone for so many epochs, and keep how alike their layers are after each.",
+    help="Also train each client alone for EPOCHS epochs, and record the similarity of their layers after "
+    "each epoch.",
 )
 @click.option("--log", "logs", multiple=True, help=LOG_HELP)
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON; progress goes to stderr.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON. Progress goes to stderr.")
 def simulate(
     config_file: Path,
     out: Path | None,
@@ -120,10 +121,11 @@ def simulate(
     logs: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Run the federation of a TOML file here: any algorithm, model, data set and partition.
+    """Simulate the federation of a TOML file on this machine, with any algorithm, model, data set and
+    partition.
 
-    With a table [fleet] the run is in virtual time: devices have different speeds, come, go and are lost.
-    Such a run plays asynchronous rounds, over-selection and late updates.
+    With a table [fleet] the run uses virtual time: devices have different speeds, come, go and fail. Such a
+    run supports asynchronous rounds, over-selection and late updates.
 
     \b
     Example:
@@ -133,7 +135,7 @@ def simulate(
     if seed is not None:
         config = replace(config, seed=seed)
     if resume and out is None:
-        raise ConfigError("--resume without --out; give the directory of the run to go on with")
+        raise ConfigError("--resume without --out; give the directory of the run to continue")
     for log_option in logs:
         check_log(log_option)
     for warning in check_config(with_simulated_clients(config), config.partition.num_clients):
@@ -141,15 +143,15 @@ def simulate(
     check_simulated(config)
     if config.fleet and evaluate_every:
         raise ConfigError(
-            "--evaluate-every does not go with virtual time; leave it out, or the table [fleet]"
+            "--evaluate-every cannot be used in virtual time; leave it out, or remove the table [fleet]"
         )
     out = out or Path("runs") / time.strftime(f"{config.name}-%Y%m%d-%H%M%S")
     if layers_over:
         layer_similarity.check_layers(config.algorithm, config.partition.num_clients)
     if "data" not in tomllib.loads(config_file.read_text()):
         click.echo(
-            f"no [data] in {config_file}: taking {config.data.name}, pictures that come with scikit-learn; "
-            "name yours there",
+            f"no [data] in {config_file}: using {config.data.name}, images that come with scikit-learn; "
+            "name your data set in [data]",
             err=True,
         )
     with Progress() as progress, open_dataset_with_progress(config, progress) as shared:
@@ -157,7 +159,8 @@ def simulate(
         run = RunDirectory(out, config, format_command_line(), resume=resume)
         if run.state is not None and config.fleet:
             raise ConfigError(
-                f"{out} holds a run in virtual time, which cannot be continued; begin anew with another --out"
+                f"{out} contains a run in virtual time, which cannot be continued; start again with another "
+                "--out"
             )
         if run.state is not None:
             progress(f"{out}: {run.state.round - 1} of {config.rounds} rounds are done")
@@ -227,16 +230,16 @@ def simulate(
     )
 
 
-@click.command(short_help="Runs side by side.")
+@click.command(short_help="Compare runs.")
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False))
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Draw the distributions over clients into this PNG.",
+    help="Draw the distributions over clients into this PNG file.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
-    """Print runs side by side: mean, standard deviation and 10th percentile over clients, bytes, seconds.
+    """Compare runs: mean, standard deviation and 10th percentile over clients, bytes and seconds.
 
     \b
     Example:

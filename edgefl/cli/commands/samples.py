@@ -1,4 +1,4 @@
-"""`edgefl data`: look at samples before they train, and deal a data set to sample files."""
+"""`edgefl data`: inspects samples before training, and partitions a data set into sample files."""
 
 import json
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ from edgefl.system.progress import Progress
 SAMPLES_REMEDY = "free some space, or give another path"
 
 
-@click.group()
+@click.group(short_help="Inspect samples, or partition a data set.")
 def data() -> None:
-    """Look at the samples of devices, or deal a data set to sample files.
+    """Inspect the samples of devices, or partition a data set into sample files.
 
     \b
     Example:
@@ -29,22 +29,22 @@ def data() -> None:
     """
 
 
-@data.command()
+@data.command(short_help="Show class balance, ranges and probable mistakes.")
 @click.argument("sources", nargs=-1, required=True, metavar="FILE...")
 @click.option(
     "--html",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write one HTML page that needs no other file: samples, ranges, class balance.",
 )
-@click.option("--window", type=click.IntRange(0), default=0, help="CSV: rows in a window.")
+@click.option("--window", type=click.IntRange(0), default=0, help="CSV: rows per window.")
 @click.option(
     "--step",
     type=click.IntRange(0),
     default=0,
     help="CSV: rows from one window to the next  [default: --window]",
 )
-@click.option("--label", default="", help="CSV: the column of labels.")
-@click.option("--channels", default="", help="CSV: the columns to take, A,B,C  [default: all numeric ones]")
+@click.option("--label", default="", help="CSV: name of the label column.")
+@click.option("--channels", default="", help="CSV: columns to use, A,B,C  [default: all numeric columns]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def show(
     sources: tuple[str, ...],
@@ -55,10 +55,10 @@ def show(
     channels: str,
     as_json: bool,
 ) -> None:
-    """Show class balance, ranges, copies, outliers and probable mistakes.
+    """Show class balance, ranges, duplicates, outliers and probable mistakes.
 
-    FILE is what `edgefl device start --data` takes: an .npz, a folder of classes, CSV, or module:function.
-    Give one for each device.
+    FILE is a value of `edgefl device start --data`: an .npz file, a folder with one subfolder per class, a
+    CSV file, or module:function. Give one FILE per device.
 
     \b
     Example:
@@ -78,7 +78,7 @@ def show(
         for name, source in zip(name_devices(sources), device_sources, strict=True):
             progress.update_live(f"reading {source.data}")
             devices[name] = read_source(source)
-        progress.update_live("looking at the samples")
+        progress.update_live("inspecting the samples")
         inspection = inspect_samples(devices)
     if html is not None:
         from edgefl.report.samples_page import render_samples_page
@@ -93,7 +93,7 @@ def show(
 
 
 def strip_samples(inspection: Inspection) -> dict[str, Any]:
-    """Return the inspection without the values of samples."""
+    """Return the inspection as a JSON tree without the example samples."""
     fields = asdict(inspection)
     for device in fields["devices"]:
         device["class_counts"] = {str(label): count for label, count in device["class_counts"]}
@@ -110,7 +110,7 @@ def strip_samples(inspection: Inspection) -> dict[str, Any]:
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("."),
     show_default=True,
-    help="The folder of the files: pi-1.npz, pi-2.npz, ...",
+    help="Folder for the files pi-1.npz, pi-2.npz, ...",
 )
 @click.option(
     "--partition",
@@ -124,7 +124,7 @@ def strip_samples(inspection: Inspection) -> dict[str, Any]:
     "pairs",
     multiple=True,
     metavar="KEY=VALUE",
-    help="An option of the partition (may be given again).",
+    help="Option of the partition. Can be repeated.",
 )
 @click.option(
     "-d",
@@ -132,13 +132,13 @@ def strip_samples(inspection: Inspection) -> dict[str, Any]:
     "data_pairs",
     multiple=True,
     metavar="KEY=VALUE",
-    help="An option of the data set, as -d classes=0,1,2.",
+    help="Option of the data set, such as -d classes=0,1,2. Can be repeated.",
 )
 @click.option(
     "--samples",
     type=click.IntRange(0),
     default=0,
-    help="Training samples of a device, on average; 0 deals the whole data set.",
+    help="Average number of training samples per device. 0 uses the whole data set.",
 )
 @click.option("--seed", default=1, show_default=True, help="Random seed.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -153,10 +153,10 @@ def deal(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Deal a data set to sample files, one for each device.
+    """Partition a data set into sample files, one per device.
 
-    DATASET is a name of `edgefl datasets`, or npz:PATH. Each file holds training and test samples. Files that
-    exist are not touched.
+    DATASET is a name of `edgefl datasets`, or npz:PATH. Each file contains training and test samples.
+    Existing files are never overwritten.
 
     \b
     Example:
@@ -174,7 +174,7 @@ def deal(
     data_options = parse_options(f"[data] {name}", list_dataset_options(find_dataset(name)), data_pairs)
     paths = [out / f"pi-{number}.npz" for number in range(1, clients + 1)]
     if present := next((path for path in paths if path.exists()), None):
-        raise ConfigError(f"{present} exists and is not replaced; give another -o, or remove it")
+        raise ConfigError(f"{present} already exists; give another -o, or remove it")
     with Progress() as progress:
         progress.update_live(f"reading {name}")
         dataset = load_data(DataConfig(name, options=data_options), seed, scale=False)

@@ -13,9 +13,13 @@ from edgefl.system.progress import Progress
 
 
 def format_trials(result: Any, steps: int) -> str:
-    """Return one line a trial of a stage: options, score in per cent, steps, how it ended.
+    """Return one line per trial of a stage: options, score in per cent, steps, seconds and status.
 
-    The best is marked.
+    A star marks the best trial.
+
+    Args:
+        result: the result of a stage, see `edgefl.tune`.
+        steps: number of steps of a full trial.
     """
     names = list(dict.fromkeys(name for trial in result.trials for name in trial["options"]))
     rows: list[tuple[str, ...]] = [("trial", *names, "score", "steps", "s", "ended")]
@@ -37,29 +41,29 @@ def format_trials(result: Any, steps: int) -> str:
     return align_columns(rows)
 
 
-@click.command(short_help="Search for the options of Adaptive Expert Models.")
+@click.command(short_help="Search for the best options of Adaptive Expert Models.")
 @click.argument("config_file", metavar="CONFIG", type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
     "--stages",
     default="all",
     show_default=True,
-    help="Numbers such as 1,2; 1 cluster, 2 local, 3 gate, 4 exploration.",
+    help="Stages to run, such as 1,2. 1: cluster, 2: local, 3: gate, 4: exploration.",
 )
 @click.option(
     "--samples",
     type=click.IntRange(1),
     default=16,
     show_default=True,
-    help="Trials a stage; the first is CONFIG as it is.",
+    help="Trials per stage. The first trial uses CONFIG unchanged.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     required=True,
-    help="The search's directory; one that is there is gone on with.",
+    help="Output directory. An existing search is resumed.",
 )
 @click.option(
-    "--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Trials at a time."
+    "--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Parallel trials."
 )
 @click.option(
     "--search",
@@ -69,8 +73,8 @@ def format_trials(result: Any, steps: int) -> str:
     show_default=True,
     help="asha stops poor trials early.",
 )
-@click.option("--seed", type=click.IntRange(0), help="In place of the configuration's seed.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; progress goes to stderr.")
+@click.option("--seed", type=click.IntRange(0), help="Random seed  [default: the configuration's]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object. Progress goes to stderr.")
 def tune(
     config_file: Path,
     stages: str,
@@ -81,11 +85,14 @@ def tune(
     seed: int | None,
     as_json: bool,
 ) -> None:
-    """Search for the options of Adaptive Expert Models in four stages, each with what the former ones found.
+    """Search for the best options of Adaptive Expert Models in four stages. Each stage uses the results of
+    the stages before it.
 
-    Trials share the data out evenly (IID), and are measured on training samples that are held back; no test
-    sample is read. They run in Ray Tune, on this machine or on the cluster at RAY_ADDRESS. federation.toml in
-    --out has the best options, and the partition of CONFIG: `edgefl simulate` takes it.
+    Trials partition the data evenly (IID) and are measured on held-out training samples. No test sample is
+    read. Trials run in Ray Tune, on this machine or on the cluster at RAY_ADDRESS.
+
+    The file federation.toml in --out contains the best options and the partition of CONFIG. Run it with
+    `edgefl simulate`.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-// Takes the stream, keeps the state, and shows each part that changed: once a frame, and nothing while nobody looks.
+// Reads the event stream, keeps the state, and redraws the parts that changed: at most once per frame, never while the page is hidden.
 
 import { $, isNumber, setText, span } from "./dom.js";
 import { applyPatch } from "./patch.js";
@@ -14,7 +14,7 @@ const PATIENCE_S = 15;
 let state = Object.create(null), behind = 0, heard = performance.now(), source = null, planned = false;
 let stale = new Set();
 
-// This machine's clock may differ from the server's: times are told by the server's.
+// This machine's clock may differ from the server's. Times are relative to the server's clock.
 const clock = () => Date.now() / 1000 + behind;
 
 const parts = { round: round(clock), devices: devices(clock) };
@@ -30,7 +30,7 @@ function connect() {
   for (const kind of ["whole", "patch", "tick"]) source.addEventListener(kind, (event) => take(kind, JSON.parse(event.data)));
   source.onerror = () => {
     health(false);
-    if (source.readyState === EventSource.CLOSED) setTimeout(connect, 3000); // the server said no: it may say yes later
+    if (source.readyState === EventSource.CLOSED) setTimeout(connect, 3000); // the server refused the stream, and may accept it later
   };
 }
 
@@ -65,10 +65,10 @@ function show() {
   const now = stageOf(state), any = Object.keys(state.devices ?? {}).length > 0, rounds = Object.keys(state.history ?? {}).length > 0;
   const visible = { empty: now === "empty", joining: now === "joining", stopped: now === "stopped", result: now === "done", curves: rounds, devices: any,
     round: now === "running" || (now === "done" && rounds), clients: ["running", "done"].includes(now) && hasFigures(state) };
-  // The result of each client follows the result of all
+  // After the end, the results of single clients follow the overall result
   const next = now === "done" ? $("round") : $("clusters");
   if ($("clients").nextElementSibling !== next) $("main").insertBefore($("clients"), next);
-  for (const [id, there] of Object.entries(visible)) $(id).hidden = !there;
+  for (const [id, isVisible] of Object.entries(visible)) $(id).hidden = !isVisible;
   setText($("federation"), state.federation || "edgefl");
   setText($("subtitle"), state.federation ? "federation" : "");
   document.title = title(state);
@@ -76,21 +76,21 @@ function show() {
   for (const [keys, update] of showing) {
     if (keys.some((key) => changed.has(key))) update(state);
   }
-  // A link leads to what is on the page
+  // Order the links like the sections, and hide links to hidden sections
   const links = [...$("parts").querySelectorAll("a")], sections = [...$("main").children];
-  const place = (link) => sections.indexOf($(link.hash.slice(1)));
-  if (links.some((link, i) => i && place(links[i - 1]) > place(link))) $("parts").append(...links.sort((a, b) => place(a) - place(b)));
+  const position = (link) => sections.indexOf($(link.hash.slice(1)));
+  if (links.some((link, i) => i && position(links[i - 1]) > position(link))) $("parts").append(...links.sort((a, b) => position(a) - position(b)));
   for (const link of links) link.hidden = $(link.hash.slice(1)).hidden;
   $("parts").hidden = links.filter((link) => !link.hidden).length < 2;
 }
 
-// Whether what is shown is what is: the server may be gone, or the broker behind it.
+// Shows whether the page is up to date. The dashboard's server or the broker may be unreachable.
 function health(answers) {
   const broker = state.broker ?? {};
   const text = !answers
-    ? "The dashboard's server does not answer; what is shown is old. Trying again…"
+    ? "The dashboard's server does not answer. This page is out of date. Trying again…"
     : broker.connected === false
-      ? `The broker ${broker.url ?? ""} has been gone for ${span(clock() - (broker.since_ts ?? clock()))}; waiting for it.`
+      ? `The broker ${broker.url ?? ""} has been unreachable for ${span(clock() - (broker.since_ts ?? clock()))}. Waiting for it.`
       : broker.url ? `live from ${broker.url}` : "Connecting…";
   setText($("link"), text);
   $("link").dataset.health = !answers || broker.connected === false ? "bad" : "good";
@@ -101,7 +101,7 @@ document.addEventListener("visibilitychange", () => !document.hidden && plan());
 setInterval(() => {
   const answers = performance.now() - heard < PATIENCE_S * 1000 && source.readyState === EventSource.OPEN;
   health(answers);
-  if (!answers && performance.now() - heard > 2 * PATIENCE_S * 1000) { // a connection that is open and says nothing
+  if (!answers && performance.now() - heard > 2 * PATIENCE_S * 1000) { // an open connection without data
     heard = performance.now();
     connect();
   }

@@ -1,4 +1,4 @@
-// A picture of cells that can be asked: by the mouse, or by the arrow keys when it has the focus.
+// A picture made of cells. A text below describes the cell under the mouse, or the cell chosen with the arrow keys.
 
 import { el } from "./dom.js";
 import { css } from "./palette.js";
@@ -6,9 +6,9 @@ import { css } from "./palette.js";
 export function picture(box, label) {
   const canvas = el("canvas", { role: "img", tabindex: "0", "aria-label": label });
   const mark = el("div", { class: "mark", hidden: true });
-  const said = el("p", { class: "said", role: "status" });
+  const description = el("p", { class: "description", role: "status" });
   const scroller = el("div", { class: "canvas-scroll" }, canvas, mark);
-  box.replaceChildren(scroller, said);
+  box.replaceChildren(scroller, description);
   let grid = null, at = null;
 
   function point(column, row) {
@@ -18,7 +18,7 @@ export function picture(box, label) {
     mark.style.top = `${grid.y + at[1] * grid.height}px`;
     mark.style.width = `${grid.width}px`;
     mark.style.height = `${grid.height}px`;
-    said.textContent = grid.describe(...at);
+    description.textContent = grid.describe(...at);
   }
 
   canvas.addEventListener("mousemove", (event) => {
@@ -38,7 +38,7 @@ export function picture(box, label) {
 
   return {
     box: scroller,
-    // Size the canvas in CSS pixels, let `paint(context)` draw, and say where its cells are and what each means.
+    // Sets the size in CSS pixels, draws with `paint(context)`, and stores where the cells are and how to describe them.
     draw(width, height, cells, paint) {
       const ratio = Math.min(window.devicePixelRatio || 1, 2, 16000 / Math.max(width, height, 1));
       [canvas.width, canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];
@@ -64,7 +64,7 @@ export function clipped(context, text, width) {
   return `${short}…`;
 }
 
-// Call `draw` when a box gets another width.
+// Calls `draw` when the width of a box changes.
 export function onWidth(box, draw) {
   let last = 0;
   new ResizeObserver(() => {

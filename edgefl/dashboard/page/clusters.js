@@ -1,4 +1,4 @@
-// Who is like whom (heat map, ordered by the dendrogram above it, with its cut), and who was in which cluster when.
+// Similarity of clients (a heat map in the order of the dendrogram above it, with its cut), and cluster membership over time.
 
 import { $, collator, dataTable, el, fixed } from "./dom.js";
 import { clipped, onWidth, picture } from "./canvas.js";
@@ -6,7 +6,7 @@ import { category, cividis, css, ink, onTheme } from "./palette.js";
 
 const TREE = 96, STRIP = 16, LABELS = 84, ROW = 15, SIDE = 560;
 
-// Leaves of scipy's linkage from left to right: a row is [a, b, height, size]; n + i is the outcome of row i.
+// Returns the leaves of a scipy linkage from left to right. A row is [a, b, height, size], and row i forms cluster n + i.
 export function leaves(linkage, n) {
   const order = [], todo = linkage.length ? [n + linkage.length - 1] : [];
   while (todo.length) {
@@ -67,10 +67,10 @@ function heat() {
       if (left) order.forEach((i, r) => context.fillText(clipped(context, clients[i], left - 8), left - 6, top + (r + 0.5) * cell));
     });
     scale(low, high);
-    const groups = new Set(clients.map((client) => assignment[client]).filter((found) => found !== undefined)).size;
+    const groups = new Set(clients.map((client) => assignment[client]).filter((cluster) => cluster !== undefined)).size;
     $("note-heat").textContent = `Round ${similarity.round}: cosine similarity of ${similarity.layer || "the dense layers"}, ${n} clients in the order of the dendrogram` +
-      `${cut === undefined ? "" : `; dashed: the cut at a distance of ${fixed(cut)}`}.`;
-    image.label(`Heat map of the similarity of ${n} clients, ${groups} clusters; arrow keys read its cells, and a table follows`);
+      `${cut === undefined ? "" : `. Dashed line: the cut at a distance of ${fixed(cut)}`}.`;
+    image.label(`Heat map of the similarity of ${n} clients in ${groups} clusters. Read its cells with the arrow keys, or the table below.`);
   }
 
   function tree(context, linkage, order, n, left, cell, cut) {
@@ -105,17 +105,17 @@ function heat() {
     context.fillText(`cut ${fixed(cut)}`, left ? left - 6 : 2, left ? y(cut) : y(cut) - 8);
   }
 
-  function strip(context, found, left, top, cell) {
+  function strip(context, assigned, left, top, cell) {
     context.textAlign = "center";
-    for (let i = 0; i < found.length;) {
+    for (let i = 0; i < assigned.length;) {
       let end = i;
-      while (end < found.length && found[end] === found[i]) end++;
-      if (found[i] !== undefined) {
-        const colour = category(clusterIndex(found[i]));
+      while (end < assigned.length && assigned[end] === assigned[i]) end++;
+      if (assigned[i] !== undefined) {
+        const colour = category(clusterIndex(assigned[i]));
         context.fillStyle = colour;
         context.fillRect(left + i * cell, TREE + 2, (end - i) * cell - 1, STRIP);
         context.fillStyle = ink(colour);
-        if ((end - i) * cell > 9) context.fillText(String(found[i]), left + ((i + end) / 2) * cell, TREE + 2 + STRIP / 2 + 1);
+        if ((end - i) * cell > 9) context.fillText(String(assigned[i]), left + ((i + end) / 2) * cell, TREE + 2 + STRIP / 2 + 1);
         context.strokeStyle = css("--panel");
         context.lineWidth = 1;
         context.strokeRect(left + i * cell, top + i * cell, (end - i) * cell, (end - i) * cell);
@@ -137,7 +137,7 @@ function heat() {
 
   onWidth(image.box, draw);
   onTheme(draw);
-  const again = dataTable($("table-heat"), () => "Cosine similarity of each two clients", () => ["Client", ...order().map((i) => similarity.clients[i])],
+  const again = dataTable($("table-heat"), () => "Cosine similarity of each pair of clients", () => ["Client", ...order().map((i) => similarity.clients[i])],
     () => order().map((i) => [similarity.clients[i], ...order().map((j) => fixed(similarity.matrix[i][j]))]));
   const order = () => (similarity ? leaves(similarity.linkage ?? [], similarity.clients.length) : []);
   return (state) => {
@@ -174,13 +174,13 @@ function members() {
         context.fillText(clipped(context, client, LABELS - 8), LABELS - 6, y + ROW / 2);
         context.textAlign = "center";
         shown.forEach((each, c) => {
-          const found = each.assignment[client], before = shown[c - 1]?.assignment[client];
-          if (found === undefined) return;
-          const colour = category(clusterIndex(found));
+          const cluster = each.assignment[client], before = shown[c - 1]?.assignment[client];
+          if (cluster === undefined) return;
+          const colour = category(clusterIndex(cluster));
           context.fillStyle = colour;
           context.fillRect(LABELS + c * cell, y, Math.max(cell - 1, cell * 0.8), ROW - 1);
           context.fillStyle = ink(colour);
-          if (cell > 9 || found !== before) context.fillText(String(found), LABELS + (c + 0.5) * cell, y + ROW / 2 + 0.5);
+          if (cell > 9 || cluster !== before) context.fillText(String(cluster), LABELS + (c + 0.5) * cell, y + ROW / 2 + 0.5);
         });
       });
     });
@@ -198,10 +198,10 @@ function members() {
     const names = [...new Set(rounds.flatMap((each) => Object.values(each.assignment)))].sort((a, b) => a - b);
     const now = names.filter((name) => Object.values(last).includes(name));
     swatches($("legend-members"), names.slice(0, 24).map((name) => ({
-      index: clusterIndex(name), label: `cluster ${name} (${Object.values(last).filter((found) => found === name).length})`,
+      index: clusterIndex(name), label: `cluster ${name} (${Object.values(last).filter((cluster) => cluster === name).length})`,
     })));
-    $("note-members").textContent = rounds.length ? `Round ${rounds.at(-1).round}: ${Object.keys(last).length} clients in ${now.length} ${now.length === 1 ? "cluster" : "clusters"}; rows by cluster, columns are rounds.` : "";
-    image.label(`${clients.length} clients by ${rounds.length} rounds, each cell its cluster; arrow keys read its cells, and a table follows`);
+    $("note-members").textContent = rounds.length ? `Round ${rounds.at(-1).round}: ${Object.keys(last).length} clients in ${now.length} ${now.length === 1 ? "cluster" : "clusters"}. Rows are clients, ordered by cluster. Columns are rounds.` : "";
+    image.label(`Clusters of ${clients.length} clients over ${rounds.length} rounds. Read the cells with the arrow keys, or the table below.`);
     draw();
     again();
   };

@@ -1,4 +1,4 @@
-// Lines over rounds, and accuracy over clients: uPlot and rows of dots, with a table beside each.
+// Curves over rounds (uPlot) and accuracy over clients (rows of dots), each with a table.
 
 import { $, bytes, collator, count, dataTable, fixed, isNumber, percent, setText } from "./dom.js";
 import { dots, MARKS } from "./dots.js";
@@ -8,7 +8,7 @@ import { css, lines, onTheme } from "./palette.js";
 const HEIGHT = 220;
 
 class Chart {
-  // `make(lines)` gives uPlot's series, bands and axes; they are made anew when the theme changes.
+  // `make(lines)` returns uPlot's series, bands and axes. It is called again when the theme changes.
   constructor(id, make) {
     [this.box, this.make, this.data] = [$(id), make, null];
     new ResizeObserver(() => this.size()).observe(this.box);
@@ -43,13 +43,13 @@ class Chart {
       axes: [{ ...axis, space: 40, incrs: xLabel.incrs, ...(xLabel.show ? { values: (plot, ticks) => ticks.map(xLabel.show) } : {}) }, { ...axis, size: 68, values: (plot, ticks) => ticks.map(y) }],
     };
     this.plot = new window.uPlot(options, this.data, this.box);
-    // uPlot would let a mouse hide a line by its legend, a keyboard not: the legend only shows
+    // In uPlot, a mouse can hide a line with the legend, but a keyboard cannot. Here the legend only shows values.
     this.plot.root.querySelector(".u-legend")?.setAttribute("aria-hidden", "true");
   }
 }
 
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000];
-// A legend shows the values under the pointer; without a pointer, the last ones.
+// A legend shows the values under the pointer, or the last values without a pointer.
 const atRest = (format) => (plot, value, series) => {
   const shown = isNumber(value) ? value : plot.data[series]?.findLast(isNumber);
   return isNumber(shown) ? format(shown) : "–";
@@ -73,21 +73,21 @@ export function curves() {
     series: [{ label: "up", ...one, value: atRest(bytes) }, { label: "down", ...two, value: atRest(bytes) }],
   }));
   const again = dataTable(
-    $("table-rounds"), () => "What each round gave",
+    $("table-rounds"), () => "Results of each round",
     () => ["Round", "Phase", "Updates", "Loss", "Accuracy", "10th percentile", "90th percentile", "Up", "Down", "Seconds", "Missing"],
     () => [...rows].reverse().map((r) => [
       r.round, r.phase, r.updates, fixed(r.loss), percent(r.accuracy_mean), percent(r.accuracy_p10), percent(r.accuracy_p90),
-      bytes(r.bytes_up), bytes(r.bytes_down), fixed(r.seconds, 1), (r.dropped ?? []).join(", ") || "nobody",
+      bytes(r.bytes_up), bytes(r.bytes_down), fixed(r.seconds, 1), (r.dropped ?? []).join(", ") || "none",
     ]),
   );
   return (state) => {
     rows = Object.values(state.history ?? {}).sort((a, b) => a.round - b.round);
-    // The personalization is no round: it has models of another kind, and no training loss of the federation
+    // Personalization is not a round: its models differ, and it has no training loss
     const trained = rows.filter((row) => row.phase !== "personalize");
     const show = (chart, id, among, keys) => {
-      const known = among.filter((row) => keys.some((key) => isNumber(row[key])));
-      $(id).closest("figure").hidden = !known.length;
-      if (known.length) chart.show(["round", ...keys].map((key) => known.map((row) => row[key] ?? null)));
+      const measured = among.filter((row) => keys.some((key) => isNumber(row[key])));
+      $(id).closest("figure").hidden = !measured.length;
+      if (measured.length) chart.show(["round", ...keys].map((key) => measured.map((row) => row[key] ?? null)));
     };
     show(accuracy, "chart-accuracy", trained, ["accuracy_mean", "accuracy_p10", "accuracy_p90"]);
     show(loss, "chart-loss", trained, ["loss"]);
@@ -98,7 +98,7 @@ export function curves() {
 
 const MOST_ROWS = 40;
 
-// Shares of clients with at most each value: [values, shares of kind 1, shares of kind 2, ...], as one staircase from 0 to 1 each.
+// Returns the share of clients with at most each value: [values, shares of kind 1, shares of kind 2, ...]. Each is a staircase from 0 to 1.
 export function distribution(columns) {
   const xs = [...new Set(columns.flat())].sort((a, b) => a - b);
   const low = xs.length ? Math.max(0, xs[0] - 0.02) : 0;
@@ -113,7 +113,7 @@ export function distribution(columns) {
   return [[low, ...xs], ...shares];
 }
 
-// Rows of dots for some clients; for many, the share of clients with at most each accuracy.
+// Shows rows of dots for few clients, and the share of clients with at most each accuracy for many.
 export function clients() {
   const showDots = dots($("box-dots"), $("legend-dots"));
   let rows = [], keys = [], last = "", names = "", cdf = null;
@@ -137,8 +137,8 @@ export function clients() {
     last = signature;
     const many = rows.length > MOST_ROWS;
     setText($("note-cdf"), !rows.length ? "No client has reported an accuracy yet."
-      : `${many ? `Share of ${count(rows.length)} clients with at most that accuracy` : "A row a client"}, ${
-        personal.length ? "on the client's own test samples" : "as last reported; models of their own come with the last phase"}.${
+      : `${many ? `Share of ${count(rows.length)} clients with at most this accuracy` : "One row per client"}, ${
+        personal.length ? "measured on the client's own test samples" : "as last reported. The last phase measures the clients' own models"}.${
         many || !rows.some((row) => row.comparison) ? "" : " A line is green where the client's model is better than training alone, red where it is worse, grey where the difference is within chance."}`);
     for (const id of ["legend-dots", "box-dots"]) $(id).hidden = many || !rows.length;
     $("chart-cdf").hidden = !many;

@@ -1,4 +1,4 @@
-// A card a device: what it does, why it is not in the round, how it went, what went wrong. At most some are made; a filter finds the others.
+// One card per device: its state, why it is not in the round, its figures and its last error. Only the first cards are drawn. A filter finds the others.
 
 import { $, bytes, collator, count, dataTable, el, fixed, isNumber, percent, setText, span } from "./dom.js";
 import { outcomes } from "./outcomes.js";
@@ -19,7 +19,7 @@ const SORTS = {
   slow: ["slowest", down("seconds")],
   memory: ["most memory", down("peak_rss_mb")],
   hot: ["hottest", down("temperature_c")],
-  seen: ["longest unheard", up("last_seen_ts")],
+  seen: ["longest without a message", up("last_seen_ts")],
   bytes: ["most bytes up", down("bytes_up")],
 };
 
@@ -51,7 +51,7 @@ function sparkline(trace) {
   return svg;
 }
 
-// Filters are for more cards than a screen shows.
+// With fewer devices the filters are hidden, because all cards fit on a screen.
 const FEW = 6;
 
 function pairs(device, row, state) {
@@ -71,7 +71,7 @@ function pairs(device, row, state) {
 
 function card(device, row, state) {
   const seen = el("span", { class: "seen" });
-  // A device that finished has nothing to mend: what went wrong is in its reason
+  // The last error of a finished device is part of `why`
   const error = device.last_error && device.state !== "finished" ? String(device.last_error) : "";
   const node = el("li", { class: "card", "data-id": device.id, "data-state": device.state },
     el("div", { class: "card-head" }, el("h3", {}, device.id), sign(device.state)),
@@ -95,7 +95,7 @@ export function devices(clock) {
     const before = Math.min(limit, shown.length);
     limit += CAP;
     draw();
-    const next = $("cards").children[before]; // the keyboard goes on where the new ones begin
+    const next = $("cards").children[before]; // the keyboard focus moves to the first new card
     if (next) {
       next.setAttribute("tabindex", "-1");
       next.focus();
@@ -103,7 +103,7 @@ export function devices(clock) {
   });
 
   const again = dataTable($("table-devices"), () => `${Math.min(limit, shown.length)} devices`,
-    () => ["Device", "State", "Why", "Round", "Accuracy", "Loss", "Seconds", "Memory MB", "°C", "Bytes up", "Last heard", "Last error"],
+    () => ["Device", "State", "Why", "Round", "Accuracy", "Loss", "Seconds", "Memory MB", "°C", "Bytes up", "Last message", "Last error"],
     () => shown.slice(0, limit).map((d) => [d.id, STATES[d.state]?.[1] ?? d.state, d.why ?? "", d.round ?? "–", percent(d.accuracy), fixed(d.loss), fixed(d.seconds, 1),
       fixed(d.rss_mb, 0), fixed(d.temperature_c, 0), bytes(d.bytes_up), ago(d), d.last_error ?? ""]));
 
@@ -111,9 +111,9 @@ export function devices(clock) {
 
   function draw() {
     shown = wanted(all, $("filter").value, $("filter-state").value, $("sort").value || "attention");
-    const now = shown.slice(0, limit), list = $("cards"), kept = new Set(now.map(({ id }) => id));
+    const now = shown.slice(0, limit), list = $("cards"), ids = new Set(now.map(({ id }) => id));
     for (const [id, { node }] of cards) {
-      if (!kept.has(id)) {
+      if (!ids.has(id)) {
         node.remove();
         cards.delete(id);
       }
@@ -137,7 +137,7 @@ export function devices(clock) {
   }
 
   function tick() {
-    for (const { seen, device } of cards.values()) setText(seen, `heard ${ago(device)}`);
+    for (const { seen, device } of cards.values()) setText(seen, `last message ${ago(device)}`);
   }
 
   return {

@@ -1,4 +1,4 @@
-// Elements and numbers. What comes from the network becomes text nodes and nothing else.
+// Creates elements and formats numbers. Data from the network only becomes text nodes.
 
 export const $ = (id) => document.getElementById(id);
 
@@ -36,7 +36,7 @@ export function span(seconds) {
   return `${Math.floor(whole / 86400)} days`;
 }
 
-// A table that a screen reader, a keyboard or a copying hand can have instead of a picture; it is made when it is opened.
+// Adds the data of a picture as a table, for screen readers, keyboards and copying. The table is built when it is opened.
 export function dataTable(details, caption, head, rows) {
   details.make = () => {
     const body = rows().map((row) => el("tr", {}, ...row.map((cell, i) => (i ? el("td", {}, cell) : el("th", { scope: "row" }, cell)))));

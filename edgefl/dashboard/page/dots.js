@@ -1,4 +1,4 @@
-// A row a device, a mark a model: how good each is for that device.
+// One row per device and one mark per model: the accuracy of each model on the samples of the device.
 
 import { el, percent, isNumber } from "./dom.js";
 import { onWidth } from "./canvas.js";
@@ -21,14 +21,14 @@ function mark(key, x, y) {
   return shape("circle", { cx: x, cy: y, r: 4.5, class: style });
 }
 
-// The part of 0 to 1 that holds all values, between multiples of 10%, at least 20% wide.
+// Returns the range that contains all values: between multiples of 10%, at least 20% wide.
 export function range(values) {
   let low = Math.max(0, Math.floor(10 * Math.min(...values) - 0.05) / 10), high = Math.min(1, Math.ceil(10 * Math.max(...values) + 0.05) / 10);
   if (high - low < 0.15) [low, high] = high >= 0.2 ? [high - 0.2, high] : [0, 0.2];
   return [low, high];
 }
 
-// Marks that would hide each other get lanes of their own, above and below the middle of the row: [key, x, lane] each.
+// Puts marks that would hide each other into separate lanes above and below the middle of the row. Returns a [key, x, lane] for each mark.
 export function lanes(marks) {
   const crowds = [];
   for (const one of [...marks].sort((a, b) => a[1] - b[1])) {
@@ -36,8 +36,8 @@ export function lanes(marks) {
     if (crowd && one[1] - crowd.at(-1)[1] < 11) crowd.push(one);
     else crowds.push([one]);
   }
-  const placed = crowds.flatMap((crowd) => marks.filter((one) => crowd.includes(one)).map(([key, x], i) => [key, x, i - (crowd.length - 1) / 2]));
-  return marks.map(([key]) => placed.find(([other]) => other === key));
+  const laned = crowds.flatMap((crowd) => marks.filter((one) => crowd.includes(one)).map(([key, x], i) => [key, x, i - (crowd.length - 1) / 2]));
+  return marks.map(([key]) => laned.find(([other]) => other === key));
 }
 
 function ticks(low, high, room) {
@@ -58,7 +58,7 @@ export function dots(box, legend) {
     const at = (share) => left + ((share - low) / (high - low)) * (right - left);
     const last = keys.includes("shipped") ? "shipped" : keys[0];
     const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "dots", role: "img" });
-    svg.setAttribute("aria-label", `Accuracy of ${rows.length} clients: ${keys.map((key) => MARKS[key][1]).join(", ")}; a table follows`);
+    svg.setAttribute("aria-label", `Accuracy of ${rows.length} clients: ${keys.map((key) => MARKS[key][1]).join(", ")}. A table follows.`);
     for (const share of ticks(low, high, right - left)) {
       svg.append(shape("line", { x1: at(share), x2: at(share), y1: 0, y2: height - AXIS + 4, class: "grid" }));
       svg.append(shape("text", { x: at(share), y: height - 8, "text-anchor": "middle" }, `${Math.round(100 * share)}%`));
@@ -80,8 +80,8 @@ export function dots(box, legend) {
   }
 
   onWidth(box, draw);
-  return (found, shown) => {
-    [rows, keys] = [found, shown];
+  return (newRows, newKeys) => {
+    [rows, keys] = [newRows, newKeys];
     legend.replaceChildren(...keys.map((key) => {
       const svg = shape("svg", { width: 16, height: 18, "aria-hidden": "true", class: "dots" });
       svg.append(mark(key, 8, 9));

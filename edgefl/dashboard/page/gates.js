@@ -1,4 +1,4 @@
-// How much of each client's data its gate sends to each expert: a bar a client, a colour and a number an expert.
+// The share of each client's samples that its gate sends to each expert: one bar per client, one colour and number per expert.
 
 import { $, collator, dataTable, percent } from "./dom.js";
 import { clipped, onWidth, picture } from "./canvas.js";
@@ -46,16 +46,16 @@ export function gates() {
   const again = dataTable($("table-gates"), () => "Share of each expert in each client's mixture",
     () => ["Client", ...Array.from({ length: experts }, (_, e) => name(e))], () => rows.map(({ id, gate }) => [id, ...gate.map(percent)]));
   return (state) => {
-    const found = Object.values(state.devices ?? {}).filter((device) => Array.isArray(device.gate) && device.gate.length);
-    found.sort((a, b) => collator(a.id, b.id));
-    const signature = JSON.stringify([state.experts, found.map(({ id, gate }) => [id, gate])]);
+    const gated = Object.values(state.devices ?? {}).filter((device) => Array.isArray(device.gate) && device.gate.length);
+    gated.sort((a, b) => collator(a.id, b.id));
+    const signature = JSON.stringify([state.experts, gated.map(({ id, gate }) => [id, gate])]);
     if (signature === last) return;
-    [rows, last, names] = [found, signature, state.experts ?? []];
+    [rows, last, names] = [gated, signature, state.experts ?? []];
     experts = Math.max(0, ...rows.map(({ gate }) => gate.length));
     $("box-gates").closest("figure").hidden = !rows.length;
-    $("note-gates").textContent = `The gate's mean weight over a client's held-out samples.`;
+    $("note-gates").textContent = `Mean weight of the gate over the client's held-out samples.`;
     swatches($("legend-gates"), Array.from({ length: experts }, (_, e) => ({ index: e, label: name(e) })));
-    image.label(`Bars of ${rows.length} clients by ${experts} experts; arrow keys read them, and a table follows`);
+    image.label(`Bars of ${rows.length} clients by ${experts} experts. Read them with the arrow keys, or the table below.`);
     draw();
     again();
   };

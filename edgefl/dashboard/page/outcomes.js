@@ -1,4 +1,4 @@
-// What each device took away: the verdict where the aggregator has published it, else what the devices reported.
+// The results of the devices: from the verdict if the aggregator has published it, otherwise as the devices reported them.
 
 import { collator, isNumber } from "./dom.js";
 
@@ -9,7 +9,7 @@ const mean = (values) => (values.length ? values.reduce((a, b) => a + b, 0) / va
 
 const gainPoints = ({ local, shipped }) => (isNumber(local) && isNumber(shipped) ? 100 * (shipped - local) : undefined);
 
-// "up" or "down" where a test finds a difference to training alone, "same" where it is within chance, "" where nothing was tested.
+// Returns "up" or "down" if a test finds a difference from training alone, "same" if it is within chance, "" without a test.
 export function wayOf(comparison, points) {
   if (comparison === "as good") return "same";
   // The test over all devices counts samples, the mean counts devices: they may point in opposite directions.

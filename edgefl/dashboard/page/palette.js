@@ -1,5 +1,5 @@
-// Colours that the colour-blind tell apart (Okabe and Ito 2008), and cividis for values (Nunez, Anderton, Renslow 2018).
-// A colour never stands alone: lines have dashes, cells have labels, states have signs and words.
+// Colours that colour-blind readers can distinguish (Okabe and Ito 2008), and cividis for values (Nunez, Anderton, Renslow 2018).
+// Colour is never the only difference: lines have dashes, cells have labels, states have signs and names.
 
 const CATEGORIES = ["#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#999999"];
 const CIVIDIS = ["#00224e", "#123570", "#3b496c", "#575d6d", "#707173", "#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838"];
@@ -9,7 +9,7 @@ export const isDark = () => dark.matches;
 export const onTheme = (call) => dark.addEventListener("change", call);
 export const category = (index) => CATEGORIES[((index % CATEGORIES.length) + CATEGORIES.length) % CATEGORIES.length];
 
-// Three lines that differ in colour, in brightness and in dash.
+// Returns three line styles that differ in colour, brightness and dash.
 export const lines = () =>
   isDark()
     ? [{ stroke: "#56b4e9" }, { stroke: "#e69f00", dash: [8, 4] }, { stroke: "#e6a8cc", dash: [2, 3] }]
@@ -26,7 +26,7 @@ export function cividis(share) {
   return `rgb(${one.map((c, i) => Math.round(c + (two[i] - c) * (at - low))).join(" ")})`;
 }
 
-// Black or white, whichever is read better on a colour.
+// Returns black or white, whichever is easier to read on the colour.
 export function ink(hex) {
   const [r, g, b] = channels(hex).map((c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000000" : "#ffffff";

@@ -1,15 +1,15 @@
-// The open round: number, phase, time that is left, who is where, bytes.
+// The open round: number, phase, time left, devices by state, bytes.
 
 import { $, bytes, count, el, fixed, isNumber, setText, span } from "./dom.js";
 import { sign, STATES } from "./devices.js";
 
-const WORDS = { joining: "waiting for devices", done: "finished", stopped: "the aggregator stopped", personalize: "devices make models of their own" };
+const PHASES = { joining: "waiting for devices", done: "finished", stopped: "the aggregator stopped", personalize: "devices make their own models" };
 
 export function round(clock) {
-  let state = {}, told = "";
+  let state = {}, announced = "";
 
   function tick() {
-    const open = isNumber(state.round_started_ts) && isNumber(state.deadline_s) && state.deadline_s > 0 && !Object.hasOwn(WORDS, state.phase ?? "joining");
+    const open = isNumber(state.round_started_ts) && isNumber(state.deadline_s) && state.deadline_s > 0 && !Object.hasOwn(PHASES, state.phase ?? "joining");
     const left = open ? state.round_started_ts + state.deadline_s - clock() : 0;
     $("deadline-tile").hidden = !open;
     setText($("deadline"), !open ? "–" : left >= 0 ? span(left) : `${span(-left)} over`);
@@ -22,7 +22,7 @@ export function round(clock) {
     const devices = Object.values(state.devices ?? {}), history = Object.values(state.history ?? {});
     const number = isNumber(state.round) ? state.round : 0, rounds = state.rounds ?? 0;
     setText($("round-number"), `Round ${Math.min(number, rounds || number)} of ${rounds || "?"}`);
-    setText($("round-phase"), `${WORDS[state.phase] ?? state.phase ?? "nothing heard yet"}${state.cohort_size ? `, cohort of ${count(state.cohort_size)}` : ""}`);
+    setText($("round-phase"), `${PHASES[state.phase] ?? state.phase ?? "no message yet"}${state.cohort_size ? `, cohort of ${count(state.cohort_size)}` : ""}`);
     $("round-progress").max = rounds || 1;
     $("round-progress").value = Math.min(state.phase === "done" ? rounds : Math.max(0, number - 1), rounds || 1);
     const counts = Object.keys(STATES).map((key) => [key, devices.filter((device) => device.state === key).length]);
@@ -33,16 +33,16 @@ export function round(clock) {
     }
     const sum = (key) => history.reduce((all, row) => all + (row[key] ?? 0), 0), last = history.filter((row) => row.phase !== "personalize").reduce((a, b) => (a && a.round > b.round ? a : b), null);
     const rows = [
-      ["up, all rounds seen", bytes(sum("bytes_up"))], ["down, all rounds seen", bytes(sum("bytes_down"))],
+      ["up, all rounds shown", bytes(sum("bytes_up"))], ["down, all rounds shown", bytes(sum("bytes_down"))],
       ["the last round took", last ? (last.seconds < 10 ? `${fixed(last.seconds, 1)} s` : span(last.seconds)) : "–"],
       ["missing in the last round", last ? last.dropped?.length ?? 0 : "–"],
     ];
-    if (state.broken) rows.push(["messages not understood", count(state.broken)]);
+    if (state.broken) rows.push(["invalid messages", count(state.broken)]);
     $("bytes-tile").hidden = Boolean(state.differential_privacy);
     $("round-note").hidden = !state.differential_privacy || state.phase === "done";
     $("bytes").replaceChildren(...rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
     const news = `${$("round-number").textContent}, ${$("round-phase").textContent}`;
-    if (news !== told) setText($("announce"), (told = news));
+    if (news !== announced) setText($("announce"), (announced = news));
     tick();
   }
 

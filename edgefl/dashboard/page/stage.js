@@ -1,4 +1,4 @@
-// Where the federation stands: nothing on the broker yet, joining, running, finished, or stopped. Each has a section of its own.
+// The stage of the federation: not started, joining, running, finished or stopped. Each stage has its own section.
 
 import { $, count, el, isNumber, percent, setText } from "./dom.js";
 import { outcomes, wayOf } from "./outcomes.js";
@@ -25,7 +25,7 @@ const plural = (n, one) => `${count(n)} ${one}${n === 1 ? "" : "s"}`;
 
 const someOf = (ids) => `${ids.slice(0, 4).join(", ")}${ids.length > 4 ? ` and ${ids.length - 4} more` : ""}`;
 
-// The first of a list of brokers, and the name of its host.
+// Returns the first broker of a list, and the name of its host.
 function brokerOf(state) {
   const url = String(state.broker?.url ?? "").split(",")[0];
   return { url, host: /^\w+:\/\/(?:[^@/]*@)?(\[[^\]]*\]|[^:/?]*)/.exec(url)?.[1] ?? "" };
@@ -43,9 +43,9 @@ function command(text) {
 }
 
 function deviceStart(state) {
-  const { url } = brokerOf(state), taken = new Set(Object.keys(state.devices ?? {}));
+  const { url } = brokerOf(state), ids = new Set(Object.keys(state.devices ?? {}));
   let number = 1;
-  while (taken.has(`pi-${number}`)) number += 1;
+  while (ids.has(`pi-${number}`)) number += 1;
   const name = `pi-${number}`;
   if (url.startsWith("mqtts:")) return `edgefl device start --enrol ${name}.enrol --data ${name}.npz`;
   return `edgefl device start --broker ${url} --id ${name} --data ${name}.npz`;
@@ -54,8 +54,8 @@ function deviceStart(state) {
 function remarks(state) {
   const { url, host } = brokerOf(state), list = [];
   if (url.startsWith("mqtts:")) list.push(["Each device needs a file of keys from ", el("code", {}, "edgefl device enrol"), "."]);
-  else list.push(["Each device needs a name and data of its own. ", el("code", {}, "edgefl device start --help"), " lists the kinds of data."]);
-  if (LOOPBACK.test(host)) list.push(["On another machine, put the address of the broker's machine in place of ", el("code", {}, host), "."]);
+  else list.push(["Each device needs its own name and its own data. ", el("code", {}, "edgefl device start --help"), " lists the kinds of data."]);
+  if (LOOPBACK.test(host)) list.push(["On another machine, use the address of the broker's machine instead of ", el("code", {}, host), "."]);
   return list.map((parts) => el("p", { class: "muted small" }, ...parts));
 }
 
@@ -67,7 +67,7 @@ function empty(state) {
   if (!url || $("empty-steps").dataset.signature === signature) return;
   $("empty-steps").dataset.signature = signature;
   $("empty-steps").replaceChildren(
-    el("p", {}, "Start the aggregator, then a device. This page follows by itself."),
+    el("p", {}, "Start the aggregator, then a device. This page updates itself."),
     command(`edgefl aggregator start --broker ${url}${secure ? " --security broker" : ""}`),
     command(deviceStart(state)),
     el("p", { class: "muted small" }, "No ", el("code", {}, "federation.toml"), " yet? ", el("code", {}, "edgefl init --data pi-1.npz --data pi-2.npz"), " writes one."),
@@ -78,18 +78,18 @@ function joining(state) {
   const devices = Object.values(state.devices ?? {}).sort((a, b) => a.id.localeCompare(b.id, "en", { numeric: true }));
   const ready = devices.filter((device) => device.state === "idle"), needed = isNumber(state.needed) ? state.needed : 0;
   const missing = Math.max(0, needed - ready.length), unheard = Math.max(0, needed - devices.length);
-  setText($("joining-title"), !needed ? `Waiting for devices: ${count(ready.length)} here` : missing
-    ? `Waiting for ${count(missing)} of ${plural(needed, "device")}` : `${plural(ready.length, "device")} here; the first round begins`);
+  setText($("joining-title"), !needed ? `Waiting for devices: ${count(ready.length)} ready` : missing
+    ? `Waiting for ${count(missing)} of ${plural(needed, "device")}` : `${plural(ready.length, "device")} ready. The first round begins`);
   const signature = JSON.stringify([needed, state.broker?.url, devices.map(({ id, state: word, why, samples }) => [id, word, why, samples])]);
   if ($("joining").dataset.signature === signature) return;
   $("joining").dataset.signature = signature;
   const slot = (kind, sign, name, note) => el("li", { class: `slot ${kind}` }, el("span", { class: "sign", "aria-hidden": "true" }, sign), name ? el("strong", {}, name) : null, el("span", { class: "muted" }, note));
   $("slots").replaceChildren(
     ...devices.map((device) => (device.state === "idle"
-      ? slot("ready", "✓", device.id, `here, ${plural(device.samples ?? 0, "sample")}`) : slot("away", "–", device.id, device.why || device.state))),
-    ...Array.from({ length: Math.min(unheard, 12) }, () => slot("open", "…", "", "not here yet")),
+      ? slot("ready", "✓", device.id, `ready, ${plural(device.samples ?? 0, "sample")}`) : slot("away", "–", device.id, device.why || device.state))),
+    ...Array.from({ length: Math.min(unheard, 12) }, () => slot("open", "…", "", "not online yet")),
   );
-  $("joining-steps").replaceChildren(...(missing || !needed ? [el("p", {}, "On a device that is missing, type:"), command(deviceStart(state)), ...remarks(state)] : []));
+  $("joining-steps").replaceChildren(...(missing || !needed ? [el("p", {}, "On each missing device, run:"), command(deviceStart(state)), ...remarks(state)] : []));
 }
 
 function stopped(state) {
@@ -99,7 +99,7 @@ function stopped(state) {
     return;
   }
   const devices = Object.values(state.devices ?? {}).filter((device) => device.state !== "offline").length;
-  setText($("stopped-note"), `It left before the end. ${plural(devices, "device")} ${devices === 1 ? "waits" : "wait"} for it. Start it again with the same options, and it goes on where it was:`);
+  setText($("stopped-note"), `It stopped before the end. ${plural(devices, "device")} ${devices === 1 ? "waits" : "wait"} for it. Start it again with the same options, and it continues where it stopped:`);
   if ($("stopped-steps").childElementCount) return;
   $("stopped-steps").replaceChildren(command("edgefl aggregator start"));
 }
@@ -112,43 +112,43 @@ function gainText(points, overall) {
   return overall === "as good" ? `${text}, within chance` : text;
 }
 
-// A mean in percent, and what it is the mean of.
-function headline([key, name, note], found, means) {
+// Returns a tile with a mean in per cent and its explanation.
+function headline([key, name, note], results, means) {
   const value = means[key];
   const parts = [el("h3", {}, name), el("p", { class: "huge" }, percent(value)), el("p", { class: "muted" }, isNumber(value) ? note : "not measured")];
   if (key === "shipped") {
-    if (isNumber(found.gain)) parts.push(el("p", { class: "gain", "data-way": wayOf(found.overall, found.gain) }, gainText(found.gain, found.overall)));
-    if (found.kinds.length) parts.push(el("p", { class: "muted" }, kindsIn(found.kinds)));
+    if (isNumber(results.gain)) parts.push(el("p", { class: "gain", "data-way": wayOf(results.overall, results.gain) }, gainText(results.gain, results.overall)));
+    if (results.kinds.length) parts.push(el("p", { class: "muted" }, kindsIn(results.kinds)));
     if (isNumber(means.int8)) parts.push(el("p", { class: "muted" }, `as int8: ${percent(means.int8)}`));
   }
   return el("div", { class: `tile ${key}` }, ...parts);
 }
 
-// Why figures that a reader expects are missing; empty where none are.
+// Returns why expected figures are missing, or an empty string.
 function missingFigures(state) {
   if (state.differential_privacy) return "Differential privacy is on, so the aggregator publishes no figures and no verdict. They are in its result.json; edgefl report shows them.";
-  if (!state.verdict) return "The broker has no verdict of this federation; edgefl report shows the aggregator's result.";
-  return state.verdict.devices && !state.verdict.rows.length ? "Updates are masked, so the verdict holds no figures of single devices." : "";
+  if (!state.verdict) return "The broker has no verdict of this federation. edgefl report shows the aggregator's result.";
+  return state.verdict.devices && !state.verdict.rows.length ? "Updates are masked, so the verdict contains no figures of single devices." : "";
 }
 
 function result(state) {
-  const found = outcomes(state), devices = Object.values(state.devices ?? {});
-  const { measured } = found;
+  const results = outcomes(state), devices = Object.values(state.devices ?? {});
+  const { measured } = results;
   const lost = devices.filter((device) => device.state === "offline").map((device) => device.id);
   const note = [`${plural(state.rounds ?? 0, "round")}.`];
-  if (measured) note.push(`${plural(measured, "device")} took away a model of ${measured === 1 ? "its" : "their"} own.`);
+  if (measured) note.push(`${plural(measured, "device")} ended with ${measured === 1 ? "its own model" : "their own models"}.`);
   note.push(missingFigures(state));
   const late = devices.filter((device) => device.state === "finished" && device.why).map((device) => device.id);
   if (late.length) note.push(`${someOf(late)} finished too late for the verdict.`);
   if (lost.length) note.push(`${someOf(lost)} left before the end.`);
   setText($("result-note"), note.filter(Boolean).join(" "));
-  setText($("result-sentence"), found.sentence);
-  $("result-sentence").hidden = !found.sentence;
-  const signature = JSON.stringify([found.means, found.gain, found.overall, found.kinds]);
+  setText($("result-sentence"), results.sentence);
+  $("result-sentence").hidden = !results.sentence;
+  const signature = JSON.stringify([results.means, results.gain, results.overall, results.kinds]);
   $("headline").hidden = !measured;
   if ($("headline").dataset.signature === signature) return;
   $("headline").dataset.signature = signature;
-  $("headline").replaceChildren(...HEADLINES.map((each) => headline(each, found, found.means)));
+  $("headline").replaceChildren(...HEADLINES.map((each) => headline(each, results, results.means)));
 }
 
 const VIEWS = { empty, joining, stopped, done: result };

@@ -1,6 +1,4 @@
-"""Reading labels off an update: four samples by hand, the numpy learner's own step, then what holds for any
-shares.
-"""
+"""Class shares inferred from an update: four samples by hand, a step of the numpy learner, random shares."""
 
 import numpy as np
 import pytest
@@ -24,8 +22,9 @@ LAYER = OutputLayer("out/kernel", "out/bias", "fc/bias", KERNEL)
 
 
 def test_four_samples_by_hand():
-    """Labels 0, 0, 0, 1 of four classes, p = 1/4: the gradient is (-.5, 0, .25, .25), a step of .1 moves by
-    (.05, 0, -.025, -.025).
+    """Labels 0, 0, 0, 1 of four classes, p = 1/4.
+
+    The gradient is (-.5, 0, .25, .25). A step of .1 changes the bias by (.05, 0, -.025, -.025).
     """
     delta = [0.05, 0.0, -0.025, -0.025]
     np.testing.assert_allclose(infer_shares_from_step(delta, 0.1), [0.75, 0.25, 0, 0], atol=1e-12)
@@ -45,7 +44,7 @@ def test_distance_and_correlation_by_hand():
 
 
 def test_a_step_of_softmax_regression_from_zero_tells_all():
-    """A model of zeros gives each class 1/3 whatever the sample: equation 15 is exact."""
+    """A model of zeros gives each class 1/3 for any sample, so that equation 15 is exact."""
     learner = SoftmaxLearner(softmax_spec("fedavg", inputs=4, features=2, classes=3, batch_size=50))
     rng = np.random.default_rng(1)
     x = rng.normal(size=(50, 4)).astype(np.float32)
@@ -62,9 +61,7 @@ def test_a_step_of_softmax_regression_from_zero_tells_all():
 
 
 def layer_deltas(shares):
-    """Return what one step of 1 moves, for samples whose features are all 1 and whose hidden units are all
-    active.
-    """
+    """Return the deltas of one step of size 1, for samples with features of 1 and active hidden units."""
     away = np.asarray(shares, np.float32) - np.float32(0.25)
     return {"out/bias": away, "out/kernel": np.tile(away, (4, 1)), "fc/bias": KERNEL @ away}
 

@@ -34,7 +34,7 @@ OPTIONS = {"epochs": 1, "learning_rate": 0.05, "momentum": 0.0, "batch_size": 8}
 
 
 def setting_of(name="fedavg", classes=5):
-    """Return six clients with skewed labels over positive features: what a last layer behind a ReLU sees."""
+    """Return six clients with skewed labels and positive features, like the input of a layer after a ReLU."""
     spec = softmax_spec(name, inputs=6, features=6, classes=classes, options=OPTIONS)
     rng = np.random.default_rng(3)
     shards = {}
@@ -57,7 +57,7 @@ def setting():
 
 @pytest.fixture(scope="module")
 def findings(setting):
-    """One step, then no defence, clipping, the bias and the output layer withheld."""
+    """The findings: one step, no defence, clipping, withheld bias, withheld output layer."""
     return audit_labels(setting, (), accuracy=True, show_scenario=lambda line: None)
 
 
@@ -82,7 +82,7 @@ def test_one_step_discloses_and_so_does_a_round(setting, findings):
     assert plain.distance < guess(setting).distance / 2
     assert plain.correlation > 0.9
     assert np.isnan(exact.accuracy)
-    # A head of small random weights does not tell classes apart
+    # An output layer with small random weights does not distinguish classes
     assert plain.accuracy > findings[-1].accuracy
 
 
@@ -96,7 +96,7 @@ def test_clipping_hides_no_direction_and_withholding_the_bias_leaves_the_kernel(
     assert sources(plain) == sources(clipped) == {"bias"}
     assert sources(without_bias) == {"kernel"}
     assert without_bias.correlation > 0.7
-    assert sources(without_layer) == {"nothing"}  # this model has no dense layer with a bias before
+    assert sources(without_layer) == {"nothing"}  # this model has no hidden dense layer with a bias
 
 
 def test_noise_hides_as_it_grows(setting):
@@ -160,13 +160,13 @@ def test_an_algorithm_without_defences_is_an_error(setting):
 
 def test_an_output_layer_that_is_not_found_is_an_error(setting):
     spec = replace(setting.plan.spec, num_classes=7)
-    with pytest.raises(ConfigError, match="one number a class, 7"):
+    with pytest.raises(ConfigError, match="one number per class, 7"):
         choose_read_layer(replace(setting, plan=Plan(spec, b"", b"")))
 
 
 def test_defences_are_those_of_the_scenario_alone(setting):
-    assert make_algorithm("fedavg", None, setting.options(Scenario("", {}))).name == "fedavg"
-    assert setting.options(Scenario("", {"withhold": "bias"}))["withhold"] == "bias"
+    assert make_algorithm("fedavg", None, setting.build_options(Scenario("", {}))).name == "fedavg"
+    assert setting.build_options(Scenario("", {"withhold": "bias"}))["withhold"] == "bias"
 
 
 def test_the_command(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""The benchmarks run, small; what they measure stands in docs/results, not here."""
+"""Small runs of the benchmarks. Their results are in docs/results."""
 
 import json
 

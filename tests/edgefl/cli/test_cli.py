@@ -117,9 +117,9 @@ def test_a_broken_package_hides_no_other(
     register(monkeypatch, gone="nowhere_at_all:x", odd="edgefl.errors:DataError", other="edgefl.cli.main:cli")
     assert cli.run_command(["--help"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "gone (not usable here: No module named 'nowhere_at_all')" in out
+    assert "gone (not available: No module named 'nowhere_at_all')" in out
     assert "expected a click command" in out
-    assert "Federate small networks" in out
+    assert "Train small networks" in out
     assert cli.run_command(["gone"]) == 1
 
 

@@ -1,6 +1,4 @@
-"""Shell completion: what a shell is told, that a real bash takes the script, and that TensorFlow stays out of
-it.
-"""
+"""Shell completion: the offered words, the script in a real bash, and no import of TensorFlow."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""`edgefl data show` and `edgefl data deal`: every source of samples, and no traceback."""
+"""`edgefl data show` and `edgefl data deal` with every kind of data source, and without a traceback."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ from edgefl.cli import main as cli
 from edgefl.data.npz import load_shard
 from tests.support.sample_files import windows_of
 
-# What a base install of a device lacks, and the learners that it must not load.
+# Modules that the base install of a device lacks, and learners that it must not load.
 BLOCKED = """
 import sys
 class Block:
@@ -177,7 +177,7 @@ def test_digits_are_dealt(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
     before = Path("dealt/pi-2.npz").read_bytes()
     assert cli.run_command(["data", "deal", "digits", "-o", "dealt"]) == 1
-    assert "dealt/pi-1.npz exists and is not replaced" in capsys.readouterr().err
+    assert "dealt/pi-1.npz already exists" in capsys.readouterr().err
     assert Path("dealt/pi-2.npz").read_bytes() == before
 
 

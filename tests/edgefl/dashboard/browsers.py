@@ -1,4 +1,4 @@
-"""A headless Chromium, or the reason why there is none."""
+"""A headless Chromium for tests, or the reason why it is not available."""
 
 import importlib.util
 import os
@@ -24,7 +24,7 @@ THEMES = ("light", "dark")
 
 @contextmanager
 def chromium():
-    """Give a browser; skips the test where playwright or Debian's chromium is missing."""
+    """Yield a browser. Skip the test if playwright or Debian's chromium is missing."""
     if importlib.util.find_spec("playwright") is None:
         pytest.skip("no playwright; pip install playwright")
     path = CHROMIUM if Path(CHROMIUM).exists() else shutil.which("chromium")
@@ -41,7 +41,7 @@ def chromium():
 
 
 class Visitor:
-    """Opens pages and remembers what their consoles complained about."""
+    """Opens pages and collects the warnings and errors of their consoles."""
 
     def __init__(self, browser, pictures):
         self.browser = browser
@@ -53,7 +53,7 @@ class Visitor:
         page = self.browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme, **options)
         page.set_default_timeout(60_000)
         page.on(
-            "console", lambda said: said.type in ("error", "warning") and self.complaints.append(said.text)
+            "console", lambda entry: entry.type in ("error", "warning") and self.complaints.append(entry.text)
         )
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.goto(url)
@@ -61,7 +61,7 @@ class Visitor:
         return page
 
     def picture(self, page, name):
-        """Keep a picture of the whole page; EDGEFL_SCREENSHOTS says where."""
+        """Save a screenshot of the whole page in the directory EDGEFL_SCREENSHOTS."""
         self.pictures.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=self.pictures / f"{name}.png", full_page=True, animations="disabled")
 
@@ -71,7 +71,7 @@ class Visitor:
 
 
 def severe(page):
-    """Return what axe-core finds serious or critical, a line each."""
+    """Return one line per serious or critical violation that axe-core finds."""
     from axe_playwright_python.sync_playwright import Axe
 
     found = Axe().run(page).response["violations"]

@@ -1,4 +1,4 @@
-"""A broker, processes of the command line, made-up snapshots, a server of its own latest."""
+"""Fixtures: a broker, processes of the command line, invented snapshots and a dashboard server."""
 
 import contextlib
 import http.client
@@ -31,7 +31,7 @@ samples = load(Path(__file__).with_name("samples.py"))
 
 
 class Stream:
-    """The Server-Sent Events of a dashboard, one after the other."""
+    """Reads the Server-Sent Events of a dashboard."""
 
     def __init__(self, url, timeout_s=DEADLINE_S):
         host = url.removeprefix("http://").rstrip("/")
@@ -40,7 +40,7 @@ class Stream:
         self.response = self.connection.getresponse()
 
     def next(self):
-        """Return (kind, data) of the next event that is no tick."""
+        """Return (kind, data) of the next event that is not a tick."""
         while True:
             kind = self.response.readline().decode().removeprefix("event: ").strip()
             data = self.response.readline().decode().removeprefix("data: ")
@@ -50,7 +50,7 @@ class Stream:
                 return kind, json.loads(data)
 
     def until(self, holds, state=None):
-        """Apply events until `holds(state)`; returns the state."""
+        """Apply events until `holds(state)`, and return the state."""
         state = state or {}
         while True:
             kind, data = self.next()
@@ -64,7 +64,7 @@ class Stream:
 
 
 def merged(target, patch):
-    """Apply a merge patch as RFC 7396 writes it down."""
+    """Apply a merge patch, as defined in RFC 7396."""
     if not isinstance(patch, dict):
         return patch
     made = dict(target) if isinstance(target, dict) else {}
@@ -88,7 +88,7 @@ def sample():
 
 @pytest.fixture
 def served():
-    """A server of a latest that the test fills."""
+    """A dashboard server whose snapshots come from the test."""
     latest = LatestSnapshot()
     server = DashboardServer(latest)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -126,7 +126,7 @@ def start():
 
 @pytest.fixture
 def dashboard(start):
-    """Start the command on a broker; returns (process, page's address)."""
+    """Start the command on a broker, and return (process, address of the page)."""
 
     def make(url, *more):
         process = start("dashboard", "--broker", url, "--port", "0", "--json", *more)
@@ -137,9 +137,9 @@ def dashboard(start):
 
 @pytest.fixture
 def broker():
-    """A broker of this test's own, that it may kill."""
+    """A broker for this test only, which the test may kill."""
     made = processes.Broker()
-    # Between the question for a free port and its use another program took it
+    # Another program took the free port before the broker used it
     while made.popen.poll() is not None:
         made = processes.Broker()
     made.url = f"mqtt://127.0.0.1:{made.port}"
@@ -160,8 +160,9 @@ def toys():
 
 @pytest.fixture(scope="module")
 def chromium():
-    """A browser; its driver has an event loop in this thread as long as it runs, beside which other modules'
-    tests cannot have theirs.
+    """A browser for one module.
+
+    Its driver runs an event loop in this thread, so that tests of other modules could not run theirs.
     """
     with browsers.chromium() as browser:
         yield browser
@@ -169,7 +170,7 @@ def chromium():
 
 @pytest.fixture
 def visitor(chromium, tmp_path):
-    """Visits pages; what a console complained about fails the test."""
+    """Visits pages. A warning or an error in a console fails the test."""
     made = browsers.Visitor(chromium, tmp_path / "pictures")
     yield made
     made.close()

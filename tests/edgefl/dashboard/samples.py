@@ -1,6 +1,4 @@
-"""Snapshots as `edgefl.monitor.view` makes them, of federations that nobody ran: for the page alone, and for
-the server.
-"""
+"""Snapshots of invented federations, in the form of `edgefl.monitor.view`."""
 
 import numpy as np
 
@@ -71,7 +69,7 @@ def similarity_of(ids, groups, round, rng):
 
 
 def sample(devices=8, rounds=12, groups=3, seed=1):
-    """Return the snapshot of a federation in its last but eight round."""
+    """Return the snapshot of a federation eight rounds before its end."""
     rng = np.random.default_rng(seed)
     made = [device(i, rounds, rng) for i in range(devices)]
     mean = [0.5 + 0.4 * (1 - np.exp(-r / 5)) for r in range(1, rounds + 1)]

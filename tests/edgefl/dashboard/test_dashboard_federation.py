@@ -84,10 +84,10 @@ def test_clusters_change_as_they_are_told(broker, dashboard, visitor):
         tell(1, [0] * 6, "", (), (), (), float("nan"))
         _, url = dashboard(broker.url)
         page = visitor.visit(url)
-        expect(page.locator("#note-members")).to_contain_text("6 clients in 1 cluster;")
+        expect(page.locator("#note-members")).to_contain_text("6 clients in 1 cluster.")
         expect(page.locator("#box-heat")).to_be_hidden()
         tell(2, cut.labels.tolist(), "head/kernel", clients, matrix, rows, cut.height)
-        expect(page.locator("#note-members")).to_contain_text("6 clients in 2 clusters;")
+        expect(page.locator("#note-members")).to_contain_text("6 clients in 2 clusters.")
         expect(page.locator("#note-heat")).to_contain_text("cosine similarity of head/kernel, 6 clients")
         page.click("#table-members summary")
         row = page.locator("#table-members tbody tr", has_text="pi-1")
@@ -98,7 +98,7 @@ def test_clusters_change_as_they_are_told(broker, dashboard, visitor):
 
 
 def groups(toys):
-    """Return the shards of four clients: two call the classes what they are, two by other names."""
+    """Return the shards of four clients, two of them with permuted labels."""
     shards = {f"pi-{i}": toys.shard(i, 40) for i in range(4)}
     for client_id in ("pi-1", "pi-3"):
         shard = shards[client_id]
@@ -107,7 +107,7 @@ def groups(toys):
 
 
 def test_a_cluster_splits(broker, federate, toys, dashboard, visitor):
-    """Adaptive expert models: with this seed all begin with one expert, and explorers find the other."""
+    """AEM: with this seed all clients begin with one expert, and explorers find the other."""
     options = {"num_experts": 2, "local_epochs": 3, "gate_epochs": 3, "learning_rate": 0.05}
     federation = federate(
         broker.url, rounds=6, min_clients=4, quorum=1.0, seed=7, algorithm="aem", options=options
@@ -131,12 +131,12 @@ def test_a_cluster_splits(broker, federate, toys, dashboard, visitor):
     assert (expected[0], expected[5]) == ([0] * 4, [1, 0, 1, 0])
     _, url = dashboard(broker.url, "--federation", federation.name)
     page = visitor.visit(url)
-    expect(page.locator("#waiting")).to_contain_text("Nothing heard of")
+    expect(page.locator("#waiting")).to_contain_text("No message of")
     aggregator = federation.aggregator()
     devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
     assert aggregator.end() == 0, aggregator.said
     expect(page.locator("#round-phase")).to_contain_text("finished")
-    expect(page.locator("#note-members")).to_contain_text("4 clients in 2 clusters;")
+    expect(page.locator("#note-members")).to_contain_text("4 clients in 2 clusters.")
     page.click("#table-members summary")
     for client_id, row in zip(shards, zip(*expected[:6], strict=True), strict=True):
         shown = page.locator("#table-members tbody tr", has_text=client_id).locator("td").all_text_contents()
@@ -155,12 +155,12 @@ def test_a_federation_finds_its_clusters(broker, federate, toys, dashboard, visi
     )
     _, url = dashboard(broker.url, "--federation", federation.name)
     page = visitor.visit(url)
-    expect(page.locator("#waiting")).to_contain_text("Nothing heard of")
+    expect(page.locator("#waiting")).to_contain_text("No message of")
     aggregator = federation.aggregator()
     devices = [federation.device(client_id, shard) for client_id, shard in groups(toys).items()]
-    expect(page.locator("#note-members")).to_contain_text("4 clients in 2 clusters;")
+    expect(page.locator("#note-members")).to_contain_text("4 clients in 2 clusters.")
     expect(page.locator("#note-heat")).to_contain_text(
-        "4 clients in the order of the dendrogram; dashed: the cut"
+        "4 clients in the order of the dendrogram. Dashed line: the cut"
     )
     page.click("#table-members summary")
     last = [

@@ -1,4 +1,4 @@
-"""What changed between two snapshots, and what a browser gets that has seen some of them."""
+"""Patches between snapshots, and the update for a browser that has seen some of them."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""The page in Chromium, on snapshots that the test makes: what it shows, to whom, and how it is reached."""
+"""The page in Chromium, with invented snapshots: its content, its accessibility and its connection."""
 
 import copy
 import threading
@@ -19,7 +19,7 @@ THEMES = ("light", "dark")
 
 
 def now(snapshot):
-    """Return the snapshot as if it were of this moment."""
+    """Return the snapshot with times relative to now."""
     later = time.time() - snapshot["ts"]
     made = copy.deepcopy(snapshot)
     made["ts"] += later
@@ -31,7 +31,7 @@ def now(snapshot):
 
 @pytest.fixture
 def shown(served, sample, visitor):
-    """A page that shows eight devices; returns (latest, snapshot, page)."""
+    """Return (latest, snapshot, page) of a page that shows eight devices."""
     latest, url = served
     snapshot = now(sample(8))
     latest.put(snapshot)
@@ -50,7 +50,7 @@ def test_readable_at_three_widths_in_both_themes_and_by_assistive_technology(
     for width in WIDTHS:
         page = visitor.visit(url, width, theme)
         page.wait_for_selector("#cards li")
-        # For some clients a row of dots each, for many the share of clients with at most an accuracy
+        # Few clients have a row of dots each, many clients have a curve of shares
         expect(page.locator(".uplot")).to_have_count(3 if devices == 8 else 4)
         expect(page.locator("#box-dots g")).to_have_count(8 if devices == 8 else 0)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, "nobody scrolls sideways"
@@ -81,7 +81,7 @@ def test_what_is_measured_stands_on_the_page(shown):
     assert card.locator("svg.spark").get_attribute("aria-label").startswith("rounds 1 to 12: from 0.")
     assert "paused: on battery" in page.text_content("#cards li[data-id=pi-5]")
     page.click("#table-members summary")
-    # A table is filled when it is opened, a moment later
+    # A table is filled shortly after it is opened
     expect(page.locator("#table-members tbody tr")).to_have_count(8)
     assert (
         page.locator("#table-members tbody tr >> text=pi-2").locator("..").text_content()
@@ -94,7 +94,7 @@ def test_what_is_measured_stands_on_the_page(shown):
 
 
 def test_curves_end_with_the_rounds_and_begin_with_accuracy(served, sample, visitor):
-    """The personalization is no round: its models are others, and it would lie beyond the axis."""
+    """Personalization is not a round: its models differ, and it lies beyond the axis."""
     latest, url = served
     snapshot = now(sample(8, rounds=12))
     personalized = {**snapshot["history"][-1], "round": 13, "phase": "personalize", "accuracy_mean": 0.321}
@@ -102,9 +102,9 @@ def test_curves_end_with_the_rounds_and_begin_with_accuracy(served, sample, visi
     page = visitor.visit(url)
     expect(page.locator(".uplot")).to_have_count(3)
     assert page.locator("#curves figure h3").all_text_contents() == [
-        "Accuracy while it runs",
+        "Accuracy during the rounds",
         "Training loss",
-        "Bytes a round",
+        "Bytes per round",
     ]
     last = snapshot["history"][-1]["accuracy_mean"]
     for chart in ("accuracy", "loss", "bytes"):
@@ -117,7 +117,7 @@ def test_curves_end_with_the_rounds_and_begin_with_accuracy(served, sample, visi
 
 
 def judged(*rows):
-    """Return what a finished federation adds to a snapshot: its state and the verdict on such rows."""
+    """Return the state and the verdict that a finished federation adds to a snapshot."""
     return {"phase": "done", "round": 21, "verdict": as_dict(judge_federation(rows))}
 
 
@@ -163,7 +163,7 @@ def test_it_says_why_figures_are_missing(served, sample, visitor):
     latest.put({**snapshot, "differential_privacy": True})
     page = visitor.visit(url)
     expect(page.locator("#round-note")).to_have_text(
-        "Differential privacy is on, so the aggregator publishes no figures of rounds."
+        "Differential privacy is on, so the aggregator publishes no figures for the rounds."
     )
     expect(page.locator("#bytes-tile")).to_be_hidden()
     done = {**snapshot, "phase": "done", "round": 21}
@@ -172,10 +172,10 @@ def test_it_says_why_figures_are_missing(served, sample, visitor):
     expect(note).to_contain_text("Differential privacy is on, so the aggregator publishes no figures and no")
     expect(page.locator("#headline")).to_be_hidden()
     latest.put({**done, "differential_privacy": False})
-    expect(note).to_contain_text("The broker has no verdict of this federation; edgefl report shows")
+    expect(note).to_contain_text("The broker has no verdict of this federation. edgefl report shows")
     masked = {**as_dict(judge_federation([compared("pi-1", 10, 1)])), "rows": []}
     latest.put({**done, "verdict": masked})
-    expect(note).to_contain_text("Updates are masked, so the verdict holds no figures of single devices.")
+    expect(note).to_contain_text("Updates are masked, so the verdict contains no figures of single devices.")
     expect(page.locator("#headline .shipped .huge")).to_have_text("92.0%")
 
 
@@ -236,7 +236,7 @@ def test_five_hundred_devices_are_filtered_and_sorted_and_not_all_drawn(served, 
     page.click("#more")
     assert page.text_content("#shown") == "96 of 500 shown"
     assert page.evaluate("document.activeElement.dataset.id") == "pi-49", (
-        "the keyboard goes on where the new ones begin"
+        "the keyboard focus is on the first new card"
     )
     page.fill("#filter", "BATTERY pi-2")
     assert page.text_content("#shown") == "14 of 14 shown, 500 in all"
@@ -277,14 +277,14 @@ def test_all_is_reached_by_keyboard_and_pictures_can_be_read(shown):
     page.focus("#box-heat canvas")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
-    assert page.text_content("#box-heat .said") == f"pi-2 and pi-5: {similarity['matrix'][1][4]:.3f}"
+    assert page.text_content("#box-heat .description") == f"pi-2 and pi-5: {similarity['matrix'][1][4]:.3f}"
     page.focus("#box-members canvas")
     for key in ("ArrowDown", "ArrowDown", *["ArrowRight"] * 20):
         page.keyboard.press(key)
-    assert page.text_content("#box-members .said") == "pi-4, round 12: cluster 0"
+    assert page.text_content("#box-members .description") == "pi-4, round 12: cluster 0"
     page.focus("#box-gates canvas")
     page.keyboard.press("ArrowDown")
-    assert page.text_content("#box-gates .said").startswith("pi-1: expert 0 ")
+    assert page.text_content("#box-gates .description").startswith("pi-1: expert 0 ")
 
 
 def test_what_devices_say_is_text_and_nothing_else(shown):
@@ -323,7 +323,7 @@ def test_it_says_when_the_broker_or_the_server_is_gone_and_comes_back_by_itself(
     latest.put(
         {**snapshot, "broker": {**snapshot["broker"], "connected": False, "since_ts": time.time() - 70}}
     )
-    expect(page.locator("#link")).to_contain_text("has been gone for 1:1")
+    expect(page.locator("#link")).to_contain_text("has been unreachable for 1:1")
     latest.put(snapshot)
     page.wait_for_selector("#link[data-health=good]")
     latest.close()
@@ -339,7 +339,7 @@ def test_it_says_when_the_broker_or_the_server_is_gone_and_comes_back_by_itself(
     latest.close()
     again.shutdown()
     again.server_close()
-    # The browser notes the connection that was lost
+    # The browser logs the lost connection
     visitor.complaints[:] = [each for each in visitor.complaints if "ERR_" not in each]
 
 

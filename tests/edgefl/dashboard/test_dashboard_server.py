@@ -1,4 +1,4 @@
-"""The server, asked by the standard library's client: what it gives, what it refuses, what it follows."""
+"""The dashboard server with the standard library's client: files, refused requests and the event stream."""
 
 import http.client
 import re
@@ -179,7 +179,7 @@ def test_it_follows_a_broker_through_its_end_and_its_return(broker, dashboard, s
     process, url = dashboard(broker.url)
     events = stream(url)
     state = events.until(lambda state: "notice" in state)
-    assert state["notice"] == f"No federation at {broker.url} yet; waiting for one."
+    assert state["notice"] == f"No federation at {broker.url} yet. Waiting for the first one."
     link = Link(broker.url, "teller")
     try:
         tell(link, "kitchen")

@@ -19,7 +19,7 @@ VIEWS = ((PHONE, "light"), (DESKTOP, "light"), (PHONE, "dark"), (DESKTOP, "dark"
 
 
 def choose_models(federation):
-    """Have the devices of a toy federation train a local model too, and choose what they ship."""
+    """Let the devices of a toy federation also train a local model and choose the model that they ship."""
     spec = softmax_spec(
         federation.algorithm,
         inputs=4,
@@ -34,17 +34,17 @@ def choose_models(federation):
 
 
 def check_page(page, width):
-    """Assert what holds for every state: it fits the screen, and each link leads to a visible section."""
+    """Check that the page fits the screen, and that each link leads to a visible section."""
     assert page.evaluate("document.documentElement.scrollWidth") <= width, "nobody scrolls sideways"
     for link in page.locator("nav a:visible").all():
         expect(page.locator(link.get_attribute("href"))).to_be_visible()
 
 
 def pictures(visitor, severe, url, name, until):
-    """Open the page on a phone and on a desktop, in both themes, check it and keep a picture of each.
+    """Open the page on a phone and on a desktop in both themes, check it and save screenshots.
 
     Args:
-        until: waits on a page until it shows what is expected of it.
+        until: waits until a page shows the expected content.
     """
     for width, theme in VIEWS:
         page = visitor.visit(url, width, theme)
@@ -60,7 +60,9 @@ def test_an_empty_broker_says_what_to_type(broker, dashboard, visitor, severe):
     _, url = dashboard(broker.url)
 
     def until(page):
-        expect(page.locator("#waiting")).to_have_text(f"No federation at {broker.url} yet; waiting for one.")
+        expect(page.locator("#waiting")).to_have_text(
+            f"No federation at {broker.url} yet. Waiting for the first one."
+        )
         expect(page.locator("#empty code").first).to_have_text(
             f"edgefl aggregator start --broker {broker.url}"
         )
@@ -83,14 +85,14 @@ def test_joining_says_who_is_here_and_what_to_type_on_the_others(
     def until(page):
         expect(page.locator("#joining-title")).to_have_text("Waiting for 1 of 3 devices")
         assert page.locator("#slots .ready").all_text_contents() == [
-            "✓pi-1here, 30 samples",
-            "✓pi-2here, 40 samples",
+            "✓pi-1ready, 30 samples",
+            "✓pi-2ready, 40 samples",
         ]
         expect(page.locator("#slots .open")).to_have_count(1)
         expect(page.locator("#joining-steps code").first).to_have_text(
             f"edgefl device start --broker {broker.url} --id pi-3 --data pi-3.npz"
         )
-        expect(page.locator("#joining-steps")).to_contain_text("in place of 127.0.0.1")
+        expect(page.locator("#joining-steps")).to_contain_text("instead of 127.0.0.1")
         expect(page.locator("#round")).to_be_hidden()
         expect(page.locator("#clients")).to_be_hidden()
         expect(page).to_have_title(f"{federation.name}: joining")
@@ -130,7 +132,7 @@ def test_finished_is_green_and_says_what_it_was_worth(broker, federate, toys, da
     federation = choose_models(federate(broker.url, rounds=5, min_clients=4, quorum=1.0))
     _, url = dashboard(broker.url, "--federation", federation.name)
     first = visitor.visit(url)
-    expect(first.locator("#waiting")).to_contain_text("Nothing heard of")
+    expect(first.locator("#waiting")).to_contain_text("No message of")
     aggregator = federation.aggregator()
     devices = [federation.device(f"pi-{i + 1}", toys.shard(i, 30 + 10 * i)) for i in range(4)]
     assert aggregator.end() == 0, aggregator.said
@@ -143,7 +145,7 @@ def test_finished_is_green_and_says_what_it_was_worth(broker, federate, toys, da
     def until(page):
         expect(page.locator("#result-title")).to_have_text("✓ Finished")
         expect(page.locator("#result-note")).to_contain_text(
-            "5 rounds. 4 devices took away a model of their own."
+            "5 rounds. 4 devices ended with their own models."
         )
         expect(page.locator("#headline .local .huge")).to_have_text(mean("accuracy_local"))
         expect(page.locator("#headline .federated .huge")).to_have_text(mean("accuracy_federated"))
@@ -177,16 +179,14 @@ def test_a_device_that_vanished_stays_red_beside_those_that_finished(
     federation = federate(broker.url, rounds=60, min_clients=3, quorum=0.5, deadline_s=10.0)
     _, url = dashboard(broker.url, "--federation", federation.name)
     page = visitor.visit(url)
-    expect(page.locator("#waiting")).to_contain_text("Nothing heard of")
+    expect(page.locator("#waiting")).to_contain_text("No message of")
     aggregator = federation.aggregator()
     devices = {f"pi-{i}": federation.device(f"pi-{i}", toys.shard(i, 30)) for i in range(3)}
     expect(page.locator("#table-rounds summary")).to_be_visible()
     devices["pi-2"].popen.kill()
     assert aggregator.end() == 0, aggregator.said
     expect(page.locator("#result-title")).to_be_visible()
-    expect(page.locator("#result-note")).to_contain_text(
-        "2 devices took away a model of their own. pi-2 left"
-    )
+    expect(page.locator("#result-note")).to_contain_text("2 devices ended with their own models. pi-2 left")
     expect(page.locator("#cards li[data-id=pi-2]")).to_have_attribute("data-state", "offline")
     expect(page.locator("#cards li[data-state=finished]")).to_have_count(2)
     check_page(page, 1024)
@@ -197,7 +197,7 @@ def test_a_federation_that_diverged_says_why(broker, federate, toys, dashboard, 
     federation = federate(broker.url, rounds=5, min_clients=2, options={"learning_rate": 100.0})
     _, url = dashboard(broker.url, "--federation", federation.name)
     page = visitor.visit(url)
-    expect(page.locator("#waiting")).to_contain_text("Nothing heard of")
+    expect(page.locator("#waiting")).to_contain_text("No message of")
     aggregator = federation.aggregator()
     for i in range(2):
         shard = toys.shard(i, 30)

@@ -1,6 +1,4 @@
-"""The demo as a user runs it: the command in a process of its own, its exit code, and what it leaves
-behind.
-"""
+"""The demo as a user runs it: the command in its own process, its exit code and its files."""
 
 import contextlib
 import json
@@ -71,7 +69,7 @@ def test_the_clients_of_a_demo_have_few_samples_to_learn_from_and_many_to_measur
     shards = [load_shard(DemoFiles(tmp_path).shard(client=name)) for name in settings.ids]
     assert sum(len(shard.y_train) for shard in shards) == 4 * 60
     assert all(len(shard.y_train) >= 20 for shard in shards)
-    # 1,797 scans, less those to train on
+    # 1,797 scans minus the training samples
     assert sum(len(shard.y_test) for shard in shards) == 1557
     assert all(len(np.unique(shard.y_train)) > 5 for shard in shards)
 
@@ -103,7 +101,7 @@ def test_a_demo_shows_a_federation_that_helps_and_leaves_models(tmp_path: Path) 
     assert summary["verdict"]["better"] >= 1
     assert summary["verdict"]["worse"] == 0
     assert summary["verdict"]["gain_points"] > 1
-    # the aggregator's table is left out: the demo prints one of its own
+    # The demo hides the aggregator's table and prints its own
     assert "done in" in ran.stderr
     assert summary["verdict"]["sentence"] not in ran.stderr
     again = subprocess.run([*DEMO, "--out", str(out)], capture_output=True, text=True, timeout=60)
@@ -175,7 +173,7 @@ def test_a_failed_process_is_named_with_its_last_words(tmp_path: Path) -> None:
     with children(tmp_path, "import sys; print('one'); sys.exit('no space left, free some')") as group:
         child, lines = group.start("pi-7")
         child.process.wait(30)
-        with pytest.raises(EdgeflError, match=r"pi-7 ended with code 1") as caught:
+        with pytest.raises(EdgeflError, match=r"pi-7 exited with 1") as caught:
             group.wait_for_line(child, lines, "never said", 30)
     assert str(tmp_path / "logs" / "pi-7.log") in str(caught.value)
 
@@ -185,7 +183,7 @@ def test_a_process_that_ends_too_early_is_an_error(tmp_path: Path) -> None:
         child, _ = group.start("broker")
         child.process.wait(30)
         group.check(ended=(child,))
-        with pytest.raises(EdgeflError, match="broker ended with code 0"):
+        with pytest.raises(EdgeflError, match="broker exited with 0"):
             group.check()
 
 

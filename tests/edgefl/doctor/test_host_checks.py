@@ -1,4 +1,4 @@
-"""What the doctor finds on this machine."""
+"""The host checks of `edgefl doctor`."""
 
 import importlib.util
 import shutil
@@ -30,7 +30,7 @@ def test_a_clock_that_was_never_set():
     found = check_clock(12.0)
     assert (found.level, found.found) == (
         "fail",
-        "1970-01-01T00:00:12+00:00, before this program was written",
+        "1970-01-01T00:00:12+00:00, before this program was released",
     )
     assert "timedatectl" in found.remedy
 

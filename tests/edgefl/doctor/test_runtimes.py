@@ -1,4 +1,4 @@
-"""A runtime that is installed and does not work is found, however it ends."""
+"""The runtime check finds an installed runtime that does not work, however it fails."""
 
 import sys
 
@@ -28,14 +28,12 @@ def test_no_runtime(monkeypatch):
             "raise ImportError('libtensorflowlite.so: cannot open shared object file')",
             "does not work: ImportError: libtensorflowlite.so",
         ),
-        ("import os, signal\nos.kill(os.getpid(), signal.SIGILL)", "was ended by SIGILL"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGILL)", "was killed by SIGILL"),
         ("raise SystemExit(3)", "does not work: exit code 3"),
     ],
 )
 def test_a_broken_runtime(code, told, monkeypatch, tmp_path):
-    """Its interpreter is one of ours that does what a broken one does, in the child's place of the real
-    one.
-    """
+    """The child process imports a fake runtime that fails like a broken one."""
     package = tmp_path / list_runtimes()[0].replace("litert", "ai_edge_litert").replace(
         "tflite-runtime", "tflite_runtime"
     )

@@ -1,6 +1,4 @@
-"""What `edgefl init` says of samples that are probably not as their owner means them, and what the errors of
-bad data advise.
-"""
+"""Hints of `edgefl init` about samples that are probably wrong, and the advice in errors about bad data."""
 
 from pathlib import Path
 from typing import Any
@@ -90,7 +88,7 @@ def test_a_shape_by_hand_overrides_the_likely_one(tmp_path, capsys) -> None:
     [
         (pictures(28, 28, 1), LABELS),
         (pictures(128, 9), LABELS),
-        (pictures(3, 32, 4), LABELS),  # three readings of 32 channels as pictures are: nothing to be sure of
+        (pictures(3, 32, 4), LABELS),  # could also be three readings of 32 channels, so nothing is reported
         ((pictures(28, 28, 1) * 255).astype(np.uint8), LABELS),
         (pictures(9), LABELS),
     ],
@@ -163,12 +161,12 @@ def test_pictures_of_a_camera(tmp_path, suffix) -> None:
 
 
 def test_init_simulates_all_devices(tmp_path, capsys, monkeypatch) -> None:
-    """Each file becomes a client of its own, not the first one alone, dealt to clients that do not exist."""
+    """Each file becomes one client. The first file is not partitioned over invented clients."""
     monkeypatch.chdir(tmp_path)
     for number, count in ((1, 40), (2, 60)):
         np.savez(f"pi-{number}.npz", x=np.full((count, 5), number, np.float32), y=np.arange(count) % 2)
     assert cli.run_command(["init", "--yes", "--data", "pi-1.npz", "--data", "pi-2.npz"]) == 0
-    assert "all 2 devices here" in capsys.readouterr().out
+    assert "simulate all 2 devices" in capsys.readouterr().out
     config = load_config(Path("federation.toml"))
     assert (config.partition.name, config.partition.num_clients) == ("group", 2)
     dataset = load_data(config.data, config.seed)
@@ -181,4 +179,4 @@ def test_one_file_is_said_to_be_dealt_to_invented_clients(tmp_path, capsys, monk
     monkeypatch.chdir(tmp_path)
     np.savez("pi-1.npz", x=np.zeros((40, 5), np.float32), y=np.arange(40) % 2)
     assert cli.run_command(["init", "--yes", "--data", "pi-1.npz"]) == 0
-    assert "the data of pi-1.npz dealt to 10 invented clients" in capsys.readouterr().out
+    assert "simulate 10 clients that share the data of pi-1.npz" in capsys.readouterr().out

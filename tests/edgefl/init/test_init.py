@@ -1,4 +1,4 @@
-"""`edgefl init`: by options, by answers, and what it refuses."""
+"""`edgefl init` with options, with answers and with invalid input."""
 
 import contextlib
 import json
@@ -101,7 +101,7 @@ def test_the_classes_of_all_devices_are_counted(here: Path, capsys: pytest.Captu
     assert load_config(here / "federation.toml").model.num_classes == 5
     assert load_config(here / "federation.toml").min_clients == 3
     assert [line.split()[-1] for line in json.loads(out)["next"][2:]] == ["pi-1.npz", "pi-2.npz", "pi-3.npz"]
-    assert "5 classes in 3 devices; --num-classes says so if others know more" in err
+    assert "5 classes in 3 devices; give --num-classes if others have more" in err
 
 
 def test_devices_of_two_shapes_are_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +125,7 @@ def test_answers_are_checked_as_they_come(here: Path) -> None:
         4,
     )
     for told in (
-        "my-hall would do",
+        "my-hall would be valid",
         "no file, folder or data set 'nothing-here'",
         "did you mean 'fedavg'",
         "'0', expected a whole number",
@@ -146,7 +146,7 @@ def test_an_option_leaves_its_question_out(here: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--yes", "--name", "A b"], "a-b would do"),
+        (["--yes", "--name", "A b"], "a-b would be valid"),
         (["--yes", "--data", "nowhere.npz"], "no file, folder or data set 'nowhere.npz'"),
         (["--yes", "--data", "broken.npz"], "it is not a NumPy file; write it with numpy.savez"),
         (["--yes", "--data", "digits", "--data", "fashion-mnist"], "digits is a whole data set"),
@@ -164,7 +164,7 @@ def test_an_option_leaves_its_question_out(here: Path) -> None:
             "expected mqtt://HOST:PORT",
         ),
         (["broken.npz", "--yes"], "is a file, expected a directory"),
-        (["there.toml", "--yes"], "is there already, and stays as it is"),
+        (["there.toml", "--yes"], "already exists"),
     ],
 )
 def test_what_it_refuses(
@@ -189,7 +189,7 @@ def test_answers_that_end_are_an_error(here: Path) -> None:
 
 
 def heeds_ctrl_c() -> None:
-    """A shell's background jobs, and so what a test that runs in one starts, ignore the signal."""
+    """Restore SIGINT, because processes that a background job of a shell starts ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -204,7 +204,7 @@ def test_ctrl_c_at_a_question(here: Path) -> None:
     said = b""
     while b"1/4" not in said:
         said += process.stderr.read1()
-    # Again, for a signal between the question and the wait for its answer is seen only after it
+    # Again, because a signal between the question and the wait for the answer is handled only later
     for _ in range(30):
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""Rounds in TensorBoard and MLflow: scalars by hand, and logs read back with the tools' own readers."""
+"""TensorBoard and MLflow logs: scalars computed by hand, and logs read back with the tools' own readers."""
 
 import math
 import subprocess
@@ -222,7 +222,9 @@ def test_mlflow_reads_what_was_logged_and_a_run_is_gone_on_with(tmp_path):
     assert runs_of(uri)[0][0].info.status == "FAILED"
     with open_one(f"mlflow:{uri}", key="a'b", resumed=True) as log:
         log(2, {"round/loss": 0.25})
-    with open_one(f"mlflow:{uri}", key="another", resumed=True) as log:  # its beginning was not logged
+    with open_one(
+        f"mlflow:{uri}", key="another", resumed=True
+    ) as log:  # there is no earlier run with this key
         log(7, {"round/loss": 0.125})
     (first, told), (second, later) = runs_of(uri)
     assert (first.info.status, second.info.status) == ("FINISHED", "FINISHED")
@@ -247,7 +249,13 @@ def test_mlflow_shows_a_verdict_once_although_it_is_written_again(tmp_path):
 def test_a_server_that_is_not_there_is_an_error(tmp_path, monkeypatch):
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.raises(ConfigError, match="is the server up"), open_one("mlflow:http://127.0.0.1:9"):
+    with (
+        pytest.raises(ConfigError, match="check that the server runs"),
+        open_one("mlflow:http://127.0.0.1:9"),
+    ):
         pass
-    with pytest.raises(ConfigError, match="give a directory"), open_one(f"tensorboard:{Path(__file__)}/x"):
+    with (
+        pytest.raises(ConfigError, match="give a writable directory"),
+        open_one(f"tensorboard:{Path(__file__)}/x"),
+    ):
         pass

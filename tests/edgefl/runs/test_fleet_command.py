@@ -64,14 +64,14 @@ def test_it_cannot_be_continued(prepare, capfd):
     simulate(capfd, config, out)
     assert edgefl(["simulate", config, "--out", out, "--resume"]) == 1
     error = capfd.readouterr().err
-    assert f"{out} holds a run in virtual time, which cannot be continued" in error
+    assert f"{out} contains a run in virtual time, which cannot be continued" in error
     assert "another --out" in error
 
 
 def test_measuring_in_between_needs_a_run_without_a_clock(prepare, capfd):
     config, out = prepare(tables=FLEET)
     assert edgefl(["simulate", config, "--out", out, "--evaluate-every", "1"]) == 1
-    assert "--evaluate-every does not go with virtual time" in capfd.readouterr().err
+    assert "--evaluate-every cannot be used in virtual time" in capfd.readouterr().err
 
 
 def test_asynchronous_rounds_need_a_clock(prepare, capfd):

@@ -1,4 +1,4 @@
-"""Files: whole or not at all, and readable by whom the umask lets, but for secrets."""
+"""Atomic files: old or new content, and the mode of the umask except for secrets."""
 
 import errno
 import os

@@ -111,7 +111,7 @@ with Progress(log=LogOptions()):
 
 @pytest.mark.parametrize("is_named", [True, False])
 def test_priorities_are_written_to_the_journal_only(is_named, tmp_path):
-    """systemd.exec(5): JOURNAL_STREAM holds device and inode of the stream that systemd made."""
+    """JOURNAL_STREAM has device and inode of the stream that systemd created, see systemd.exec(5)."""
     path = tmp_path / "stderr"
     with path.open("w") as stream:
         status = os.fstat(stream.fileno())

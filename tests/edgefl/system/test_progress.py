@@ -1,4 +1,4 @@
-"""Progress: bars and clocks on a terminal, plain lines elsewhere, and nothing on standard output."""
+"""Progress: bars and clocks on a terminal, plain lines elsewhere, nothing on standard output."""
 
 import os
 import pty
@@ -12,16 +12,15 @@ import pytest
 from edgefl.system.format import format_duration
 from edgefl.system.progress import Progress, draw_progress_bar
 
-TELL = """
+PROGRAM = """
 import sys, threading
-from edgefl.system.format import format_duration
 from edgefl.system.progress import Progress
-with Progress() as tell:
-    tell("begun")
-    tell.update("round 1/4: loss 2", 1, 4)
+with Progress() as progress:
+    progress("begun")
+    progress.update("round 1/4: loss 2", 1, 4)
     threading.Event().wait(float(sys.argv[1]))
-    tell.update("round 4/4: loss 1", 4, 4)
-    tell("over")
+    progress.update("round 4/4: loss 1", 4, 4)
+    progress("over")
 print("result")
 """
 
@@ -35,49 +34,48 @@ def test_bars_and_clocks_by_hand() -> None:
 
 def test_plain_lines(capfd: pytest.CaptureFixture[str]) -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", TELL, "0"], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", PROGRAM, "0"], capture_output=True, text=True, timeout=60, check=True
     )
     assert ran.stdout == "result\n"
     assert ran.stderr == "begun\nround 1/4: loss 2\nround 4/4: loss 1\nover\n"
 
 
 def test_counted_lines_are_few(capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress(interval_s=3600) as tell:
+    with Progress(interval_s=3600) as progress:
         for number in range(1, 1001):
-            tell.update(f"round {number}", number, 1000)
-            tell.update_live("never in a line")
+            progress.update(f"round {number}", number, 1000)
+            progress.update_live("never in a line")
     assert capsys.readouterr().err == "round 1\nround 1000\n"
 
 
 def on_terminal(term: str, **env: str) -> str:
-    own, other = pty.openpty()
+    master, terminal = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", TELL, "1.5"],
-        stdin=other,
+        [sys.executable, "-c", PROGRAM, "1.5"],
+        stdin=terminal,
         stdout=subprocess.DEVNULL,
-        stderr=other,
+        stderr=terminal,
         env={**os.environ, "TERM": term, **env},
     )
-    os.close(other)
-    said = b""
+    os.close(terminal)
+    output = b""
     try:
-        while part := os.read(own, 4096):
-            said += part
-    except OSError:  # what Linux says at the end
+        while part := os.read(master, 4096):
+            output += part
+    except OSError:  # Linux raises it at the end of the stream
         pass
     assert process.wait(60) == 0
-    os.close(own)
-    return said.decode()
+    os.close(master)
+    return output.decode()
 
 
 def test_a_terminal_gets_a_bar_that_is_gone_at_the_end() -> None:
-    said = on_terminal("xterm", NO_COLOR="1")
-    assert "\r\x1b[K[#####---------------] round 1/4: loss 2, " in said
-    assert said.startswith("begun\r\n")
-    # a line is gone with all that stood before the code that clears it; one may be drawn after the last that
-    # was told, too
-    assert re.sub(r"[^\n]*\r\x1b\[K", "", said) == "begun\r\nover\r\n"
-    assert "\x1b[3" not in said
+    output = on_terminal("xterm", NO_COLOR="1")
+    assert "\r\x1b[K[#####---------------] round 1/4: loss 2, " in output
+    assert output.startswith("begun\r\n")
+    # The clearing code removes everything before it on its line. A live line may follow the last line.
+    assert re.sub(r"[^\n]*\r\x1b\[K", "", output) == "begun\r\nover\r\n"
+    assert "\x1b[3" not in output
 
 
 def test_a_dumb_terminal_gets_lines() -> None:
@@ -88,25 +86,24 @@ def test_what_libraries_write_is_dropped_and_the_bar_is_not(tmp_path: Path) -> N
     code = """
 import os, threading
 from edgefl.system.stderr import suppress_stderr
-from edgefl.system.format import format_duration
 from edgefl.system.progress import Progress
-with Progress() as tell, suppress_stderr():
-    tell.update_live("compiling")
+with Progress() as progress, suppress_stderr():
+    progress.update_live("compiling")
     os.write(2, b"noise")
     threading.Event().wait(2)
 """
-    own, other = pty.openpty()
+    master, terminal = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", code], stderr=other, env={**os.environ, "TERM": "xterm", "EDGEFL_DEBUG": ""}
+        [sys.executable, "-c", code], stderr=terminal, env={**os.environ, "TERM": "xterm", "EDGEFL_DEBUG": ""}
     )
-    os.close(other)
-    said = b""
+    os.close(terminal)
+    output = b""
     try:
-        while part := os.read(own, 4096):
-            said += part
+        while part := os.read(master, 4096):
+            output += part
     except OSError:
         pass
     assert process.wait(60) == 0
-    os.close(own)
-    assert b"noise" not in said
-    assert b"compiling, " in said
+    os.close(master)
+    assert b"noise" not in output
+    assert b"compiling, " in output
