@@ -40,7 +40,7 @@ epochs = 1
 """
 MAIN = (
     "import sys; from edgefl.runs import directory; directory.CHECKPOINT_S = 0.2; from edgefl.cli.main "
-    "import run; sys.exit(run())"
+    "import run_command; sys.exit(run_command())"
 )
 """The command as a process of its own, with a checkpoint every few rounds of so small a federation."""
 
