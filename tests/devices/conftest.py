@@ -46,7 +46,7 @@ class Lead:
         self.session = secrets.token_hex(8)
         self.started = time.time_ns() // 10**6
         self.link = Link(federation.url, f"lead-{self.session}")
-        device = self.topics.device
+        device = self.topics.format_device
         self.link.subscribe(
             device(client_id, "status"),
             device(client_id, "want"),
@@ -61,7 +61,7 @@ class Lead:
         sha256 = hashlib.sha256(content).hexdigest()
         self.blobs[sha256] = content
         manifest = Manifest(sha256, len(content), count_chunks(len(content)), CHUNK_BYTES, time.time())
-        self.link.publish(self.topics.manifest(sha256), encode_json(manifest), retain=True)
+        self.link.publish(self.topics.format_manifest(sha256), encode_json(manifest), retain=True)
         return sha256
 
     def keep(self, content):
@@ -69,9 +69,11 @@ class Lead:
         sha256 = hashlib.sha256(content).hexdigest()
         count = count_chunks(len(content))
         for index in range(count):
-            self.link.publish(self.topics.blob(sha256, index), slice_chunk(content, index), retain=True)
+            self.link.publish(
+                self.topics.format_blob(sha256, index), slice_chunk(content, index), retain=True
+            )
         manifest = Manifest(sha256, len(content), count, CHUNK_BYTES, time.time(), retained=True)
-        self.link.publish(self.topics.manifest(sha256), encode_json(manifest), retain=True)
+        self.link.publish(self.topics.format_manifest(sha256), encode_json(manifest), retain=True)
         return sha256
 
     def say(self, phase, round):
@@ -106,18 +108,18 @@ class Lead:
         }
         raw |= {"max_staleness": 0, "budget_s": 0.0, "started": self.started}
         task = Task(session=self.session, round=round, phase=phase, ts=time.time(), **(raw | changes))
-        self.link.publish(self.topics.device(self.client_id, "task"), encode_json(task))
+        self.link.publish(self.topics.format_device(self.client_id, "task"), encode_json(task))
 
     def serve(self, want, lose=()):
         blob = self.blobs[want.sha256]
         for low, high in want.missing or ((0, count_chunks(len(blob))),):
             for index in range(low, high):
                 if index not in lose:
-                    self.link.publish(self.topics.blob(want.sha256, index), slice_chunk(blob, index))
+                    self.link.publish(self.topics.format_blob(want.sha256, index), slice_chunk(blob, index))
 
     def receipt(self, begin, outcome, missing=(), reason=""):
         receipt = Receipt(begin.round, begin.sha256, outcome, missing, reason, begin.nonce, time.time())
-        self.link.publish(self.topics.device(self.client_id, "receipt"), encode_json(receipt))
+        self.link.publish(self.topics.format_device(self.client_id, "receipt"), encode_json(receipt))
 
     def next(self, *kinds, serve=True):
         """Return the next (kind, message) of these kinds; blobs that are wanted meanwhile are served. A chunk

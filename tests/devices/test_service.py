@@ -192,7 +192,9 @@ def test_a_status_left_by_a_dead_device_is_waited_out(federate, mosquitto_url, t
     aggregator = lead(federation)
     now = time.time()
     ghost = Status("pi-1", "0" * 16, True, now, 1, "0", now)
-    aggregator.link.publish(aggregator.topics.device("pi-1", "status"), encode_json(ghost), retain=True)
+    aggregator.link.publish(
+        aggregator.topics.format_device("pi-1", "status"), encode_json(ghost), retain=True
+    )
     assert aggregator.next("status").boot_id == ghost.boot_id
     began = time.monotonic()
     federation.device("pi-1", toys.shard(1), "--keepalive", "2")

@@ -26,14 +26,18 @@ class Puppet:
         self.client_id = client_id
         self.status = Status(client_id, secrets.token_hex(8), True, time.time(), 10, "0", time.time())
         will = Message(
-            self.topics.device(client_id, "status"),
+            self.topics.format_device(client_id, "status"),
             encode_json(replace(self.status, online=False)),
             retained=True,
         )
         self.link = Link(federation.url, f"puppet-{client_id}-{self.status.boot_id}", will=will)
         self.inbox = {"task": deque(), "receipt": deque()}
-        self.link.subscribe(self.topics.device(client_id, "task"), self.topics.device(client_id, "receipt"))
-        self.link.publish(self.topics.device(client_id, "status"), encode_json(self.status), retain=True)
+        self.link.subscribe(
+            self.topics.format_device(client_id, "task"), self.topics.format_device(client_id, "receipt")
+        )
+        self.link.publish(
+            self.topics.format_device(client_id, "status"), encode_json(self.status), retain=True
+        )
 
     def next(self, kind):
         """Return the next message of that kind, task or receipt; those of the other kind are kept."""
@@ -68,13 +72,13 @@ class Puppet:
     def say(self, **changes):
         """Publish the status, with these fields changed."""
         self.link.publish(
-            self.topics.device(self.client_id, "status"),
+            self.topics.format_device(self.client_id, "status"),
             encode_json(replace(self.status, **changes)),
             retain=True,
         )
 
     def publish(self, sha256, leaf, payload):
-        self.link.publish(self.topics.upload(self.client_id, sha256, leaf), payload)
+        self.link.publish(self.topics.format_upload(self.client_id, sha256, leaf), payload)
 
     def send(self, task, blob, lose=(), **changes):
         """Send a whole update, save the chunks in `lose`; returns the receipt after it."""
@@ -100,7 +104,7 @@ class Puppet:
 
     def close(self):
         self.link.publish(
-            self.topics.device(self.client_id, "status"),
+            self.topics.format_device(self.client_id, "status"),
             encode_json(replace(self.status, online=False)),
             retain=True,
         )

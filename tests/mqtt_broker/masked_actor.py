@@ -56,7 +56,8 @@ class MaskedPuppet:
         client_id = self.puppet.client_id
         link = self.puppet.link
         link.publish(
-            self.federation.topics.device(client_id, "want"), encode_json(Want(sha256, (), time.time()))
+            self.federation.topics.format_device(client_id, "want"),
+            encode_json(Want(sha256, (), time.time())),
         )
         heard = self.ear.until(f"blob/{sha256}/0")
         return next(message.payload for message in heard if message.topic.endswith(f"/blob/{sha256}/0"))

@@ -87,14 +87,14 @@ def test_messages_that_are_none_of_the_protocol_change_nothing(federate, any_url
         for leaf in ("begin", "end", 0, 999_999_999):
             rogue.publish(sha256, leaf, payload)
         for leaf in ("want", "metrics", "nonsense"):
-            rogue.link.publish(rogue.topics.device("rogue", leaf), payload)
+            rogue.link.publish(rogue.topics.format_device("rogue", leaf), payload)
     rogue.link.publish(f"{rogue.topics.root}/device/ROGUE/status", b"{}")
     rogue.link.publish(f"{rogue.topics.root}/state/deeper", b"{}")
     assert rogue.next("receipt").outcome == "rejected"
     rogue.close_hard()
     # 400 KB at once: mosquitto ends the connection, amqtt passes it on and the aggregator refuses it
     shouter = puppet(federation, "shouter")
-    shouter.shout(federation.topics.upload("shouter", sha256, 0), bytes(400_000))
+    shouter.shout(federation.topics.format_upload("shouter", sha256, 0), bytes(400_000))
     assert client.send(task, update(toys)).outcome == "ok"
     client.send(client.next("task"), encode_models({}))
     shouter.close_hard()

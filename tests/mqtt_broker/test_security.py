@@ -119,7 +119,7 @@ def test_no_device_can_throw_another_one_out(secured, federate, toys, links, tmp
     wills are for one's own.
     """
     federation = federate(secured.url)
-    status = federation.topics.device("target", "status")
+    status = federation.topics.format_device("target", "status")
     leader = links(load_enrolment(secured.directory / "aggregator.enrol"))
     leader.subscribe(status)
     thief = secured.enrol("burglar", tmp_path / "burglar")
@@ -132,7 +132,7 @@ def test_no_device_can_throw_another_one_out(secured, federate, toys, links, tmp
     boot_id = said[0]["boot_id"]
     assert said[0]["online"]
     for name in ("target", "edgefl-target", "edgefl-target-"):
-        links(thief, name).publish(federation.topics.device("target", "claim"), forged)
+        links(thief, name).publish(federation.topics.format_device("target", "claim"), forged)
         links(thief, name).publish(status, b"")  # the same name once more: it throws out the thief's own
     heard = []
     while (message := ear.get(0.5)) is not None:

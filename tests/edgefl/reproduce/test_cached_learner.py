@@ -42,7 +42,7 @@ def samples():
 
 def fit(learner, initial, samples, **changes):
     """Return the trained weights, the loss and the next draw of the generator."""
-    start = {each.name: initial[each.name] for each in learner.spec.signature(TRAIN_SINGLE).trained}
+    start = {each.name: initial[each.name] for each in learner.spec.find_signature(TRAIN_SINGLE).trained}
     x, y = samples
     rng = np.random.default_rng(changes.pop("seed", 1))
     weights, loss = learner.fit(TRAIN_SINGLE, start, {"x": x}, y, rng=rng, **({"epochs": 2} | changes))

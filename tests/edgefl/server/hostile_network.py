@@ -216,7 +216,7 @@ class HostileNetwork:
             weights = load(self.blobs[task.models["global"]])
             delta = {"global": delta_of(client.client_id, task.round, weights)}
             update = TrainedUpdate(encode_models(delta), samples_of(client.client_id), {"loss": 1.0})
-        self.send(client.trained(update, self.now))
+        self.send(client.finish_training(update, self.now))
 
     def step(self, kind, index):
         """Do one thing of a schedule."""

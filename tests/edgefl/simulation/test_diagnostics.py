@@ -87,9 +87,9 @@ def test_evaluating_changes_no_bit(algorithm, processes, shards, linear):
         name for name in ends[1].state.models if name not in ("initial", "local_start")
     }
     assert all(0 <= value <= 2 for record in records[0] for value in record.measured["divergence"].values())
-    assert (records[0][0].likeness is not None) == (algorithm == "clustered")
+    assert (records[0][0].similarity is not None) == (algorithm == "clustered")
     if algorithm == "clustered":
-        assert records[0][0].measured["clusters"] == records[0][0].likeness["assignment"]
+        assert records[0][0].measured["clusters"] == records[0][0].similarity["assignment"]
         assert "clusters" not in records[0][1].measured
 
 

@@ -55,7 +55,7 @@ def peak_mb(process):
 
 def flood(flooder, messages, qos):
     """Publish chunks of 250 KB that belong to no upload."""
-    topic = flooder.topics.upload(flooder.client_id, "ab" * 32, 0)
+    topic = flooder.topics.format_upload(flooder.client_id, "ab" * 32, 0)
     for _ in range(messages):
         flooder.link.publish(topic, bytes(250_000), qos=qos)
         assert flooder.link.wait_in_flight(8, DEADLINE_S)
@@ -116,8 +116,8 @@ def stolen(secured_broker, tmp_path):
 
     def speak(federation):
         status = Status("stolen", "5701e9", True, time.time(), 10, "0", time.time())
-        link.subscribe(federation.topics.device("stolen", "task"))
-        link.publish(federation.topics.device("stolen", "status"), encode_json(status), retain=True)
+        link.subscribe(federation.topics.format_device("stolen", "task"))
+        link.publish(federation.topics.format_device("stolen", "status"), encode_json(status), retain=True)
         assert link.wait_in_flight(1, DEADLINE_S)
         return link
 

@@ -108,7 +108,7 @@ def test_a_forged_manifest_makes_an_aggregator_publish_nothing(federate, mosquit
         replace(forged, sha256="#", count=1),
         replace(forged, sha256=B, count=1),
     ):
-        client.link.publish(federation.topics.manifest(A), encode_json(each))
+        client.link.publish(federation.topics.format_manifest(A), encode_json(each))
     assert client.send(task, encode_models({"global": toys.weights()})).outcome == "ok"
     assert client.send(client.next("task"), encode_models({})).outcome == "ok"
     assert aggregator.end() == 0, aggregator.said

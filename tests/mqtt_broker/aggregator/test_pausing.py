@@ -102,7 +102,7 @@ def test_the_pauses_of_a_directory(tmp_path):
 
 def test_a_board_outside_its_hours_stays_connected_and_is_not_chosen(federate, mosquitto_url, toys, listen):
     federation = federate(mosquitto_url, rounds=2, min_clients=2, grace_s=0.0)
-    heard = listen(federation, federation.topics.device("pi-3", "status"))
+    heard = listen(federation, federation.topics.format_device("pi-3", "status"))
     waiting = federation.device("pi-3", toys.shard(3), "--between", hours_away())
     status = json.loads(heard.until_online()[-1].payload)
     assert status["paused"].startswith("outside ")
@@ -163,7 +163,7 @@ def test_a_board_paused_while_it_trains_says_so_before_its_update(federate, mosq
     """
     federation = federate(mosquitto_url, rounds=2, min_clients=1, quorum=1.0, options={"epochs": 4})
     states = listen(federation, federation.topics.state)
-    said = listen(federation, federation.topics.device("pi-1", "status"))
+    said = listen(federation, federation.topics.format_device("pi-1", "status"))
     aggregator = federation.aggregator()
     device = federation.device("pi-1", toys.shard(1, 20_000))
     device.wait_for("; learner numpy")  # it trains now
@@ -218,7 +218,7 @@ def test_a_client_paused_at_the_aggregator_finishes_its_task_and_is_in_no_other(
     last = one.next("task")
     # it speaks up in the last phase, which takes in whoever comes, and is not taken in
     told = encode_json(replace(two.status, paused="busy", draining=True))
-    two.link.publish(two.topics.device("pi-2", "status"), told, retain=True)
+    two.link.publish(two.topics.format_device("pi-2", "status"), told, retain=True)
     again.wait_for("pi-2 is paused (busy)")
     one.send(last, encode_models({}))
     assert again.end() == 0, again.said
@@ -226,7 +226,9 @@ def test_a_client_paused_at_the_aggregator_finishes_its_task_and_is_in_no_other(
     assert federation.result()["dropped"] == []
     said = heard.until_phase("done")
     assert cohorts(said)[-4:] == [1, 1, 1, 0]
-    assert len([message for message in said if message.topic == two.topics.device("pi-2", "task")]) == 1
+    assert (
+        len([message for message in said if message.topic == two.topics.format_device("pi-2", "task")]) == 1
+    )
 
 
 def test_a_round_that_is_open_waits_for_a_paused_client_and_sends_its_task_when_it_resumes(
@@ -242,7 +244,7 @@ def test_a_round_that_is_open_waits_for_a_paused_client_and_sends_its_task_when_
 
     def say(paused):
         told = replace(one.status, paused=paused)
-        one.link.publish(one.topics.device("pi-1", "status"), encode_json(told), retain=True)
+        one.link.publish(one.topics.format_device("pi-1", "status"), encode_json(told), retain=True)
 
     say("busy")
     aggregator.wait_for_lines(10)  # four deadlines would have ended it with an error after seven

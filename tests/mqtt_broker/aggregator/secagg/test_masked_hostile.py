@@ -199,9 +199,9 @@ def test_shares_of_another_seed_leave_who_dealt_them_out(play):
     seeds = {}
 
     def before(task, participant):
-        own = participant._own
+        own = participant._secrets
         if task.phase == "share":
-            seeds.setdefault(task.nonce, own.own_seed)  # a task may come twice
+            seeds.setdefault(task.nonce, own.self_seed)  # a task may come twice
             participant._own = replace(own, own_seed=bytes(32))
         elif task.phase == "mask":
             participant._own = replace(own, own_seed=seeds[task.nonce.replace("mask", "share")])
