@@ -6,12 +6,20 @@ JOBS ?= 2
 EXTRAS ?= aggregator,broker,dp,export,images,mlflow,monitor,plots,prometheus,tensorboard,tools,dev
 STAMP := $(VENV)/.installed
 export TF_CPP_MIN_LOG_LEVEL ?= 2
+# Fast tests of every layer: names, documentation, pure functions, state machines, and real brokers.
+CHECKS := $(addprefix tests/,test_layout.py test_names.py test_prose.py test_docs_pages.py test_errors.py \
+	devices/test_store.py devices/test_conditions.py mqtt_broker/aggregator/test_parts.py \
+	firmware_export/tflite firmware_export/codegen/test_lint.py) \
+	$(addprefix tests/edgefl/,config data plan privacy security server storage system transport wire)
 
-.PHONY: demo test test-deep test-faults test-fuzz test-parity lint docs install clean
+.PHONY: check demo test test-deep test-faults test-fuzz test-parity lint docs install clean
 .DEFAULT_GOAL := demo
 
 demo: install  ## four device processes federate, personalize and quantize; about a minute
 	$(BIN)/edgefl demo $(ARGS)
+
+check: lint  ## lint, types and a fast part of the tests, before each commit
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -q $(CHECKS) $(ARGS)
 
 test: install  ## two processes, a file's tests in one of them; JOBS=0 runs all in this one
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)

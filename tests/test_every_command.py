@@ -14,8 +14,8 @@ import click
 import pytest
 
 from edgefl.cli import main as cli
-from mqtt_broker.broker.dev_broker import find_free_port
 from tests.support.broker import mosquitto
+from tests.support.ports import choose_port
 
 WIDTH = 80
 # Commands whose output is not data for programs.
@@ -262,7 +262,7 @@ def test_a_service_that_is_ended(number: int, code: int, tmp_path: Path) -> None
     SIGTERM is not a failure, because a service manager uses it to stop a service.
     """
     (tmp_path / "federation.toml").write_text("")
-    port = find_free_port()
+    port = choose_port()
     with mosquitto(port):  # the aggregator connects before it compiles the plan
         command = [
             sys.executable,

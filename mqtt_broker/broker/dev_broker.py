@@ -57,11 +57,17 @@ def find_mosquitto() -> str | None:
     return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 
 
-def find_free_port() -> int:
-    """Return a port of loopback that is free now."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK_HOST, 0))
-        return int(probe.getsockname()[1])
+def reserve_port(host: str = LOOPBACK_HOST) -> socket.socket:
+    """Return a socket that reserves a free port of an address until it is closed.
+
+    The system gives the port to no other program that asks for any free port. A server that sets
+    SO_REUSEADDR, as brokers do, can listen on it. Without a reservation another program may get the port
+    before the server listens.
+    """
+    reservation = socket.socket()
+    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reservation.bind((host, 0))
+    return reservation
 
 
 def check_port(port: int, host: str = LOOPBACK_HOST) -> None:
@@ -181,16 +187,23 @@ async def _serve_amqtt(port: int, on_started: Callable[[str], None], host: str) 
 def run_broker(
     kind: str, port: int, on_started: Callable[[str, str], None], host: str = LOOPBACK_HOST
 ) -> None:
-    """Run a broker until SIGTERM or SIGINT; `started` gets its url and kind once it answers.
+    """Run a broker until SIGTERM or SIGINT.
 
-    Port 0: a free one.
+    Args:
+        kind: `mosquitto`, `amqtt`, or `auto` for the first that is installed.
+        port: the TCP port, 0 for a free one.
+        on_started: receives the broker's URL and kind as soon as it answers.
+        host: the address to listen on. On any address but loopback, anyone who reaches it may read and write.
 
-    host: the address to listen on; on any but loopback whoever reaches it may read and write.
-
-    Raises ConfigError when the kind is not installed, LinkError when the port is taken.
+    Raises:
+        ConfigError: the kind is not installed.
+        LinkError: the port is in use.
     """
     kind = choose_kind(kind)
-    port = port or find_free_port()
-    check_port(port, host)
     run = run_mosquitto if kind == "mosquitto" else run_amqtt
-    run(port, lambda url: on_started(url, kind), host)
+    with reserve_port(host) if port == 0 else contextlib.nullcontext() as reservation:
+        if reservation is not None:
+            reservation.set_inheritable(True)  # mosquitto replaces this process, and holds it too
+            port = int(reservation.getsockname()[1])
+        check_port(port, host)
+        run(port, lambda url: on_started(url, kind), host)

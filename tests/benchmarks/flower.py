@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.errors import ConfigError, EdgeflError
-from mqtt_broker.broker.dev_broker import LOOPBACK_HOST, find_free_port
+from mqtt_broker.broker.dev_broker import LOOPBACK_HOST
 from tests.benchmarks.process import running
+from tests.support.ports import choose_port
 
 FLOWER = "flwr"
 TESTED = f"{FLOWER}==1.41.0"
@@ -172,7 +173,7 @@ def deployment(directory: Path, python: str, nodes: Sequence[NodeConfig]) -> Ite
         nodes: the configuration of each SuperNode, which an app reads as `context.node_config`.
     """
     programs = Path(python).absolute().parent
-    port = find_free_port()
+    port = choose_port()
     home = directory / "home"
     home.mkdir()
     (home / "config.toml").write_text(
@@ -194,7 +195,7 @@ def deployment(directory: Path, python: str, nodes: Sequence[NodeConfig]) -> Ite
         processes = [
             stack.enter_context(
                 running(
-                    [*node, "--host", LOOPBACK_HOST, "--port", str(find_free_port()), *_node_config(config)],
+                    [*node, "--host", LOOPBACK_HOST, "--port", str(choose_port()), *_node_config(config)],
                     log,
                     env=env,
                 )

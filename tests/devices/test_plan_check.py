@@ -143,7 +143,7 @@ def test_verdicts_are_kept_by_runtime_and_bounded(blob, tmp_path, monkeypatch):
         trials.check(SHA256, path)
     with pytest.raises(PlanError, match="SIGSEGV"):
         trials.check(SHA256, tmp_path / "not read")  # from the file
-    monkeypatch.setattr("devices.plan_check.RUNTIME", "a newer one")
+    monkeypatch.setattr("devices.plan_check.RUNTIME_VERSION", "a newer one")
     trials.check(SHA256, blob())
     trials.check(SHA256, tmp_path / "not read")
     for i in range(40):

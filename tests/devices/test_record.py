@@ -11,8 +11,9 @@ import pytest
 
 from edgefl.data.npz import load_shard
 from edgefl.transport.link import Link
-from mqtt_broker.broker.dev_broker import LOOPBACK_HOST, find_free_port
+from mqtt_broker.broker.dev_broker import LOOPBACK_HOST
 from tests.support.broker import mosquitto
+from tests.support.ports import choose_port
 
 
 @pytest.fixture
@@ -183,7 +184,7 @@ def test_a_second_start_takes_readings_of_the_first_ones_form_only(record, senso
 
 
 def test_no_window_spans_a_time_without_a_broker(start, tmp_path):
-    port = find_free_port()
+    port = choose_port()
     url = f"mqtt://{LOOPBACK_HOST}:{port}"
 
     def say_numbers(*numbers):

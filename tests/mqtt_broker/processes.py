@@ -4,7 +4,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from edgefl.plan.spec import Plan, save_plan
 from edgefl.types import Shard
 from edgefl.wire.topics import FederationTopics
 from tests.support.numpy_learner.softmax import softmax_spec
+from tests.support.ports import choose_port
 
 DEADLINE_S = 90.0
 ROOT = Path(__file__).parents[2]
@@ -110,9 +110,7 @@ class Broker:
     """A mosquitto without a memory, always on the same port."""
 
     def __init__(self):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = choose_port()
         self.start()
 
     def start(self):

@@ -7,8 +7,9 @@ from click.testing import CliRunner
 from edgefl.security.authority import create_enrolment
 from edgefl.security.enrolment import make_tls_context, save_enrolment
 from edgefl.transport.link import Link
-from mqtt_broker.broker.dev_broker import find_free_port, find_mosquitto
+from mqtt_broker.broker.dev_broker import find_mosquitto
 from mqtt_broker.commands import broker as broker_commands
+from tests.support.ports import choose_port
 
 
 class Secured:
@@ -18,7 +19,7 @@ class Secured:
 
     def __init__(self, directory, protocol):
         self.directory = directory
-        self.port = find_free_port()
+        self.port = choose_port()
         self.protocol = protocol
         self.url = f"mqtts://localhost:{self.port}{'?protocol=5' if protocol == 5 else ''}"
         made = CliRunner().invoke(

@@ -7,7 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from edgefl.cli.commands.doctor import doctor
-from mqtt_broker.broker.dev_broker import find_free_port, find_mosquitto
+from mqtt_broker.broker.dev_broker import find_mosquitto
+from tests.support.ports import choose_port
 
 
 def ask(*arguments):
@@ -38,7 +39,7 @@ def test_a_federation_that_runs_and_one_that_stopped(federate, any_url):
 
 
 def test_no_broker():
-    code, found = ask("--broker", f"mqtt://127.0.0.1:{find_free_port()}")
+    code, found = ask("--broker", f"mqtt://127.0.0.1:{choose_port()}")
     assert (code, found["broker"]["level"]) == (1, "fail")
     assert "Connection refused" in found["broker"]["found"]
     assert "firewall" in found["broker"]["remedy"]
@@ -48,7 +49,7 @@ def test_no_broker():
 @pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 @pytest.mark.parametrize("protocol", ["", "?protocol=5"])
 def test_a_broker_that_takes_small_packets_only_or_lets_nobody_write(protocol, tmp_path):
-    port = find_free_port()
+    port = choose_port()
     (tmp_path / "acl").write_text("topic read edgefl/v2/+/state\n")
     for extra, check in (("max_packet_size 20000", "packets"), (f"acl_file {tmp_path}/acl", "access")):
         user = f"user {tmp_path.owner()}"

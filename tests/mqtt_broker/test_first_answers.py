@@ -14,7 +14,7 @@ from edgefl.cli import main as cli
 from edgefl.transport.link import Link
 from edgefl.wire.messages import Summary
 from mqtt_broker.aggregator.results import describe_round
-from mqtt_broker.broker.dev_broker import find_free_port
+from tests.support.ports import choose_port
 
 CONFIG = (
     '[federation]\nname = "hall"\nrounds = 2\nmin_clients = 1\n[model]\nname = "softmax"\ninput_shape = '
@@ -36,7 +36,7 @@ def test_the_aggregator_asks_for_the_broker_before_it_builds_the_plan(tmp_path: 
         "--config",
         str(tmp_path / "f.toml"),
         "--broker",
-        f"mqtt://127.0.0.1:{find_free_port()}",
+        f"mqtt://127.0.0.1:{choose_port()}",
         "--out",
         str(tmp_path / "out"),
     )

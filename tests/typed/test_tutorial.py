@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from mqtt_broker.broker.dev_broker import find_free_port, find_mosquitto
+from mqtt_broker.broker.dev_broker import find_mosquitto
+from tests.support.ports import choose_port
 
 
 def test_two_boards(desk: Any, page: Callable[[str], Any]) -> None:
@@ -18,7 +19,7 @@ def test_two_boards(desk: Any, page: Callable[[str], Any]) -> None:
     if shutil.which("cc") is None:
         pytest.skip("no C compiler for the last line")
     tutorial = page("docs/tutorial/two-boards.md")
-    desk.instead["1883"] = str(find_free_port())
+    desk.instead["1883"] = str(choose_port())
     (desk / "deal.py").write_text(tutorial.blocks("python")[0])
     (desk / "federation.toml").write_text(tutorial.blocks("toml")[0])
     desk.run(tutorial.take("python deal.py"))

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from edgefl.transport.link import Link
-from mqtt_broker.broker.dev_broker import find_free_port, find_mosquitto
+from mqtt_broker.broker.dev_broker import find_mosquitto
+from tests.support.ports import choose_port
 
 FEDERATION = """
 [federation]
@@ -40,7 +41,7 @@ def test_run_a_cluster(desk: Any, page: Callable[[str], Any]) -> None:
     desk.deal("shard.npz")
     url = desk.broker()
     plain = {
-        "a.local:1883": f"localhost:{find_free_port()}",
+        "a.local:1883": f"localhost:{choose_port()}",
         "b.local:1883": url.removeprefix("mqtt://"),
         "c.local:1883": "localhost:1",
     }
@@ -52,7 +53,7 @@ def test_run_a_cluster(desk: Any, page: Callable[[str], Any]) -> None:
     for each in (board, leader):
         each.ended()
 
-    port = find_free_port()
+    port = choose_port()
     here = {"--host a.local": f"--host localhost --port {port} --bind 127.0.0.1 --host a.local"}
     desk.run(cluster.take("edgefl broker init"), here)
     desk.start("mosquitto -c broker/mosquitto.conf").until(" running")
@@ -123,7 +124,7 @@ def test_connect_other_tools(desk: Any, page: Callable[[str], Any]) -> None:
     )
     desk.run(connect.take("edgefl broker examples"))
     assert json.loads((desk / "examples/node-red/flow.json").read_text())
-    desk.run(f"edgefl broker init broker --host localhost --port {find_free_port()}")
+    desk.run(f"edgefl broker init broker --host localhost --port {choose_port()}")
     desk.run(connect.take("edgefl broker watcher"))
     if shutil.which("jq") is None:
         pytest.skip("jq is not installed")

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from edgefl.transport.link import Link
-from mqtt_broker.broker.dev_broker import find_free_port, find_mosquitto
+from mqtt_broker.broker.dev_broker import find_mosquitto
+from tests.support.ports import choose_port
 
 JQ = shutil.which("jq")
 FEDERATION = """
@@ -128,7 +129,7 @@ def an_open_fleet(desk: Any, readme: Any, watch: Any) -> None:
 
 def one_with_keys(desk: Any, enrol: Any, board: Any, watch: Any) -> None:
     (desk / "federation.toml").write_text(FEDERATION)
-    port = find_free_port()
+    port = choose_port()
     desk.run(
         enrol.take("edgefl broker init"), {"aggregator.local": f"localhost --bind 127.0.0.1 --port {port}"}
     )

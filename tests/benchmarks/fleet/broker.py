@@ -13,8 +13,9 @@ from edgefl.errors import ConfigError, EdgeflError, LinkError
 from edgefl.security.authority import create_enrolment
 from edgefl.security.enrolment import Enrolment, load_enrolment, make_tls_context, save_enrolment
 from edgefl.transport.link import Link
-from mqtt_broker.broker.dev_broker import LOOPBACK_HOST, find_free_port, find_mosquitto
+from mqtt_broker.broker.dev_broker import LOOPBACK_HOST, find_mosquitto
 from tests.benchmarks.process import running
+from tests.support.ports import choose_port
 
 WATCH = "watch"
 """Who reads the rounds' summaries and the broker's count of dropped messages; the one change to what `broker
@@ -48,7 +49,7 @@ def make_keys(directory: Path, clients: Sequence[str]) -> Path:
     of the broker.
     """
     broker = directory / "broker"
-    port = str(find_free_port())
+    port = str(choose_port())
     command = [
         sys.executable,
         "-m",
@@ -94,7 +95,7 @@ def bare_broker(directory: Path, broker: Path | None) -> Iterator[int]:
     """Run mosquitto as it is, without access list or persistence, and yield its port; `broker`: with TLS by
     the keys there.
     """
-    port = find_free_port()
+    port = choose_port()
     tls = (
         f"cafile {broker}/ca.pem\ncertfile {broker}/server.pem\nkeyfile {broker}/server.key\n"
         if broker

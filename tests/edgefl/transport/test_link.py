@@ -13,8 +13,9 @@ from edgefl.transport.failover import BrokerOrder, explain_refused
 from edgefl.transport.link import Connected, Link, Message
 from edgefl.transport.subscriptions import Subscriptions
 from edgefl.wire.url import parse_urls
-from mqtt_broker.broker.dev_broker import LOOPBACK_HOST, find_free_port, find_mosquitto
+from mqtt_broker.broker.dev_broker import LOOPBACK_HOST, find_mosquitto
 from tests.support.broker import mosquitto
+from tests.support.ports import choose_port
 
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 NOT_AUTHORIZED = 0x87
@@ -37,7 +38,7 @@ def test_a_link_goes_over_to_the_next_broker_with_its_subscriptions_and_what_it_
     """Three brokers that know nothing of each other; the first is not there at the start, and the one that is
     taken then goes.
     """
-    ports = [find_free_port() for _ in range(3)]
+    ports = [choose_port() for _ in range(3)]
     urls = [f"mqtt://{LOOPBACK_HOST}:{port}{protocol}" for port in ports]
     with contextlib.ExitStack() as third, contextlib.ExitStack() as second:
         second.enter_context(mosquitto(ports[1]))
@@ -64,7 +65,7 @@ def test_a_link_goes_over_to_the_next_broker_with_its_subscriptions_and_what_it_
 
 
 def test_without_any_broker_each_is_named_and_no_password():
-    ports = [find_free_port(), find_free_port()]
+    ports = [choose_port(), choose_port()]
     with pytest.raises(LinkError) as caught:
         Link(f"mqtt://pi:s3cret@{LOOPBACK_HOST}:{ports[0]},mqtt://{LOOPBACK_HOST}:{ports[1]}", "one")
     said = str(caught.value)
@@ -75,7 +76,7 @@ def test_without_any_broker_each_is_named_and_no_password():
 
 @needs_mosquitto
 def test_a_first_broker_that_says_nothing_is_passed_over(until):
-    port = find_free_port()
+    port = choose_port()
     with socket.create_server((LOOPBACK_HOST, 0)) as silent, mosquitto(port):
         link = Link(
             f"mqtt://{LOOPBACK_HOST}:{silent.getsockname()[1]},mqtt://{LOOPBACK_HOST}:{port}",

@@ -12,15 +12,16 @@ import pytest
 from edgefl.errors import LinkError
 from edgefl.transport.link import MAX_PAYLOAD_BYTES, Connected, Link, Message
 from edgefl.wire.url import hide_password, parse_url, parse_urls
-from mqtt_broker.broker.dev_broker import LOOPBACK_HOST, find_free_port, find_mosquitto
+from mqtt_broker.broker.dev_broker import LOOPBACK_HOST, find_mosquitto
 from tests.support.broker import mosquitto
+from tests.support.ports import choose_port
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 
 
 @pytest.fixture(scope="module")
 def port():
-    chosen = find_free_port()
+    chosen = choose_port()
     with mosquitto(chosen):
         yield chosen
 
@@ -153,7 +154,7 @@ def test_an_exception_on_the_network_thread_reaches_the_service(link, until):
 
 
 def test_a_broker_that_comes_back_finds_subscriptions_and_unsent_messages(protocol, until):
-    port = find_free_port()
+    port = choose_port()
     with mosquitto(port):
         one, two = (Link(f"mqtt://{LOOPBACK_HOST}:{port}{protocol}", name) for name in ("one", "two"))
         two.subscribe("a/+")
@@ -172,7 +173,7 @@ def test_a_broker_that_comes_back_finds_subscriptions_and_unsent_messages(protoc
 
 
 def test_no_broker_is_an_error_with_url_and_remedy():
-    port = find_free_port()
+    port = choose_port()
     with pytest.raises(LinkError, match=rf"no broker at mqtt://{LOOPBACK_HOST}:{port}.*edgefl broker start"):
         Link(f"mqtt://{LOOPBACK_HOST}:{port}", "one")
 
@@ -186,7 +187,7 @@ def test_something_that_listens_but_is_no_broker():
 
 
 def test_a_broker_that_refuses_says_why_and_shows_no_password(tmp_path):
-    port = find_free_port()
+    port = choose_port()
     conf = tmp_path / "m.conf"
     conf.write_text(f"listener {port} {LOOPBACK_HOST}\nallow_anonymous false\n")
     process = subprocess.Popen([find_mosquitto(), "-c", str(conf)], stderr=subprocess.DEVNULL)

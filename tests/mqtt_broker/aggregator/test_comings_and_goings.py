@@ -9,7 +9,7 @@ import signal
 import numpy as np
 
 from edgefl.wire.tensors import encode_models
-from mqtt_broker.broker.dev_broker import find_free_port
+from tests.support.ports import choose_port
 
 
 def update(toys):
@@ -43,7 +43,7 @@ def test_a_device_killed_in_mid_round_is_dropped_by_quorum_and_joins_again(
 
 
 def test_a_broker_that_is_killed_and_comes_back_empty_loses_no_round(federate, start, toys):
-    port = find_free_port()
+    port = choose_port()
     broker = start("broker", "start", "--port", port, "--kind", "mosquitto")
     broker.first_line()
     federation = federate(

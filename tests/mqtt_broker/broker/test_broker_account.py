@@ -19,8 +19,9 @@ from edgefl.errors import ConfigError, LinkError
 from edgefl.security.authority import create_enrolment, revoke_enrolment
 from edgefl.security.enrolment import load_enrolment, make_tls_context
 from edgefl.transport.link import Link
-from mqtt_broker.broker.dev_broker import find_free_port, find_mosquitto
+from mqtt_broker.broker.dev_broker import find_mosquitto
 from mqtt_broker.commands import broker as broker_commands
+from tests.support.ports import choose_port
 
 SECRETS = ("ca.key", "aggregator.enrol", "devices.json", "route.key")
 PATIENCE_S = 30.0
@@ -35,7 +36,7 @@ def open_directory():
 
 
 def init(directory, *arguments):
-    port = str(find_free_port())
+    port = str(choose_port())
     words = ["init", str(directory), "--host", "localhost", "--port", port, "--bind", "127.0.0.1", *arguments]
     made = CliRunner().invoke(broker_commands, words)
     if made.exception and not isinstance(made.exception, SystemExit):

@@ -19,8 +19,9 @@ from edgefl.errors import LinkError
 from edgefl.security.authority import create_enrolment, revoke_enrolment
 from edgefl.security.enrolment import load_enrolment, make_tls_context
 from edgefl.transport.link import Link
-from mqtt_broker.broker.dev_broker import find_free_port, find_mosquitto
+from mqtt_broker.broker.dev_broker import find_mosquitto
 from mqtt_broker.commands import broker as broker_commands
+from tests.support.ports import choose_port
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 MIB = 2**20
@@ -35,7 +36,7 @@ class Broker:
 
     def __init__(self, directory, **limits):
         self.directory = directory
-        self.port = find_free_port()
+        self.port = choose_port()
         arguments = [
             "init",
             str(directory),

@@ -21,8 +21,9 @@ from edgefl.security.enrolment import load_enrolment, make_tls_context, save_enr
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
 from edgefl.transport.link import Connected, Link, Message
-from mqtt_broker.broker.dev_broker import LOOPBACK_HOST, find_free_port
+from mqtt_broker.broker.dev_broker import LOOPBACK_HOST
 from tests.support.numpy_learner.softmax import SoftmaxLearner
+from tests.support.ports import choose_port
 
 NATS = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin:/usr/local/sbin")
 TEMPLATES = Path(__file__).parents[3] / "mqtt_broker" / "broker" / "clusters"
@@ -44,7 +45,7 @@ class Cluster:
     """nats-servers with the configuration that the project ships."""
 
     def __init__(self, directory, count, keys=None, devices=(), address=LOOPBACK_HOST):
-        ports = self.ports = [[find_free_port() for _ in range(3)] for _ in range(count)]
+        ports = self.ports = [[choose_port() for _ in range(3)] for _ in range(count)]
         routes = ", ".join(f"nats://{LOOPBACK_HOST}:{route}" for _, _, route in ports)
         self.urls = [f"mqtt://{LOOPBACK_HOST}:{mqtt}" for _, mqtt, _ in ports]
         self.servers = []
@@ -350,12 +351,12 @@ def test_a_strangers_server_does_not_join_the_cluster(enrolled_cluster, tmp_path
     leader = Link(cluster.urls[0], "leader", context=contexts["aggregator"])
     try:
         for name, tls in (("without-keys", ""), ("with-keys-of-a-board", board_keys)):
-            port = find_free_port()
+            port = choose_port()
             log = tmp_path / f"{name}.log"
             conf = tmp_path / f"{name}.conf"
             conf.write_text(
                 f'server_name: "{name}"\nlisten: "{LOOPBACK_HOST}:{port}"\ndebug: true\n'
-                f'cluster {{ name: edgefl, listen: "{LOOPBACK_HOST}:{find_free_port()}", '
+                f'cluster {{ name: edgefl, listen: "{LOOPBACK_HOST}:{choose_port()}", '
                 f"routes: [{routes}], {tls} }}\n"
             )
             with log.open("w") as file:
