@@ -1,5 +1,7 @@
-"""The field program of a firmware project: updates of the model's parts where a key is trusted, drift
-counters where there is a gate.
+"""The field program of a firmware project.
+
+It applies updates of the model's parts if the firmware trusts a key, and counts drift if the model has a
+gate.
 """
 
 import base64
@@ -68,8 +70,12 @@ COUNTERS_SENTENCE = (
 
 @dataclass(frozen=True)
 class UpdateSettings:
-    """What a firmware needs to take updates: the public key that it trusts (base64), the bytes of each part,
-    and the id of the device that it is for ("": it takes updates for all devices only).
+    """Settings of a firmware that takes updates.
+
+    Attributes:
+        key: the public key that the firmware trusts, in base64.
+        part_bytes: size of each part in bytes.
+        device: id of the firmware's device. If empty, the firmware accepts only updates for all devices.
     """
 
     key: str
@@ -78,16 +84,25 @@ class UpdateSettings:
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of a slot: each part padded to eight, and the record."""
+        """Size of a slot in bytes: the parts, each padded to eight bytes, and the record."""
         return sum((n + 7) // 8 * 8 for n in self.part_bytes) + SLOT_RECORD_BYTES
 
 
 def make_field_files(
     project: Mapping[str, str], target: Target, updates: UpdateSettings | None
 ) -> dict[str, str]:
-    """Return the project's files that the field program adds or changes.
+    """Return the files of a project that the field program adds or changes.
 
-    None for a model without a gate that trusts no key.
+    Args:
+        project: the text files of the project by path.
+        target: the target of the project.
+        updates: settings of firmware that takes updates. None makes firmware without updates.
+
+    Returns:
+        The text files by path. Empty for a model without a gate whose firmware takes no updates.
+
+    Raises:
+        ExportError: the update key is not a key.
     """
     gate = "#define MODEL_EXPERTS" in project["model/model.h"]
     if not gate and updates is None:

@@ -68,7 +68,7 @@ def clone(model: bytes) -> FlatClone:
             results, kernel = _apply(_Step(name, operator, shapes, integers), tensors, values)
         except KeyError as error:
             raise ExportError(
-                f"the TensorFlow route has no layer for {operator.name} as it is used here ({error}); export "
+                f"the TensorFlow route has no layer for this use of {operator.name} ({error}); export "
                 "with --route device"
             ) from error
         tensors |= dict(zip(operator.outputs, results, strict=True))
@@ -94,7 +94,7 @@ def _apply(
         return [out], (kernel, bias)
     if step.operator.name in ("ADD", "SUB", "MUL"):
         if step.operator.options.get("fusedActivationFunction"):
-            raise KeyError("with an activation in it")
+            raise KeyError("fused activation")
         fixed = [values[i].tolist() if i in values else None for i in inputs]
         operands = [tensors[i] for i in inputs if i not in values]
         return [

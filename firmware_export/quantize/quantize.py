@@ -177,7 +177,7 @@ def _shuffle_samples(shard: Shard, seed: int) -> tuple[Array, Labels]:
 
 
 def detect_mixing(graph: OperatorGraph) -> str:
-    """Return what a graph mixes, detected from its products and softmax operators.
+    """Return the values that a graph mixes, detected from its products and softmax operators.
 
     Returns:
         "probabilities" or "logits" of the experts, or "none" for a single model.
