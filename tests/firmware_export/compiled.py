@@ -81,7 +81,7 @@ def micro(model: bytes, samples: Any) -> Any:
 def check(model: bytes, x: Any, directory: Path) -> None:
     """Fail unless the C of a model gives tflite-micro's bytes for real inputs x."""
     samples = quantize_input(load_tflite(model, reference=True), x)
-    wanted = micro(model, samples)
+    expected = micro(model, samples)
     np.testing.assert_array_equal(
-        run(build(generate_c(model), directory), samples, wanted.shape[1])[0], wanted
+        run(build(generate_c(model), directory), samples, expected.shape[1])[0], expected
     )

@@ -74,13 +74,13 @@ def mixture_of():
     """
     pytest.importorskip("tensorflow")
 
-    def found(kind, data):
+    def make(kind, data):
         try:
             return mixtures.make(kind, data)
         except DataError as error:
             pytest.skip(str(error))
 
-    return found
+    return make
 
 
 @dataclass(frozen=True)

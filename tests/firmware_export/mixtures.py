@@ -86,11 +86,11 @@ def ended(kind: str, data: str) -> tuple[Plan, Mixture, Shard]:
     from edgefl.algorithms.plans import build_plan
 
     algorithm, options = OPTIONS[kind]
-    own = GATES[data] if algorithm == "aem" else {}
+    gate_options = GATES[data] if algorithm == "aem" else {}
     config = FederationConfig(
         rounds=ROUNDS.get((algorithm, data), 2),
         algorithm=algorithm,
-        options={**options, **own},
+        options={**options, **gate_options},
         model=MODELS[data],
         personalization=MIXTURE_ONLY,
     )

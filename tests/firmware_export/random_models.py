@@ -52,8 +52,8 @@ class Graph:
 
     def shape(self, index: int) -> tuple[int, ...]:
         """Return a tensor's shape."""
-        found: tuple[int, ...] = self.tensors[index].shape
-        return found
+        shape: tuple[int, ...] = self.tensors[index].shape
+        return shape
 
     def weights(self, *shape: int) -> Any:
         """Return int8 weights: uniform, or the two extremes alone."""
@@ -70,13 +70,13 @@ class Graph:
         scales = [float(np.float32(2.0 ** self.rng.uniform(-8, -6))) for _ in range(channels)]
         reach = 5400 * (weights.size / channels) ** 0.5
         bias = (self.rng.normal(0, reach / 2, channels)).astype(np.int32)
-        own = float(np.float32(self.tensors[source].scales))
+        input_scale = float(np.float32(self.tensors[source].scales))
         inputs = (
             source,
             self.constant(weights, scales, axis),
-            self.constant(bias, [own * each for each in scales]),
+            self.constant(bias, [input_scale * scale for scale in scales]),
         )
-        return inputs, own * 2.0**-7 * reach / float(self.rng.uniform(15, 200))
+        return inputs, input_scale * 2.0**-7 * reach / float(self.rng.uniform(15, 200))
 
     def convolution(self, source: int, *, depthwise: bool = False) -> int:
         """Add CONV_2D or DEPTHWISE_CONV_2D with random kernel, stride, padding, dilation and activation."""
@@ -143,8 +143,8 @@ class Graph:
             "strideW": stride[1],
             "fusedActivationFunction": int(rng.integers(2)),
         }
-        own = self.tensors[source]
-        output = self.tensor((1, *size, channels), own.scales, own.zero)
+        tensor = self.tensors[source]
+        output = self.tensor((1, *size, channels), tensor.scales, tensor.zero)
         return self.add(name, (source,), (output,), options, "Pool2D")
 
     def table(self, source: int) -> int:
@@ -174,12 +174,12 @@ class Graph:
 
     def larger(self, source: int, name: str) -> int:
         """Add MAXIMUM or MINIMUM of an activation and a constant for each channel."""
-        own = self.tensors[source]
+        tensor = self.tensors[source]
         shape = self.shape(source)
-        self.tensors.append(self.graphs.T(shape[-1:], own.scales, own.zero, self.weights(shape[-1])))
+        self.tensors.append(self.graphs.T(shape[-1:], tensor.scales, tensor.zero, self.weights(shape[-1])))
         other = len(self.tensors) - 1
         return self.add(
-            name, (source, other), (self.tensor(shape, own.scales, own.zero),), {}, "MaximumMinimum"
+            name, (source, other), (self.tensor(shape, tensor.scales, tensor.zero),), {}, "MaximumMinimum"
         )
 
     def mean(
@@ -207,8 +207,8 @@ class Graph:
 
     def reshape(self, source: int, shape: tuple[int, ...]) -> int:
         """Add RESHAPE."""
-        own = self.tensors[source]
-        output = self.tensor(shape, own.scales, own.zero)
+        tensor = self.tensors[source]
+        output = self.tensor(shape, tensor.scales, tensor.zero)
         return self.add(
             "RESHAPE",
             (source, self.constant(np.array(shape, np.int32))),
@@ -224,7 +224,7 @@ class Graph:
 
     def movement(self, source: int, which: int = -1) -> int:
         """Add PAD, TRANSPOSE, or SPLIT and CONCATENATION in another order."""
-        own = self.tensors[source]
+        tensor = self.tensors[source]
         shape = self.shape(source)
         which = int(self.rng.integers(3)) if which < 0 else which
         if which == 0:
@@ -232,12 +232,12 @@ class Graph:
                 [[0], [1], [1], [0]], np.int32
             )
             output = self.tensor(
-                tuple(int(n) for n in np.array(shape) + around.sum(axis=1)), own.scales, own.zero
+                tuple(int(n) for n in np.array(shape) + around.sum(axis=1)), tensor.scales, tensor.zero
             )
             return self.add("PAD", (source, self.constant(around)), (output,), {}, "Pad")
         if which == 1:
             order = (0, *(int(axis) for axis in self.rng.permutation([1, 2, 3])))
-            output = self.tensor(tuple(shape[axis] for axis in order), own.scales, own.zero)
+            output = self.tensor(tuple(shape[axis] for axis in order), tensor.scales, tensor.zero)
             return self.add(
                 "TRANSPOSE", (source, self.constant(np.array(order, np.int32))), (output,), {}, "Transpose"
             )
@@ -245,11 +245,11 @@ class Graph:
         if shape[axis] % 2:
             return source
         half = tuple(n // 2 if i == axis else n for i, n in enumerate(shape))
-        halves = tuple(self.tensor(half, own.scales, own.zero) for _ in range(2))
+        halves = tuple(self.tensor(half, tensor.scales, tensor.zero) for _ in range(2))
         self.add(
             "SPLIT", (self.constant(np.array(axis, np.int32)), source), halves, {"numSplits": 2}, "Split"
         )
-        output = self.tensor(shape, own.scales, own.zero)
+        output = self.tensor(shape, tensor.scales, tensor.zero)
         return self.add("CONCATENATION", halves[::-1], (output,), {"axis": axis}, "Concatenation")
 
     def softmax(self, source: int) -> int:

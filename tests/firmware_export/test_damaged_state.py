@@ -25,8 +25,8 @@ CLASSES = 4
 FILES = ("mixture.safetensors", "plan/plan.json", "plan/plan.tflite", "plan/template.tflite", "device.json")
 
 
-def edgefl(*words: object, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "edgefl", *map(str, words)]
+def edgefl(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "edgefl", *map(str, arguments)]
     return subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **env}, timeout=600, check=False
     )
@@ -146,11 +146,11 @@ def test_a_flipped_exponent_ends_no_process(bit, state, tmp_path) -> None:
 
 def test_a_state_of_an_older_edgefl_is_exported_with_a_warning(state, tmp_path) -> None:
     done = edgefl("export", "--state", state, "-o", tmp_path / "new")
-    assert done.returncode == 0 and "no digests" not in done.stderr
+    assert done.returncode == 0 and "without digests" not in done.stderr
     without_digests(state)
     done = edgefl("export", "--state", state, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert "no digests" in done.stderr
+    assert "without digests" in done.stderr
 
 
 def test_infer_notices_a_damaged_model(state, tmp_path) -> None:

@@ -62,7 +62,7 @@ def bounded_run(command: list[Any], content: bytes, work: Path) -> bytes:
     with (work / "stdin").open("rb") as source:
         environment = {**os.environ, "ASAN_OPTIONS": limits}
         done = subprocess.run(
-            [str(each) for each in command], stdin=source, capture_output=True, timeout=3000, env=environment
+            [str(part) for part in command], stdin=source, capture_output=True, timeout=3000, env=environment
         )
     assert done.returncode == 0, done.stderr.decode(errors="replace")[-3000:]
     return done.stdout
@@ -222,7 +222,7 @@ def strange(spec: Spec) -> bool:
         index = spec.entries.index(entry)
         entry[1] = 0
         spec.payload = b"".join(
-            part for part, (_, taken, _) in zip(spec.parts, spec.entries, strict=False) if taken
+            part for part, (_, is_carried, _) in zip(spec.parts, spec.entries, strict=False) if is_carried
         )
         return index < len(spec.parts)
     if name == "entries":
@@ -261,8 +261,8 @@ def mutant(rng: np.random.Generator, content: bytes, other: bytes) -> bytes:
     if which == 3:
         return rng.bytes(at) if rng.random() < 0.5 else content[:12] + rng.bytes(at)
     changed = bytearray(content)
-    for place in rng.integers(0, len(changed), 1 + int(rng.integers(4))):
-        changed[place] = int(rng.integers(256)) if which == 4 else changed[place] ^ 1 << int(rng.integers(8))
+    for index in rng.integers(0, len(changed), 1 + int(rng.integers(4))):
+        changed[index] = int(rng.integers(256)) if which == 4 else changed[index] ^ 1 << int(rng.integers(8))
     return bytes(changed)
 
 

@@ -56,13 +56,13 @@ def renamed(model: bytes, rename) -> bytes:
     for index, tensor in enumerate(root.subgraphs[0].tensors):
         tensor.name = rename(index, tensor.name)
     for signature in root.signatureDefs or ():
-        for each in (*signature.inputs, *signature.outputs):
-            each.name = each.name or b"x"
+        for entry in (*signature.inputs, *signature.outputs):
+            entry.name = entry.name or b"x"
     return pack_model(root, len(model))
 
 
-def edgefl(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "edgefl", *map(str, words)]
+def edgefl(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "edgefl", *map(str, arguments)]
     return subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, env=dict(os.environ), timeout=600, check=False
     )
@@ -100,17 +100,17 @@ def test_a_tensor_name_runs_no_code_at_export_and_verify(hostile, tmp_path) -> N
         pytest.skip(reason)
     state, owned = hostile
     ran = []
-    for words in (
+    for arguments in (
         ("--state", state, "-o", tmp_path / "out", "--target", "host", "--samples", 3),
         ("verify", tmp_path / "out"),
     ):
-        done = edgefl("export", *words)
+        done = edgefl("export", *arguments)
         assert done.returncode == 0, done.stderr
-        ran += [words[0]] if owned.exists() else []
+        ran += [arguments[0]] if owned.exists() else []
         owned.unlink(missing_ok=True)
     assert not ran, f"the name of a tensor ran as code in edgefl export {ran}"
     certificate = json.loads((tmp_path / "out" / "certificate.json").read_text())
-    assert next(place for place in certificate["parity"] if place["place"] == "host")["status"] == "equal"
+    assert next(row for row in certificate["parity"] if row["place"] == "host")["status"] == "equal"
     for path in (tmp_path / "out").rglob("*"):
         assert (
             path.suffix == ".tflite"

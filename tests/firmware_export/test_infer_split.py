@@ -23,8 +23,8 @@ COUNT = 200
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "edgefl", *map(str, arguments)]
-    return subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
+    command = [sys.executable, "-m", "edgefl", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
 
 
 def infer(model: Path, data: Path, *more: str) -> str:
@@ -132,9 +132,7 @@ def test_a_model_without_the_note_is_measured_on_all_samples(home, tmp_path) -> 
     shown = infer(tmp_path / "model.tflite", home / "pi-1.npz")
     assert "on all 200 samples" in shown and "may have been trained on some of them" in shown
     figures = json.loads(infer(tmp_path / "model.tflite", home / "pi-1.npz", "--json"))
-    assert (
-        figures["split"] == "all" and figures["samples"] == 200 and "does not say" in figures["split_unknown"]
-    )
+    assert figures["split"] == "all" and figures["samples"] == 200 and "no record" in figures["split_unknown"]
     refused = run("infer", tmp_path / "model.tflite", "--data", home / "pi-1.npz", "--split", "train")
     assert refused.returncode == 1 and "--split all" in refused.stderr and "Traceback" not in refused.stderr
 
@@ -208,13 +206,13 @@ def tiny() -> bytes:
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 400), st.integers(0, 64))
-def test_a_damaged_model_ends_nothing(tiny: bytes, word: int, place: int, cut: int) -> None:
+def test_a_damaged_model_ends_nothing(tiny: bytes, value: int, offset: int, cut: int) -> None:
     from edgefl.data.split import SPLIT_METADATA_NAME
     from edgefl.plan.tflite import read_metadata
 
     assert read_metadata(tiny, SPLIT_METADATA_NAME) == b"note"
     model = bytearray(tiny[: len(tiny) - cut])
-    struct.pack_into("<I", model, place % (len(model) - 4), word)
+    struct.pack_into("<I", model, offset % (len(model) - 4), value)
     note = read_metadata(bytes(model), SPLIT_METADATA_NAME)
     assert note is None or len(note) < len(model)
 

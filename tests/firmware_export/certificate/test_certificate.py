@@ -39,10 +39,10 @@ def certificate_of(out: Path) -> dict:
 
 def test_every_place_gives_the_same_bytes(bundle) -> None:
     certificate = certificate_of(bundle)
-    status = {place["place"]: (place["status"], place["samples"]) for place in certificate["parity"]}
+    status = {row["place"]: (row["status"], row["samples"]) for row in certificate["parity"]}
     for name in ("tflite-micro", "host", "cortex-m3", "cortex-m4", "cortex-m7"):
         assert status[name] == ("equal", SAMPLES), name
-    digests = {place["outputs_sha256"] for place in certificate["parity"] if place["samples"] == SAMPLES}
+    digests = {row["outputs_sha256"] for row in certificate["parity"] if row["samples"] == SAMPLES}
     assert digests == {certificate["golden"]["outputs_sha256"]}
     golden = decode_golden((bundle / "golden.npz").read_bytes())
     assert sha256(golden.outputs.tobytes()).hexdigest() in digests
@@ -50,7 +50,7 @@ def test_every_place_gives_the_same_bytes(bundle) -> None:
         (golden.outputs.argmax(axis=1) == golden.y).mean()
     )
     assert sum(row["samples"] for row in certificate["accuracy"]["by_class"]) == SAMPLES
-    cost = {each["target"]: each for each in certificate["cost"]}
+    cost = {row["target"]: row for row in certificate["cost"]}
     assert (
         cost["cortex-m4"]["instructions_mean"]
         < cost["cortex-m3"]["instructions_mean"]
@@ -76,7 +76,7 @@ def test_what_the_folder_holds(bundle) -> None:
     page = (bundle / "report.html").read_text()
     assert not re.search(r"(src|href)=|https?:", page), "the page needs no other file"
     assert all(layer["name"] in page for layer in certificate["layers"])
-    mean = next(each["instructions_mean"] for each in certificate["cost"] if each["target"] == "cortex-m4")
+    mean = next(row["instructions_mean"] for row in certificate["cost"] if row["target"] == "cortex-m4")
     assert f'<td class="number">{mean / 100e3:.2f}</td>' in page, "milliseconds at 100 MHz"
 
 
@@ -98,17 +98,17 @@ def test_one_byte_that_differs_fails(bundle, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget", "words"),
-    [(Budget(0, 100_000), ("flash", "fc1", "100,000 at most")), (Budget(1024, 0), ("RAM", "conv1"))],
+    ("budget", "texts"),
+    [(Budget(0, 100_000), ("flash", "fc1", "at most 100,000")), (Budget(1024, 0), ("RAM", "conv1"))],
 )
-def test_a_budget_that_is_exceeded_names_layers_and_three_ways(bundle, budget, words) -> None:
+def test_a_budget_that_is_exceeded_names_layers_and_three_ways(bundle, budget, texts) -> None:
     model, model_float = ((bundle / name).read_bytes() for name in ("model.tflite", "model_float.tflite"))
     golden = decode_golden((bundle / "golden.npz").read_bytes())
     with pytest.raises(ExportError) as caught:
         make_certificate(
             model, model_float, generate_c(model), golden, ExportRequest("cortex-m4", budget), ["cortex-m4"]
         )
-    assert all(word in str(caught.value) for word in (*words, "too many", "  1. ", "  2. ", "  3. "))
+    assert all(text in str(caught.value) for text in (*texts, "too many", "  1. ", "  2. ", "  3. "))
 
 
 def test_a_second_export_leaves_nothing_of_the_first(copy, digits, few_places) -> None:
@@ -141,8 +141,8 @@ def test_a_folder_that_cannot_be_written_is_an_error(copy, digits, monkeypatch, 
 def test_profile_shares_out_the_instructions(bundle) -> None:
     target, layers, budget = profile_bundle(bundle, "cortex-m3")
     assert target == "cortex-m3" and budget == {"ram_bytes": 64 << 10, "flash_bytes": 256 << 10}
-    own = certificate_of(bundle)
-    cost = next(each for each in own["cost"] if each["target"] == "cortex-m3")
+    certificate = certificate_of(bundle)
+    cost = next(row for row in certificate["cost"] if row["target"] == "cortex-m3")
     assert sum(layer.instructions for layer in layers) == pytest.approx(cost["instructions_mean"], rel=0.05)
     assert max(layers, key=lambda layer: layer.instructions).name.startswith("conv")
     with pytest.raises(ExportError, match="target is host"):
@@ -155,7 +155,7 @@ def test_a_skip_threshold_says_what_it_costs(bundle, digits, tmp_path, few_place
     certificate = write_bundle(
         tmp_path, *choose_golden_samples(digits.shard, SAMPLES, 1), ExportRequest("cortex-m4", Budget(), 0.4)
     )
-    cost = next(each for each in certificate["cost"] if each["target"] == "cortex-m4")
+    cost = next(row for row in certificate["cost"] if row["target"] == "cortex-m4")
     skipping = certificate["skipping"]
     assert cost["instructions_mean"] <= skipping["instructions_all_run"]
     assert 0 <= skipping["agreement"] <= 1

@@ -42,12 +42,12 @@ def test_the_same_bytes_everywhere(kind, data, weights, mixture_of) -> None:
     # an expert that nobody trained may have few values of its own
     assert weights == 8 or "fully_connected_narrow" in generate_c(model).files["model.c"]
     golden = make_golden(model, x, y)
-    places = run_everywhere(generate_c(model).files, golden, tuple(TARGETS.values()), "cortex-m4")
-    for place in places:
+    results = run_everywhere(generate_c(model).files, golden, tuple(TARGETS.values()), "cortex-m4")
+    for result in results:
         # The M0's machine has 16 KB of RAM, 256 KB of flash
-        assert place.status == EQUAL or place.name == "cortex-m0", place.reason
+        assert result.status == EQUAL or result.name == "cortex-m0", result.reason
         print(
-            f"{kind} {data}, dense weights of {weights} bits, {place.name}: {place.samples} samples "
-            f"{place.status} {place.reason}"
+            f"{kind} {data}, dense weights of {weights} bits, {result.name}: {result.samples} samples "
+            f"{result.status} {result.reason}"
         )
     assert len(np.unique(golden.outputs, axis=0)) > count // 10, "a model of one answer proves nothing"

@@ -15,7 +15,7 @@ def ints(*values):
     return np.array(values, np.int32)
 
 
-def check(compiled, tmp_path, model, shape, wanted=None):
+def check(compiled, tmp_path, model, shape, compute=None):
     source = generate_c(model)
     x = np.random.default_rng(0).integers(-128, 128, (20, *shape)).astype(np.int8)
     oracle = compiled.micro(model, x)
@@ -23,8 +23,8 @@ def check(compiled, tmp_path, model, shape, wanted=None):
         compiled.build(source, tmp_path, "-fsanitize=address,undefined"), x, oracle.shape[1]
     )
     np.testing.assert_array_equal(received, oracle)
-    if wanted is not None:
-        np.testing.assert_array_equal(received, wanted(x))
+    if compute is not None:
+        np.testing.assert_array_equal(received, compute(x))
     return source
 
 
@@ -90,11 +90,11 @@ def test_pad_and_transpose(compiled, graphs, tmp_path) -> None:
         graphs.Op("TRANSPOSE", (2, 3), (4,), {}, "Transpose"),
     ]
 
-    def wanted(x):
+    def compute(x):
         padded = np.pad(x, ((0, 0), (1, 2), (0, 1), (0, 0)), constant_values=3)
         return padded.transpose(0, 3, 1, 2).reshape(len(x), -1)
 
-    check(compiled, tmp_path, graphs.model_of(tensors, operators), (3, 4, 2), wanted)
+    check(compiled, tmp_path, graphs.model_of(tensors, operators), (3, 4, 2), compute)
 
 
 @pytest.mark.parametrize("kind", ["MAXIMUM", "MINIMUM"])

@@ -32,14 +32,14 @@ def equal(compiled, tmp_path, model, rng, shape, low=-128, samples=30) -> None:
     x = rng.integers(low, 128, (samples, *shape)).astype(np.int8)
     x[0] = 127
     x[1] = low
-    wanted = compiled.micro(model, x)
+    expected = compiled.micro(model, x)
     received, _ = compiled.run(
         compiled.build(source, tmp_path, "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
         x,
-        wanted.shape[1],
+        expected.shape[1],
     )
-    np.testing.assert_array_equal(received, wanted)
-    assert len(np.unique(wanted)) > 1, "the test's values give one output"
+    np.testing.assert_array_equal(received, expected)
+    assert len(np.unique(expected)) > 1, "the test's values give one output"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -257,9 +257,9 @@ def test_tables_hold_every_int8(compiled, graphs, tmp_path, kind, seed) -> None:
     options = ({"alpha": 0.2}, "LeakyRelu") if kind == "LEAKY_RELU" else ({}, "")
     model = single(graphs, kind, x, graphs.T(shape, *y), *options)
     values = np.arange(-128, 128, dtype=np.int8)[None]
-    wanted = compiled.micro(model, values)
+    expected = compiled.micro(model, values)
     received, _ = compiled.run(compiled.build(generate_c(model), tmp_path), values, 256)
-    np.testing.assert_array_equal(received, wanted)
+    np.testing.assert_array_equal(received, expected)
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -34,8 +34,8 @@ pytest.importorskip("tflite_micro")
 SAMPLES = 60
 
 
-def run(*words: Any) -> Result:
-    return CliRunner().invoke(export, [str(word) for word in words])
+def run(*arguments: Any) -> Result:
+    return CliRunner().invoke(export, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +87,8 @@ def _project(out: Path, shard: Shard, target: Target, trusted: str) -> None:
 
 def field(project: Path) -> str:
     """What the README says: its field program. A host prints on standard output, QEMU on standard error."""
-    for words in (["-B", "build"], ["--build", "build", "--target", "field"]):
-        done = subprocess.run(["cmake", *words], cwd=project, capture_output=True, text=True, timeout=600)
+    for arguments in (["-B", "build"], ["--build", "build", "--target", "field"]):
+        done = subprocess.run(["cmake", *arguments], cwd=project, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout + done.stderr
 
@@ -96,8 +96,8 @@ def field(project: Path) -> str:
 def test_an_update_reaches_the_firmware(exported: tuple[Path, Path], key: Path, tmp_path: Path) -> None:
     old, new = exported
     update = tmp_path / "update.bin"
-    told = run("update", old, new, "--key", key, "-o", update)
-    assert told.exit_code == 0, told.output
+    result = run("update", old, new, "--key", key, "-o", update)
+    assert result.exit_code == 0, result.output
     assert json.loads((new / "update.json").read_text()) == {"counter": 1}
     project = tmp_path / "firmware"
     shutil.copytree(old / "firmware", project)
@@ -110,11 +110,11 @@ def test_an_update_reaches_the_firmware(exported: tuple[Path, Path], key: Path, 
     assert "running update 0" in field(project)
     assert (project / "outputs.bin").read_bytes() == before
     shutil.copy(update, project)
-    said = field(project)
-    assert "update.bin: done" in said
+    output = field(project)
+    assert "update.bin: done" in output
     assert (project / "outputs.bin").read_bytes() == after
-    said = field(project)
-    assert "running update 1, highest counter 1\nupdate.bin: old counter\nrunning update 1" in said
+    output = field(project)
+    assert "running update 1, highest counter 1\nupdate.bin: old counter\nrunning update 1" in output
     content = bytearray(update.read_bytes())
     content[9] ^= 1
     (project / "update.bin").write_bytes(content)
@@ -159,9 +159,9 @@ def test_drift_is_told_from_counters(exported: tuple[Path, Path], tmp_path: Path
     shutil.copytree(old / "firmware", project)
     (project / "samples.bin").write_bytes(np.load(old / "golden.npz")["inputs"].tobytes())
     field(project)
-    told = run("drift", old, project / "counters.bin")
-    assert told.exit_code == 0, told.output
-    assert "no drift" in told.output
+    result = run("drift", old, project / "counters.bin")
+    assert result.exit_code == 0, result.output
+    assert "no drift" in result.output
     figures = json.loads(run("drift", old, project / "counters.bin", "--json").output)
     assert figures["now"]["inferences"] == SAMPLES
     assert figures["now"]["psi"] < 0.01
@@ -172,18 +172,18 @@ def test_drift_is_told_from_counters(exported: tuple[Path, Path], tmp_path: Path
     damaged = tmp_path / "counters.bin"
     damaged.write_bytes(b"EFLD")
     nowhere = ["drift", old, project / "counters.bin", "--state", tmp_path / "none"]
-    for words in (nowhere, ["drift", old, damaged], ["drift", tmp_path, project / "counters.bin"]):
-        assert isinstance(run(*words).exception, ExportError)
+    for arguments in (nowhere, ["drift", old, damaged], ["drift", tmp_path, project / "counters.bin"]):
+        assert isinstance(run(*arguments).exception, ExportError)
 
 
 def test_keys_are_kept_apart(key: Path, tmp_path: Path) -> None:
     assert key.stat().st_mode & 0o777 == 0o600
-    for bad, said in (
+    for bad, text in (
         (["key", key], "exists"),
         (["update", tmp_path, tmp_path, "--key", tmp_path / "none", "-o", tmp_path / "u"], "make a key"),
     ):
         failed = run(*bad).exception
         assert isinstance(failed, ExportError)
-        assert said in str(failed)
-    with pytest.raises(ExportError, match="must not get into a firmware"):
+        assert text in str(failed)
+    with pytest.raises(ExportError, match="must not get into firmware"):
         read_public_key(key)

@@ -78,7 +78,7 @@ def test_what_never_ends_meets_the_deadline(tmp_path, hand) -> None:
         runnable("cortex-m4"),
         tmp_path,
     )
-    with pytest.raises(ExportError, match="did not end within 2 s"):
+    with pytest.raises(ExportError, match="did not finish within 2 s"):
         run_firmware(built, INPUTS, tmp_path, deadline_s=2)
 
 
@@ -118,5 +118,5 @@ def test_sizes() -> None:
         2048,
     ]
     for text in ("", "64G", "-1", "0", "1.5K", "K"):
-        with pytest.raises(ConfigError, match="is no size"):
+        with pytest.raises(ConfigError, match="is not a size"):
             parse_bytes(text)

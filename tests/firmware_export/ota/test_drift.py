@@ -99,15 +99,15 @@ def test_noise_is_seldom_exceeded_without_drift() -> None:
 
 def test_foreign_bytes_are_named(counting: Any) -> None:
     whole = counted(counting, [[0, 0, 0]])
-    for bad, said in (
+    for bad, text in (
         (b"", "EFLD"),
         (whole[:-1], "got 47"),
         (whole[:4] + b"\xff" * 4 + whole[8:], "experts have"),
         (whole[:16] + b"\7" + whole[17:], "damaged"),
     ):
-        with pytest.raises(ExportError, match=said):
+        with pytest.raises(ExportError, match=text):
             read_counters(bad)
-    with pytest.raises(ExportError, match="another model"):
+    with pytest.raises(ExportError, match="of this export's firmware"):
         measure_drift(usage(1, 2), usage(1, 2, 3))
     with pytest.raises(ExportError, match="no inferences"):
         measure_drift(read_counters(counted(counting, np.empty((0, 3)))), usage(1, 2, 3))

@@ -29,7 +29,7 @@ from firmware_export.ota.update_package import (
     read_update,
 )
 
-HERE = Path(__file__).parents[1] / "ota_board"
+BOARD = Path(__file__).parents[1] / "ota_board"
 SOURCE = Path(__file__).parents[3] / "firmware_export/templates/ota"
 LAYOUT = "00112233445566778899aabbccddeeff" * 2
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -96,11 +96,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if compiler is None:
         pytest.skip("no gcc here; apt install gcc")
     path = tmp_path_factory.mktemp("ota") / "ota.so"
-    own = [HERE / "board.c", HERE / "model.c", SOURCE / "ota.c", SOURCE / "sha2.c"]
-    flags = ["-std=c99", "-O2", "-fPIC", f"-I{HERE}", f"-I{SOURCE}", f"-I{SOURCE / 'monocypher'}"]
+    sources = [BOARD / "board.c", BOARD / "model.c", SOURCE / "ota.c", SOURCE / "sha2.c"]
+    flags = ["-std=c99", "-O2", "-fPIC", f"-I{BOARD}", f"-I{SOURCE}", f"-I{SOURCE / 'monocypher'}"]
     strict = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
     objects = []
-    for source, extra in [*((s, strict) for s in own), (SOURCE / "monocypher/monocypher.c", [])]:
+    for source, extra in [*((s, strict) for s in sources), (SOURCE / "monocypher/monocypher.c", [])]:
         objects.append(path.parent / f"{source.stem}.o")
         subprocess.run([compiler, *flags, *extra, "-c", source, "-o", objects[-1]], check=True)
     subprocess.run([compiler, "-shared", *objects, "-o", path], check=True)
@@ -242,19 +242,21 @@ def restore(board: Any, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("torn", range(5))
-@pytest.mark.parametrize("taken", range(1, 6))
-def test_power_cut_at_any_operation_keeps_a_model_and_the_counter(board: Any, torn: int, taken: int) -> None:
-    """After `taken` updates, with counter pages of two records: pages begin, fill up, and are erased while
+@pytest.mark.parametrize("applied", range(1, 6))
+def test_power_cut_at_any_operation_keeps_a_model_and_the_counter(
+    board: Any, torn: int, applied: int
+) -> None:
+    """After `applied` updates, with counter pages of two records: pages begin, fill up, and are erased while
     the other one counts.
     """
     board.set_counter_bytes(32)
     values = [BUILT_IN, *((7, weight) for weight in range(4, 11))]
-    for number in range(1, taken + 1):
+    for number in range(1, applied + 1):
         before = operations(board)
         assert apply(board, update(values[number], number, values[number - 1])) == DONE
-    last = values[taken]
-    wanted = values[taken + 1]
-    following = update(wanted, taken + 1, last)
+    last = values[applied]
+    values_after = values[applied + 1]
+    following = update(values_after, applied + 1, last)
     flash = snapshot(board)
     # An erase of a counter page may come on top, and one cut after the end
     count = operations(board) - before + 2
@@ -264,20 +266,20 @@ def test_power_cut_at_any_operation_keeps_a_model_and_the_counter(board: Any, to
         restore(board, flash)
         ctypes.c_int.in_dll(board, "power").value = cut
         result = apply(board, following)
-        whole = result == DONE or (torn == 4 and board.boot() == taken + 1)
+        whole = result == DONE or (torn == 4 and board.boot() == applied + 1)
         done += whole
         assert result in (DONE, NOT_WRITTEN), cut
-        assert runs(board) == expected(wanted if whole else last), cut
-        assert board.boot() == taken + whole, cut
-        assert runs(board) == expected(wanted if whole else last), cut
-        assert board.highest() in (taken, taken + 1) and board.highest() >= board.boot(), cut
-        assert apply(board, update(values[taken], taken, None)) == OLD_COUNTER, cut
+        assert runs(board) == expected(values_after if whole else last), cut
+        assert board.boot() == applied + whole, cut
+        assert runs(board) == expected(values_after if whole else last), cut
+        assert board.highest() in (applied, applied + 1) and board.highest() >= board.boot(), cut
+        assert apply(board, update(values[applied], applied, None)) == OLD_COUNTER, cut
         if not whole:
             assert apply(board, following) == DONE, cut
-        assert board.boot() == board.highest() == taken + 1, cut
-        assert runs(board) == expected(wanted), cut
+        assert board.boot() == board.highest() == applied + 1, cut
+        assert runs(board) == expected(values_after), cut
         damage_slots(board)
-        assert (board.boot(), board.highest()) == (0, taken + 1), cut
+        assert (board.boot(), board.highest()) == (0, applied + 1), cut
     assert done, "no cut came after the last operation"
 
 
@@ -285,8 +287,8 @@ def test_the_loss_of_both_slots_runs_the_built_in_model_and_keeps_the_counter(bo
     sent = [
         update((7, 4 + number), number, (7, 3 + number) if number > 1 else BUILT_IN) for number in (1, 2, 3)
     ]
-    for each in sent:
-        assert apply(board, each) == DONE
+    for content in sent:
+        assert apply(board, content) == DONE
     damage_slots(board)
     assert (board.boot(), board.highest()) == (0, 3)
     assert runs(board) == expected(BUILT_IN)
@@ -438,7 +440,7 @@ def test_hashes_are_those_of_the_standard(library: Path) -> None:
 
 
 def test_what_makes_no_update_is_named() -> None:
-    with pytest.raises(ExportError, match="nothing to update"):
+    with pytest.raises(ExportError, match="no update is needed"):
         update(BUILT_IN)
     with pytest.raises(ExportError, match="count the updates"):
         update((7, 5), 0)
@@ -456,17 +458,17 @@ def test_what_makes_no_update_is_named() -> None:
 def test_an_updates_manifest_is_read_back() -> None:
     content = update((7, 5), 3)
     manifest = read_update(content)
-    assert (manifest.counter, manifest.layout, [taken for _, taken, _ in manifest.entries]) == (
+    assert (manifest.counter, manifest.layout, [is_carried for _, is_carried, _ in manifest.entries]) == (
         3,
         LAYOUT,
         [False, True],
     )
-    for bad, said in (
+    for bad, text in (
         (b"x", "no update"),
         (content[:130], "truncated"),
         (content[:-1], "expected"),
         (content[:4] + b"\3" + content[5:], "update edgefl"),
         (content[:4] + b"\1" + content[5:], "make it again with `edgefl export update`"),
     ):
-        with pytest.raises(ExportError, match=said):
+        with pytest.raises(ExportError, match=text):
             read_update(bad)

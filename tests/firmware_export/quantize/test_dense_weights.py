@@ -27,13 +27,13 @@ def int8(rng, *shape):
 
 def dense(graphs, rng, inputs, outputs, rows=1, weights=None):
     weights = int8(rng, outputs, inputs) if weights is None else weights
-    scales = [float(each) for each in rng.uniform(0.001, 0.004, outputs)]
+    scales = [float(scale) for scale in rng.uniform(0.001, 0.004, outputs)]
     tensors = [
         graphs.T((1, rows * inputs), 0.02, 3),
         graphs.T((outputs, inputs), scales, 0, weights),
         graphs.T(
             (outputs,),
-            [0.02 * each for each in scales],
+            [0.02 * scale for scale in scales],
             0,
             rng.integers(-3000, 3000, outputs).astype(np.int32),
         ),
@@ -94,7 +94,7 @@ def test_rounding_keeps_what_a_layer_computes() -> None:
     made = round_kernel(kernel, inputs, values)
     assert set(made.ravel().tolist()) <= set(values.tolist())
     nearest = values[np.abs(kernel[..., None].astype(int) - values).argmin(axis=-1)]
-    lost = [np.square(inputs @ (kernel.astype(float) - each).T).mean() for each in (made, nearest)]
+    lost = [np.square(inputs @ (kernel.astype(float) - candidate).T).mean() for candidate in (made, nearest)]
     assert lost[0] < 0.1 * lost[1]
 
 
@@ -138,7 +138,7 @@ def test_a_model_of_small_layers_is_refused(graphs) -> None:
 
 
 def test_it_is_not_of_sixteen_bit_activations() -> None:
-    with pytest.raises(ExportError, match="leave out --weights, or --activations 16"):
+    with pytest.raises(ExportError, match="leave out --weights or --activations 16"):
         QuantizationOptions(bits=16, dense=3)
 
 

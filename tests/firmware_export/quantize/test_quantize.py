@@ -74,7 +74,7 @@ def test_as_good_as_the_converter(fashion) -> None:
     x = fashion.shard.x_test
     y = fashion.shard.y_test
     reached = [
-        measure_accuracy(run_samples(load_tflite(each, reference=True), x)[0], y) for each in (ours, theirs)
+        measure_accuracy(run_samples(load_tflite(model, reference=True), x)[0], y) for model in (ours, theirs)
     ]
     assert reached[0] >= reached[1] - 0.01
 
@@ -89,10 +89,10 @@ def test_every_samples_extremes_are_kept(fashion) -> None:
         extremes for extremes in observed.extremes.values() if (extremes[:, 0] == extremes[:, 1]).all()
     ]
     assert scalars, "the gate gives one value a sample"
-    for name, found in choose_ranges(observed, 100, 100.0, 0.0).items():
+    for name, limits in choose_ranges(observed, 100, 100.0, 0.0).items():
         low = observed.extremes[name][:, 0].min()
         high = observed.extremes[name][:, 1].max()
-        assert float(found["min"].item()) <= low and float(found["max"].item()) >= high
+        assert float(limits["min"].item()) <= low and float(limits["max"].item()) >= high
 
 
 def test_ranges_by_hand() -> None:
@@ -182,7 +182,7 @@ def test_data_that_cannot_calibrate(digits, tmp_path) -> None:
     with pytest.raises(ExportError, match="a label is 14, the mixture has 10 classes"):
         export_mixture(digits.plan, digits.mixture, strange, tmp_path)
     unmeasurable = replace(digits.shard, x_test=np.full_like(digits.shard.x_test, np.inf))
-    with pytest.raises(ExportError, match="held-out samples hold NaN"):
+    with pytest.raises(ExportError, match="held-out samples contain NaN"):
         export_mixture(digits.plan, digits.mixture, unmeasurable, tmp_path)
     assert not (tmp_path / "model.tflite").exists()
 

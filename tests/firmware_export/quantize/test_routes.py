@@ -175,7 +175,7 @@ def test_options_that_do_not_fit() -> None:
     for make, message in (
         (lambda: Tuning(prune=1.0), "prune is 1.0"),
         (lambda: Tuning(cluster=1), "cluster_weights is 1"),
-        (lambda: Tuning(cluster=16, qat=True), "ask for one of the two"),
+        (lambda: Tuning(cluster=16, qat=True), "use one of the two"),
         (lambda: Tuning(epochs=0), "0 epochs"),
         (lambda: QuantizationOptions("device", 8, Tuning(qat=True)), "--route tensorflow"),
         (lambda: QuantizationOptions("tensorflow", 16, Tuning(qat=True)), "16"),
@@ -206,7 +206,7 @@ def test_one_class_is_not_tuned_on() -> None:
 
 
 def test_the_command_says_what_does_not_fit(tmp_path) -> None:
-    words = [
+    command = [
         sys.executable,
         "-m",
         "edgefl",
@@ -217,7 +217,7 @@ def test_the_command_says_what_does_not_fit(tmp_path) -> None:
         str(tmp_path),
         "--qat",
     ]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 1
     assert "--route tensorflow" in done.stderr and "Traceback" not in done.stderr
 

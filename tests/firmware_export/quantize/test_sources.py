@@ -20,11 +20,11 @@ from firmware_export.quantize.device_state import read_state
 
 
 def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "edgefl", *map(str, arguments)]
+    command = [sys.executable, "-m", "edgefl", *map(str, arguments)]
     # the test's own Python path, wherever the command is started
     path = os.pathsep.join(filter(None, (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH"))))
     return subprocess.run(
-        words, capture_output=True, text=True, cwd=cwd, env={**os.environ, "PYTHONPATH": path}, check=False
+        command, capture_output=True, text=True, cwd=cwd, env={**os.environ, "PYTHONPATH": path}, check=False
     )
 
 

@@ -65,10 +65,10 @@ def test_the_devices_own_kernels_are_near_them(exported, other_python, tmp_path)
     raw = quantize_input(load_tflite(model), x)
     reference = foreign(other_python, "reference", model, raw, tmp_path)
     fast_elsewhere = foreign(other_python, "default", model, raw, tmp_path)
-    own, _ = run_samples(load_tflite(model, reference=True), x)
+    received, _ = run_samples(load_tflite(model, reference=True), x)
     fast, _ = run_samples(load_tflite(model), x)
-    assert steps(own, reference) <= STEPS_OF_REFERENCE
-    assert (own == reference).mean() >= SAME_LOGITS
+    assert steps(received, reference) <= STEPS_OF_REFERENCE
+    assert (received == reference).mean() >= SAME_LOGITS
     assert steps(fast, reference) <= STEPS_OF_XNNPACK
     assert steps(fast_elsewhere, reference) <= STEPS_OF_XNNPACK
     assert (fast.argmax(axis=1) == reference.argmax(axis=1)).mean() >= 0.98
@@ -76,9 +76,9 @@ def test_the_devices_own_kernels_are_near_them(exported, other_python, tmp_path)
 
 def test_the_float_model_is_the_same_everywhere(exported, other_python, tmp_path) -> None:
     _, model, x = exported
-    own, _ = run_samples(load_tflite(model, reference=True), x[:100])
+    received, _ = run_samples(load_tflite(model, reference=True), x[:100])
     np.testing.assert_allclose(
-        foreign(other_python, "default", model, x[:100], tmp_path), own, rtol=1e-4, atol=1e-4
+        foreign(other_python, "default", model, x[:100], tmp_path), received, rtol=1e-4, atol=1e-4
     )
 
 

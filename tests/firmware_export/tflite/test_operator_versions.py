@@ -144,14 +144,14 @@ def test_the_versions_are_those_of_tensorflows_own_converter() -> None:
     )
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
     converter.inference_input_type = converter.inference_output_type = tf.int8
-    wanted = bytes(converter.convert())
-    root = unpack_model(wanted)
+    theirs = bytes(converter.convert())
+    root = unpack_model(theirs)
     for code in root.operatorCodes:
         code.version = 1
-    found = to_portable(pack_model(root, 1024))
+    ours = to_portable(pack_model(root, 1024))
 
     def versions(model: bytes) -> list[tuple[str, int]]:
         return [(operator.name, operator.version) for operator in read_quantized_model(model).operators]
 
-    assert len({name for name, _ in versions(wanted)}) > 15
-    assert versions(found) == versions(wanted)
+    assert len({name for name, _ in versions(theirs)}) > 15
+    assert versions(ours) == versions(theirs)
