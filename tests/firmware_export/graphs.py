@@ -1,5 +1,6 @@
-"""int8 .tflite files of one operator or a few, written with the schema: for oracles of single kernels and for
-damaged input.
+"""int8 .tflite files with one or a few operators, written with the schema.
+
+They serve as oracles of single kernels and as damaged input.
 """
 
 from dataclasses import dataclass, field
@@ -10,7 +11,13 @@ import numpy as np
 
 @dataclass(frozen=True)
 class T:
-    """A tensor: an activation without data. scales and zero: its quantization, axis that of the scales."""
+    """A tensor. Without data it is an activation.
+
+    Attributes:
+        scales: scale, or one scale per channel.
+        zero: zero point.
+        axis: axis of the scales.
+    """
 
     shape: tuple[int, ...]
     scales: Any = 0.05
@@ -23,7 +30,12 @@ class T:
 
 @dataclass(frozen=True)
 class Op:
-    """An operator: the options' class without its ending, and its members."""
+    """An operator.
+
+    Attributes:
+        options_class: class of the options without its ending.
+        options: members of the options.
+    """
 
     name: str
     inputs: tuple[int, ...]
@@ -39,7 +51,7 @@ def model_of(
     inputs: tuple[int, ...] = (0,),
     outputs: tuple[int, ...] | None = None,
 ) -> bytes:
-    """Return the file; the last tensor is the output unless another is given."""
+    """Return the file. The last tensor is the output unless another one is passed."""
     from ai_edge_litert import schema_py_generated as schema
 
     from edgefl.plan.tflite import pack_model

@@ -1,8 +1,7 @@
-"""Random int8 models of every kernel that the generated C has: chains, residual blocks, norms, and mixtures
-with a gate.
+"""Random int8 models of every kernel in the generated C: chains, residual blocks, norms and gated mixtures.
 
-Weights, scales and zero points are drawn over their whole range, so that outputs saturate and sums are as
-large as they can be.
+Weights, scales and zero points are drawn over their whole range. Outputs therefore saturate, and sums are as
+large as possible.
 """
 
 from dataclasses import dataclass, field
@@ -15,8 +14,12 @@ KINDS = ("convolutions", "depthwise", "dense", "pooling", "residual", "norms", "
 
 @dataclass
 class Graph:
-    """A model under construction. `graphs` is the module graphs.py; `tip` is the last activation, `shape` its
-    shape.
+    """A model under construction.
+
+    Attributes:
+        graphs: the module graphs.py.
+        tip: the last activation.
+        shape: shape of the last activation.
     """
 
     graphs: Any
@@ -27,7 +30,7 @@ class Graph:
     def tensor(
         self, shape: tuple[int, ...], scale: float | None = None, zero: int | None = None, **values: Any
     ) -> int:
-        """Add a tensor with a random quantization unless one is given."""
+        """Add a tensor. Its quantization is random unless it is passed."""
         scale = float(np.float32(2.0 ** self.rng.uniform(-7, -1))) if scale is None else scale
         zero = int(np.clip(self.rng.normal(0, 50), -128, 127)) if zero is None else zero
         self.tensors.append(self.graphs.T(shape, scale, zero, **values))
@@ -56,7 +59,7 @@ class Graph:
         return shape
 
     def weights(self, *shape: int) -> Any:
-        """Return int8 weights: uniform, or the two extremes alone."""
+        """Return int8 weights: uniform values, or only the two extremes."""
         if self.rng.random() < 0.2:
             return self.rng.choice(np.array([-128, 127], np.int8), shape)
         return self.rng.integers(-128, 128, shape).astype(np.int8)
@@ -64,8 +67,9 @@ class Graph:
     def kernel(
         self, source: int, weights: Any, channels: int, axis: int
     ) -> tuple[tuple[int, int, int], float]:
-        """Return activation, weights with a scale for each channel, and bias; and a scale that spreads the
-        outputs over int8.
+        """Return activation, weights with a scale per channel, and bias.
+
+        The last value is a scale that spreads the outputs over int8.
         """
         scales = [float(np.float32(2.0 ** self.rng.uniform(-8, -6))) for _ in range(channels)]
         reach = 5400 * (weights.size / channels) ** 0.5
@@ -111,8 +115,9 @@ class Graph:
     def dense(
         self, source: int, outputs: int, scale: float | None = None, zero: int | None = None, few: float = 0.3
     ) -> int:
-        """Add FULLY_CONNECTED; some kernels hold so few values that the C packs them into three or four
-        bits.
+        """Add FULLY_CONNECTED.
+
+        Some kernels have so few values that the C packs them into three or four bits.
         """
         inputs = self.shape(source)[-1]
         weights = self.weights(outputs, inputs)
@@ -148,7 +153,7 @@ class Graph:
         return self.add(name, (source,), (output,), options, "Pool2D")
 
     def table(self, source: int) -> int:
-        """Add an operator that the C computes by a table."""
+        """Add an operator that the C computes with a table."""
         name = str(self.rng.choice(["LOGISTIC", "TANH", "LEAKY_RELU", "RELU", "QUANTIZE"]))
         scale, zero = {"LOGISTIC": (1 / 256, -128), "TANH": (1 / 128, 0)}.get(name, (None, None))
         options, options_class = ({"alpha": 0.3}, "LeakyRelu") if name == "LEAKY_RELU" else ({}, "")
@@ -157,7 +162,7 @@ class Graph:
         )
 
     def binary(self, first: int, second: int, name: str = "") -> int:
-        """Add ADD, SUB or MUL of two activations, or of one and a constant where `second` is -1."""
+        """Add ADD, SUB or MUL of two activations, or of an activation and a constant if `second` is -1."""
         name = name or str(self.rng.choice(["ADD", "SUB", "MUL"]))
         if second < 0:
             second = self.constant(self.weights(self.shape(first)[-1]), 2.0**-5)
@@ -185,7 +190,7 @@ class Graph:
     def mean(
         self, source: int, axes: tuple[int, ...], scale: float | None = None, zero: int | None = None
     ) -> int:
-        """Add MEAN over axes, which stay with length one."""
+        """Add MEAN over axes, which remain with length one."""
         shape = tuple(1 if i in axes else n for i, n in enumerate(self.shape(source)))
         output = self.tensor(shape, scale, zero)
         return self.add(
@@ -197,7 +202,10 @@ class Graph:
         )
 
     def norm(self, source: int) -> int:
-        """Add a layer normalization: x - mean, its square's mean, the reciprocal root, the product."""
+        """Add a layer normalization.
+
+        It computes x - mean, the mean of its square, the reciprocal root and the product.
+        """
         axes = (len(self.shape(source)) - 1,)
         centred = self.binary(source, self.mean(source, axes), "SUB")
         square = self.binary(centred, centred, "MUL")
@@ -218,7 +226,7 @@ class Graph:
         )
 
     def flat(self, source: int) -> int:
-        """Return the activation as [1, n]."""
+        """Return the activation with shape (1, n)."""
         shape = self.shape(source)
         return source if len(shape) == 2 else self.reshape(source, (1, int(np.prod(shape))))
 
@@ -278,8 +286,9 @@ class Graph:
 
 
 def random_model(graphs: Any, seed: int) -> tuple[str, bytes]:
-    """Return the kind and the file of the model with this seed: the kinds take turns. The same seed gives the
-    same bytes.
+    """Return the kind and the file of the model with this seed.
+
+    The kinds take turns. The same seed gives the same bytes.
     """
     rng = np.random.default_rng(seed)
     kind = KINDS[seed % len(KINDS)]
@@ -299,9 +308,7 @@ def random_model(graphs: Any, seed: int) -> tuple[str, bytes]:
 
 
 def every_kernel(graphs: Any) -> bytes:
-    """Return a model that uses every kernel of the generated C: a mixture of two experts behind a trunk of
-    all else.
-    """
+    """Return a model with every kernel of the generated C: two experts behind a trunk of all others."""
     made = Graph(graphs, np.random.default_rng(34))  # its outputs differ from input to input
     tip = made.convolution(made.tensor((1, 12, 10, 3), 0.05, 3))
     tip = made.pool(made.convolution(tip), "MAX_POOL_2D", (2, 2))

@@ -1,5 +1,6 @@
-"""`edgefl export` and `edgefl infer` as a user runs them: no TensorFlow in the process, and no traceback for
-bad input.
+"""`edgefl export` and `edgefl infer` as a user runs them.
+
+The process does not import TensorFlow, and bad input gives no traceback.
 """
 
 import json
@@ -36,7 +37,7 @@ def run(
 
 @pytest.fixture(scope="session")
 def state(digits, tmp_path_factory) -> Path:
-    """A device's state directory, its shard beside it."""
+    """A device's state directory, with its shard."""
     home = tmp_path_factory.mktemp("device")
     save_plan(digits.plan, home / "plan")
     (home / "mixture.safetensors").write_bytes(encode_mixture(digits.mixture))
@@ -108,7 +109,7 @@ def refused(done: subprocess.CompletedProcess[str], *texts: str) -> None:
     assert all(text in done.stderr for text in texts), done.stderr
 
 
-def test_infer_says_what_is_wrong(model, state, digits, tmp_path) -> None:
+def test_infer_explains_errors(model, state, digits, tmp_path) -> None:
     data = state / "shard.npz"
     content = model.read_bytes()
     for number, (blob, text) in enumerate(
@@ -123,7 +124,7 @@ def test_infer_says_what_is_wrong(model, state, digits, tmp_path) -> None:
     refused(run("infer", model, "--data", tmp_path / "small.npz"), "(8, 8)", "(28, 28, 1)")
 
 
-def test_export_says_what_is_wrong(state, tmp_path) -> None:
+def test_export_explains_errors(state, tmp_path) -> None:
     refused(run("export", "--state", tmp_path / "none", "-o", tmp_path), "no state directory")
     refused(run("export", "--state", tmp_path, "-o", tmp_path), "not a device's state")
     (tmp_path / "device.json").write_text('{"data": 1}')

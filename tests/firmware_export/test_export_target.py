@@ -1,5 +1,6 @@
-"""`edgefl export --target`, `verify` and `profile` as a user runs them: no traceback, and a folder that a
-demo left.
+"""`edgefl export --target`, `verify` and `profile` as a user runs them.
+
+Errors give no traceback. The folder of a demo is checked too.
 """
 
 import json
@@ -39,7 +40,7 @@ def refused(done: subprocess.CompletedProcess[str], *texts: str) -> None:
 
 @pytest.fixture(scope="module")
 def demo(digits, tmp_path_factory) -> Path:
-    """What `edgefl demo` leaves of one client."""
+    """The files of one client after `edgefl demo`."""
     home = tmp_path_factory.mktemp("demo")
     state = home / "devices" / "pi-1"
     save_plan(digits.plan, state / "plan")
@@ -90,7 +91,7 @@ def test_without_a_compiler_all_else_is_made(demo, tmp_path) -> None:
     refused(run(*asked, "--flash", "256K", path=str(tmp_path / "nothing")), "gcc-arm-none-eabi")
 
 
-def test_what_is_asked_wrongly_is_said(demo, tmp_path) -> None:
+def test_wrong_options_are_refused(demo, tmp_path) -> None:
     asked = ["--state", demo / "devices" / "pi-1", "-o", tmp_path]
     refused(run(*asked, "--target", "cortex-m44"), "did you mean 'cortex-m4'")
     refused(run(*asked, "--target", "cortex-m4", "--ram", "64G"), "'64G' is not a size")
@@ -104,7 +105,7 @@ def test_what_is_asked_wrongly_is_said(demo, tmp_path) -> None:
     assert not (tmp_path / "model.tflite").exists()
 
 
-def test_a_demos_folder_is_checked_as_far_as_it_goes(demo, tmp_path) -> None:
+def test_the_folder_of_a_demo_is_checked_as_far_as_possible(demo, tmp_path) -> None:
     if reason := explain_not_runnable(TARGETS["host"]):
         pytest.skip(reason)
     result = verify_report(demo / "clients" / "pi-1")

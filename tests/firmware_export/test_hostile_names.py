@@ -1,6 +1,4 @@
-"""Names in a model file are data: no name becomes code, in the generated files or in what a certificate
-runs.
-"""
+"""Names in a model file are data: they never become code in the generated files or in a verification."""
 
 import json
 import os
@@ -49,7 +47,7 @@ NAMES = (
 
 
 def renamed(model: bytes, rename) -> bytes:
-    """Return the .tflite with `rename(index, old name)` as its tensors' names."""
+    """Return the .tflite with `rename(index, old name)` as the names of its tensors."""
     from edgefl.plan.tflite import pack_model, unpack_model
 
     root = unpack_model(model)
@@ -70,8 +68,9 @@ def edgefl(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def hostile(digits, tmp_path) -> tuple[Path, Path]:
-    """A device's state whose template names its input after a C function, and the file that this function
-    would write.
+    """A device's state with a hostile template, and the file that the attack would write.
+
+    The template names its input after a C function.
     """
     owned = tmp_path / "OWNED"
     state = tmp_path / "state"
@@ -189,7 +188,7 @@ def test_semihosting_starts_no_process_of_this_computer(hand, tmp_path) -> None:
         .replace("    for (int o", "    owned();\n    for (int o", 1)
     )
     inputs = np.zeros((1, 3), np.int8)
-    with suppress(ExportError):  # QEMU may end a program that asks for it
+    with suppress(ExportError):  # QEMU may end the program after such a request
         build_and_run({**hand.FILES, "model.c": evil}, target, inputs, tmp_path / "work")
     assert not owned.exists()
 
@@ -205,7 +204,7 @@ GREEDY = {
 @pytest.mark.parametrize(
     ("kind", "reason"), [("memory", "failed"), ("file", "67,108,864 bytes"), ("text", "67,108,864 bytes")]
 )
-def test_a_program_that_wants_too_much_is_stopped_by_name(kind, reason, hand, tmp_path) -> None:
+def test_a_program_that_exceeds_a_limit_is_stopped_by_name(kind, reason, hand, tmp_path) -> None:
     target = TARGETS["host"]
     if missing := explain_not_runnable(target):
         pytest.skip(missing)

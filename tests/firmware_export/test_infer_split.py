@@ -1,5 +1,6 @@
-"""Which samples `edgefl infer` calls held out: those of the rule in the model, wherever the model lies, and
-none where it cannot know.
+"""The held-out samples that `edgefl infer` chooses.
+
+It uses the rule in the model's metadata, wherever the model lies. Without a usable rule it holds out nothing.
 """
 
 import json
@@ -34,8 +35,9 @@ def infer(model: Path, data: Path, *more: str) -> str:
 
 
 def noise(path: Path, count: int, seed: int) -> Path:
-    """Random pictures with random labels: a model is right on them by chance, and on those that it learned by
-    heart.
+    """Random pictures with random labels.
+
+    A model is right on them only by chance, or because it memorized them.
     """
     rng = np.random.default_rng(seed)
     np.savez(path, x=rng.random((count, 28, 28, 1), np.float32), y=rng.permutation(np.arange(count) % 10))
@@ -44,7 +46,7 @@ def noise(path: Path, count: int, seed: int) -> Path:
 
 @pytest.fixture(scope="module")
 def home(digits, tmp_path_factory) -> Path:
-    """A device's state, its data of random labels, and the model that it exported."""
+    """A device's state, its data with random labels, and its exported model."""
     home = tmp_path_factory.mktemp("device")
     save_plan(digits.plan, home / "plan")
     (home / "mixture.safetensors").write_bytes(encode_mixture(digits.mixture))
@@ -58,7 +60,7 @@ def home(digits, tmp_path_factory) -> Path:
     return home
 
 
-def test_a_copied_model_finds_the_samples_that_its_device_held_out(home, tmp_path) -> None:
+def test_a_copied_model_has_the_same_held_out_samples(home, tmp_path) -> None:
     report = json.loads((home / "model/report.json").read_text())
     copied = Path(shutil.copy(home / "model/model.tflite", tmp_path / "copied.tflite"))
     shown = infer(copied, home / "pi-1.npz")
@@ -76,10 +78,12 @@ def test_a_shard_of_another_size_is_measured_whole_and_not_called_test(home, tmp
     assert "test" not in shown and "held-out" not in shown
 
 
-def test_the_samples_of_another_device_of_that_size_are_held_out_by_its_own_rule(home, tmp_path) -> None:
-    """So the samples that are measured of another device's data were not trained on by that device either."""
+def test_samples_of_another_device_are_held_out_by_the_same_rule(home, tmp_path) -> None:
+    """The other device did not train on the measured samples of its data either."""
     arrays = dict(np.load(home / "pi-1.npz"))
-    arrays["y"] = np.arange(COUNT) // 20  # labels by place: the accuracy tells which places were measured
+    arrays["y"] = (
+        np.arange(COUNT) // 20
+    )  # labels by position: the accuracy reveals which positions were measured
     np.savez(tmp_path / "pi-2.npz", **arrays)
     state = Path(shutil.copytree(home, tmp_path / "state", ignore=shutil.ignore_patterns("model", "*.npz")))
     (state / "device.json").write_text(
@@ -91,8 +95,8 @@ def test_the_samples_of_another_device_of_that_size_are_held_out_by_its_own_rule
     assert f"accuracy {figures['accuracy_int8']:.4f} on 40 " in shown
 
 
-def test_the_export_says_how_samples_were_held_out(home, tmp_path) -> None:
-    """The samples have no groups and no overlaps, so they count as being in time order."""
+def test_the_export_reports_how_samples_were_held_out(home, tmp_path) -> None:
+    """The samples have no groups and no overlaps, so they count as ordered in time."""
     report = json.loads((home / "model/report.json").read_text())
     assert "the last samples of each class" in report["held_out"] and "time order" in report["held_out"]
     state = Path(shutil.copytree(home, tmp_path / "state", ignore=shutil.ignore_patterns("model")))
@@ -100,8 +104,8 @@ def test_the_export_says_how_samples_were_held_out(home, tmp_path) -> None:
     assert f"held-out samples: {report['held_out']}" in done.stdout
 
 
-def test_the_export_says_that_test_windows_overlap_training_windows(home, tmp_path) -> None:
-    """The windows are stored without the axis of their one channel, which the model takes."""
+def test_the_export_reports_overlapping_windows(home, tmp_path) -> None:
+    """The windows are stored without the axis of their only channel, which the model has."""
     signal = np.random.default_rng(5).random((COUNT * 28, 28), np.float32)
     x = signal.reshape(COUNT, 28, 28)
     x_test = np.stack([signal[14:42], 1 - x[0], x[1]])
@@ -138,8 +142,9 @@ def test_a_model_without_the_note_is_measured_on_all_samples(home, tmp_path) -> 
 
 
 def test_test_samples_of_the_file_itself(home, tmp_path) -> None:
-    """They are nobody's training samples, but a model that was trained by another rule may know some of
-    them.
+    """Nobody trained on the file's test samples by this rule.
+
+    A model with another rule may have been trained on some of them.
     """
     arrays = dict(np.load(home / "pi-1.npz"))
     parts = {
@@ -193,7 +198,7 @@ def test_the_note_changes_no_weight_and_keeps_the_alignment(home) -> None:
 
 @pytest.fixture(scope="module")
 def tiny() -> bytes:
-    """A model of nothing but a note."""
+    """A model that has only the metadata."""
     from ai_edge_litert import schema_py_generated as schema
 
     from edgefl.data.split import SPLIT_METADATA_NAME
@@ -206,7 +211,7 @@ def tiny() -> bytes:
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 400), st.integers(0, 64))
-def test_a_damaged_model_ends_nothing(tiny: bytes, value: int, offset: int, cut: int) -> None:
+def test_a_damaged_model_does_not_abort_the_process(tiny: bytes, value: int, offset: int, cut: int) -> None:
     from edgefl.data.split import SPLIT_METADATA_NAME
     from edgefl.plan.tflite import read_metadata
 
@@ -232,7 +237,7 @@ def test_a_damaged_model_ends_nothing(tiny: bytes, value: int, offset: int, cut:
         b'{"version":2,"rule":"time","seed":1,"train":1,"test":true}',
     ],
 )
-def test_a_strange_note_tells_no_split(note: bytes) -> None:
+def test_a_strange_record_is_ignored(note: bytes) -> None:
     from edgefl.data.split import decode_split
 
     assert decode_split(note) is None

@@ -1,5 +1,6 @@
-"""A model of 300,000 weights: the quantizer keeps them behind the flatbuffer, where tflite-micro would read
-zeros.
+"""A model with 300,000 weights.
+
+The quantizer stores them behind the flatbuffer, where tflite-micro would read zeros.
 """
 
 import json
@@ -33,7 +34,7 @@ def edgefl(*arguments: object, env: dict[str, str] | None = None) -> subprocess.
 
 @pytest.fixture(scope="module")
 def state(graphs, tmp_path_factory) -> Path:
-    """A device's state: two dense layers, written by hand, and samples that they tell apart."""
+    """A device's state with two handwritten dense layers, and samples that they distinguish."""
     assert WEIGHTS > 300_000
     rng = np.random.default_rng(1)
     centres = rng.normal(size=(CLASSES, INPUTS)).astype(np.float32)
@@ -79,7 +80,7 @@ def state(graphs, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def exported(state, tmp_path_factory) -> Path:
-    """What the device itself exports: no target, no compiler."""
+    """The export of the device itself, without a target and a compiler."""
     out = tmp_path_factory.mktemp("device")
     done = edgefl("export", "--state", state, "-o", out)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""A real mixture's certificate: every place agrees, verify finds what was changed, budgets name the layer."""
+"""A real mixture's certificate: all targets agree, `verify` finds changes, and budgets name the layer."""
 
 import json
 import re
@@ -26,8 +26,8 @@ SAMPLES = 30
 
 
 @pytest.fixture
-def few_places(monkeypatch) -> None:
-    """Only this computer and one core, for tests that ask something else than parity."""
+def few_targets(monkeypatch) -> None:
+    """Use only this computer and one core, for tests of other things than parity."""
     monkeypatch.setattr(
         bundle_of, "make_certificate", partial(make_certificate, target_names=("host", "cortex-m4"))
     )
@@ -37,7 +37,7 @@ def certificate_of(out: Path) -> dict:
     return json.loads((out / "certificate.json").read_text())
 
 
-def test_every_place_gives_the_same_bytes(bundle) -> None:
+def test_every_target_gives_the_same_bytes(bundle) -> None:
     certificate = certificate_of(bundle)
     status = {row["place"]: (row["status"], row["samples"]) for row in certificate["parity"]}
     for name in ("tflite-micro", "host", "cortex-m3", "cortex-m4", "cortex-m7"):
@@ -61,7 +61,7 @@ def test_every_place_gives_the_same_bytes(bundle) -> None:
     assert counted == pytest.approx(cost["cortex-m4"]["instructions_mean"], rel=0.05)
 
 
-def test_what_the_folder_holds(bundle) -> None:
+def test_the_files_of_the_folder(bundle) -> None:
     certificate = certificate_of(bundle)
     present = {str(path.relative_to(bundle)) for path in bundle.rglob("*") if path.is_file()}
     assert present == {*certificate["files"], "certificate.json"}
@@ -101,7 +101,7 @@ def test_one_byte_that_differs_fails(bundle, monkeypatch) -> None:
     ("budget", "texts"),
     [(Budget(0, 100_000), ("flash", "fc1", "at most 100,000")), (Budget(1024, 0), ("RAM", "conv1"))],
 )
-def test_a_budget_that_is_exceeded_names_layers_and_three_ways(bundle, budget, texts) -> None:
+def test_an_exceeded_budget_names_layers_and_three_remedies(bundle, budget, texts) -> None:
     model, model_float = ((bundle / name).read_bytes() for name in ("model.tflite", "model_float.tflite"))
     golden = decode_golden((bundle / "golden.npz").read_bytes())
     with pytest.raises(ExportError) as caught:
@@ -111,14 +111,14 @@ def test_a_budget_that_is_exceeded_names_layers_and_three_ways(bundle, budget, t
     assert all(text in str(caught.value) for text in (*texts, "too many", "  1. ", "  2. ", "  3. "))
 
 
-def test_a_second_export_leaves_nothing_of_the_first(copy, digits, few_places) -> None:
+def test_a_second_export_leaves_nothing_of_the_first(copy, digits, few_targets) -> None:
     write_bundle(copy, *choose_golden_samples(digits.shard, 5, 1), ExportRequest("host", Budget()))
     present = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()}
     assert present == {*certificate_of(copy)["files"], "certificate.json"}
     assert "firmware/host.c" in present and "firmware/startup.c" not in present
 
 
-def test_an_export_that_fails_leaves_no_certificate(copy, digits, monkeypatch, few_places) -> None:
+def test_an_export_that_fails_leaves_no_certificate(copy, digits, monkeypatch, few_targets) -> None:
     def wrong(name, expected, received):
         raise ExportError(f"{name} differs")
 
@@ -128,7 +128,7 @@ def test_an_export_that_fails_leaves_no_certificate(copy, digits, monkeypatch, f
     assert not (copy / "certificate.json").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_an_error(copy, digits, monkeypatch, few_places) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(copy, digits, monkeypatch, few_targets) -> None:
     def full(path, content, *mode):
         raise OSError(28, "No space left on device", str(path))
 
@@ -149,7 +149,7 @@ def test_profile_shares_out_the_instructions(bundle) -> None:
         profile_bundle(bundle, "host")
 
 
-def test_a_skip_threshold_says_what_it_costs(bundle, digits, tmp_path, few_places) -> None:
+def test_a_skip_threshold_reports_its_cost(bundle, digits, tmp_path, few_targets) -> None:
     for name in ("model.tflite", "model_float.tflite", "report.json"):
         shutil.copy(bundle / name, tmp_path / name)
     certificate = write_bundle(

@@ -1,4 +1,4 @@
-"""`verify_bundle`: what was damaged, edited, forged or cannot be run here is named."""
+"""`verify_bundle` names damaged, edited and forged files, and targets that cannot be run."""
 
 import json
 import re
@@ -60,13 +60,13 @@ def test_a_missing_file_is_named(copy) -> None:
         verify_bundle(copy)
 
 
-def test_c_that_was_edited_is_named_though_its_digest_was_changed_too(copy) -> None:
+def test_edited_c_is_named_even_with_a_new_digest(copy) -> None:
     forged(copy, "c/model.c", lambda blob: blob.replace(b"return best;", b"return 0;"))
     with pytest.raises(ExportError, match=r"c/model\.c does not follow from model\.tflite"):
         verify_bundle(copy)
 
 
-def test_outputs_that_were_edited_are_found(copy) -> None:
+def test_edited_outputs_are_detected(copy) -> None:
     def flip(blob: bytes) -> bytes:
         golden = decode_golden(blob)
         outputs = golden.outputs.copy()
@@ -82,7 +82,7 @@ def test_outputs_that_were_edited_are_found(copy) -> None:
     "path",
     [("accuracy", "accuracy_int8"), ("cost", 2, "flash_bytes"), ("tflm", "arena_bytes"), ("model", "bytes")],
 )
-def test_a_figure_that_was_edited_is_named(bundle, copy, path, monkeypatch) -> None:
+def test_an_edited_figure_is_named(bundle, copy, path, monkeypatch) -> None:
     certificate = certificate_of(copy)
     entry = certificate
     for key in path[:-1]:
@@ -99,14 +99,14 @@ def test_a_figure_that_was_edited_is_named(bundle, copy, path, monkeypatch) -> N
 
 
 def test_a_damaged_certificate_is_an_error(copy) -> None:
-    for text, text_in_error in (
+    for text, message in (
         ("", "damaged"),
         ("[]", "damaged"),
         ('{"certificate": 9}', "format 9"),
         ('{"certificate": 1, "files": 3}', "damaged"),
     ):
         (copy / "certificate.json").write_text(text)
-        with pytest.raises(ExportError, match=text_in_error):
+        with pytest.raises(ExportError, match=message):
             verify_bundle(copy)
     certificate = {"certificate": 1, "target": "cortex-m4", "files": {}}
     (copy / "certificate.json").write_text(json.dumps(certificate))
@@ -120,7 +120,7 @@ def test_a_damaged_certificate_is_an_error(copy) -> None:
         verify_bundle(copy)
 
 
-def test_a_place_that_is_not_here_is_listed(bundle, monkeypatch) -> None:
+def test_an_unavailable_target_is_listed(bundle, monkeypatch) -> None:
     monkeypatch.setattr(
         "firmware_export.certificate.parity.explain_not_runnable",
         lambda target: "" if target.is_host else "qemu-system-arm is not installed",

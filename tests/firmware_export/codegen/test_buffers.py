@@ -1,4 +1,7 @@
-"""The plan of buffers: what lives at the same time shares no byte; relu takes its input's place."""
+"""The plan of buffers: activations with overlapping lifetimes share no byte.
+
+relu overwrites its input.
+"""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +24,7 @@ def test_a_chain_by_hand() -> None:
     assert made.arena_bytes == 140 and made.offsets[1] == 0
 
 
-def test_an_output_takes_the_place_of_a_dying_input() -> None:
+def test_an_output_overwrites_an_input_at_its_last_use() -> None:
     layers = [layer([0], 1), layer([1], 2, overwritable=[1]), layer([2], 3, overwritable=[2])]
     made = plan(layers, {1: 64, 2: 64, 3: 64})
     assert made.arena_bytes == 64 and set(made.offsets.values()) == {0}
@@ -31,7 +34,7 @@ def test_an_output_takes_the_place_of_a_dying_input() -> None:
 
 @st.composite
 def networks(draw):
-    """Layers that entry read one or two earlier tensors."""
+    """Draw layers that each read one or two earlier tensors."""
     count = draw(st.integers(1, 12))
     layers = []
     sizes = {0: 10}
@@ -44,7 +47,7 @@ def networks(draw):
 
 @given(networks())
 def test_nothing_is_overwritten_before_it_is_read(network) -> None:
-    """Write entry tensor's number over its bytes, layer by layer, and find every input whole."""
+    """Write each tensor's number over its bytes, layer by layer, and check that every input is intact."""
     layers, sizes = network
     made = plan(layers, sizes)
     memory = [0] * made.arena_bytes

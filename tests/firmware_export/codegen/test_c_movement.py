@@ -1,4 +1,4 @@
-"""Views that copy nothing, copies between layouts, and mixtures built by hand: against tflite-micro."""
+"""Views without copies, copies between layouts, and handmade mixtures, compared with tflite-micro."""
 
 import numpy as np
 import pytest
@@ -109,8 +109,9 @@ def test_larger_and_smaller(compiled, graphs, tmp_path, kind) -> None:
 
 
 def mixture(graphs, experts, *, shared=True):
-    """x -> [trunk] -> experts of one dense layer, their gate, and the sum; the gate's logits make some values
-    exactly zero.
+    """Return x -> [trunk] -> experts of one dense layer, their gate, and the sum.
+
+    The gate's logits make some gate values exactly zero.
     """
     rng = np.random.default_rng(experts)
     tensors = [graphs.T((1, 6), 0.05, 0)]
@@ -169,8 +170,8 @@ def test_a_mixture_by_hand(compiled, graphs, tmp_path, experts, shared) -> None:
     assert {layer.part for layer in source.layers} == set(names)
 
 
-def test_a_sum_that_is_no_mixture(graphs) -> None:
-    """A residual block: its two sides are not experts under a gate."""
+def test_a_sum_that_is_not_a_mixture(graphs) -> None:
+    """A residual block: its two sides are not experts with a gate."""
     tensors = [
         graphs.T((1, 4), 0.1),
         graphs.T((4, 4), 0.1, 0, np.eye(4, dtype=np.int8)),

@@ -1,8 +1,7 @@
-"""Every kernel of the generated C against tflite-micro: graphs of one operator with random shapes, scales,
-zero points and values.
+"""Every kernel of the generated C against tflite-micro.
 
-Outputs saturate, tie and round; the oracle's own preconditions (a scale below one, a fixed output scale)
-hold.
+The graphs have one operator with random shapes, scales, zero points and values. Outputs saturate, tie and
+round. The graphs respect tflite-micro's own preconditions: a scale below one, or a fixed output scale.
 """
 
 import numpy as np
@@ -204,8 +203,9 @@ def test_pooling(compiled, graphs, tmp_path, kind, seed) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", ["ADD", "SUB", "MUL"])
 def test_arithmetic_of_two(compiled, graphs, tmp_path, kind, seed) -> None:
-    """The second side: the same shape, a scalar, one value a channel, a constant, and the first side
-    itself.
+    """Try several second operands.
+
+    They are the same shape, a scalar, one value per channel, a constant, and the first operand itself.
     """
     rng = np.random.default_rng(seed)
     shape = (1, 3, 4, 5)
@@ -220,7 +220,7 @@ def test_arithmetic_of_two(compiled, graphs, tmp_path, kind, seed) -> None:
         graphs.T(shape, out, zero(rng) // 4),
     ]
     if data is None:
-        # The sides: the input, and the input plus a constant
+        # The operands: the input, and the input plus a constant
         tensors[1] = graphs.T((5,), y, zero(rng), int8(rng, 5))
         tensors.insert(2, graphs.T(shape, y, zero(rng)))
         widen = graphs.Op("ADD", (0, 1), (2,), {"fusedActivationFunction": 0}, "Add")

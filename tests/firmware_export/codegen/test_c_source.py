@@ -1,5 +1,6 @@
-"""The C of real mixtures gives the bytes of tflite-micro; it is strict C99, the same each time, and free of
-undefined behaviour.
+"""The C of real mixtures gives the bytes of tflite-micro.
+
+It is strict C99, reproducible, and free of undefined behaviour.
 """
 
 import re
@@ -77,7 +78,7 @@ def test_a_thousand_samples_are_bit_equal(made, compiled, tmp_path) -> None:
     assert ("gate" in source.parts) == bool(experts)
 
 
-def test_the_same_model_gives_the_same_text_and_ram_that_is_told(made, compiled, tmp_path) -> None:
+def test_the_same_model_gives_the_same_text_and_ram_size(made, compiled, tmp_path) -> None:
     first = generate_c(made.model)
     second = generate_c(made.model)
     assert first == second and list(first.files) == ["model.h", "model.c", "model_weights.c"]
@@ -120,7 +121,7 @@ def test_the_name_of_a_layer(output: str, constants: list[str], name: str) -> No
 
 @pytest.fixture(scope="module")
 def lenets(fashion, digits):
-    """Two int8 models of one plan, and samples of the second's."""
+    """Two int8 models of one plan, and samples of the second one."""
     models = []
     for trained in (fashion, digits):
         model = fill_template(trained.plan.template, trained.plan.spec.bindings, trained.mixture.weights)
@@ -137,7 +138,7 @@ def test_no_undefined_behaviour(lenets, compiled, tmp_path) -> None:
 
 
 def test_another_models_parts_make_it_the_other_model(lenets, compiled, tmp_path) -> None:
-    """What an update sends: the images of the parts; all that depends on weights and scales lies in them."""
+    """An update sends the images of the parts, which hold everything that depends on weights and scales."""
     first, second, x = lenets
     one = generate_c(first)
     other = generate_c(second)

@@ -1,4 +1,4 @@
-"""What cannot become C is named with operator, layer and remedy."""
+"""A model that cannot become C gives findings with operator, layer and remedy."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,4 @@
-"""Updates and drift counters of a real mixture, by the commands and the firmware project's own program, on
-this computer and in QEMU.
-"""
+"""Updates and drift counters of a real mixture, with the commands and the project's field program."""
 
 import base64
 import json
@@ -49,7 +47,7 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def exported(
     request: Any, mixture_of: Callable[..., Any], key: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path]:
-    """The export of a mixture, and one of the same mixture after its personal classifier was trained on."""
+    """The export of a mixture, and an export after more training of its personal classifier."""
     if reason := explain_not_runnable(TARGETS[request.param]):
         pytest.skip(reason)
     made = mixture_of("pfl-mfe", "fashion-mnist")
@@ -70,8 +68,9 @@ def exported(
 
 
 def _project(out: Path, shard: Shard, target: Target, trusted: str) -> None:
-    """Beside model.tflite: golden.npz and firmware/, as an export with --target and --update-key leaves
-    them.
+    """Write golden.npz and firmware/ next to model.tflite.
+
+    An export with --target and --update-key writes the same files.
     """
     model = (out / "model.tflite").read_bytes()
     golden = make_golden(model, shard.x_test[:SAMPLES], shard.y_test[:SAMPLES])
@@ -86,7 +85,10 @@ def _project(out: Path, shard: Shard, target: Target, trusted: str) -> None:
 
 
 def field(project: Path) -> str:
-    """What the README says: its field program. A host prints on standard output, QEMU on standard error."""
+    """Run the field program by the README.
+
+    A host prints on standard output, QEMU on standard error.
+    """
     for arguments in (["-B", "build"], ["--build", "build", "--target", "field"]):
         done = subprocess.run(["cmake", *arguments], cwd=project, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
@@ -126,10 +128,10 @@ def test_an_update_reaches_the_firmware(exported: tuple[Path, Path], key: Path, 
     assert counted.shares == pytest.approx(expected.shares, abs=0.02)
 
 
-def test_an_update_that_computes_something_else_is_rolled_back(
+def test_an_update_with_other_outputs_is_rolled_back(
     exported: tuple[Path, Path], key: Path, tmp_path: Path
 ) -> None:
-    """Its parts are whole and signed, but this firmware's code does not give the answers that they should."""
+    """Its parts are complete and signed, but this firmware computes other outputs."""
     from firmware_export.commands.update import generate_parts
     from firmware_export.ota.update_package import make_update
 
@@ -153,7 +155,7 @@ def test_an_update_that_computes_something_else_is_rolled_back(
     assert "running update 0" in before
 
 
-def test_drift_is_told_from_counters(exported: tuple[Path, Path], tmp_path: Path) -> None:
+def test_drift_is_detected_from_counters(exported: tuple[Path, Path], tmp_path: Path) -> None:
     old, _ = exported
     project = tmp_path / "firmware"
     shutil.copytree(old / "firmware", project)
@@ -176,7 +178,7 @@ def test_drift_is_told_from_counters(exported: tuple[Path, Path], tmp_path: Path
         assert isinstance(run(*arguments).exception, ExportError)
 
 
-def test_keys_are_kept_apart(key: Path, tmp_path: Path) -> None:
+def test_private_and_public_keys_are_not_confused(key: Path, tmp_path: Path) -> None:
     assert key.stat().st_mode & 0o777 == 0o600
     for bad, text in (
         (["key", key], "exists"),

@@ -1,5 +1,6 @@
-"""Updates are applied by the firmware's own C, compiled for this machine: flash is an array whose power can
-be cut.
+"""Updates, applied by the firmware's own C compiled for this machine.
+
+Flash is an array whose power can be cut.
 """
 
 import ctypes
@@ -109,7 +110,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def board(library: Path, tmp_path: Path) -> Iterator[Any]:
-    """A board fresh from the factory: a copy of the library has memory of its own."""
+    """A new board. A copy of the library has separate memory."""
     loaded = ctypes.CDLL(str(shutil.copy(library, tmp_path / "board.so")))
     for name in ("area", "everything"):
         getattr(loaded, name).restype = ctypes.POINTER(ctypes.c_uint8)
@@ -125,7 +126,7 @@ def apply(board: Any, content: bytes, key: bytes = PUBLIC, device: str = DEVICE)
 
 
 def damage_slots(board: Any) -> None:
-    """Flip a bit in each slot's parts."""
+    """Flip a bit in the parts of each slot."""
     for slot in SLOT:
         board.area(slot)[0] ^= 1
 
@@ -137,7 +138,7 @@ def runs(board: Any) -> list[int]:
 
 
 def operations(board: Any) -> int:
-    """How often flash was erased or written."""
+    """Return the number of erase and write operations of the flash."""
     return ctypes.c_int.in_dll(board, "operations").value
 
 
@@ -159,7 +160,7 @@ def test_a_changed_expert_alone_travels_and_outlives_a_restart(board: Any) -> No
 
 
 def test_the_self_tests_inputs_are_those_of_the_firmware(board: Any) -> None:
-    """By hand: xorshift32 from 1 gives 270369, whose low byte is 33."""
+    """By hand: xorshift32 from 1 gives 270369, and its low byte is 33."""
     assert draw_self_test_inputs(1, 1, 1)[0, 0] == 33 - 128
     assert abs(int(draw_self_test_inputs(1, 8, 50)[7].min())) <= 1
     assert apply(board, update((7, 5))) == DONE
@@ -232,7 +233,7 @@ def test_slots_that_are_too_small_take_nothing(board: Any) -> None:
 
 
 def snapshot(board: Any) -> bytes:
-    """All that the flash holds."""
+    """Return the whole content of the flash."""
     return ctypes.string_at(board.everything(), board.everything_bytes())
 
 
@@ -246,8 +247,9 @@ def restore(board: Any, content: bytes) -> None:
 def test_power_cut_at_any_operation_keeps_a_model_and_the_counter(
     board: Any, torn: int, applied: int
 ) -> None:
-    """After `applied` updates, with counter pages of two records: pages begin, fill up, and are erased while
-    the other one counts.
+    """After `applied` updates, with counter pages of two records.
+
+    Pages start, fill up, and are erased while the other page counts.
     """
     board.set_counter_bytes(32)
     values = [BUILT_IN, *((7, weight) for weight in range(4, 11))]
@@ -258,7 +260,7 @@ def test_power_cut_at_any_operation_keeps_a_model_and_the_counter(
     values_after = values[applied + 1]
     following = update(values_after, applied + 1, last)
     flash = snapshot(board)
-    # An erase of a counter page may come on top, and one cut after the end
+    # One more for an erase of a counter page, and one for a cut after the end
     count = operations(board) - before + 2
     ctypes.c_int.in_dll(board, "torn").value = torn
     done = 0
@@ -304,7 +306,7 @@ def test_the_loss_of_both_slots_runs_the_built_in_model_and_keeps_the_counter(bo
 
 @pytest.mark.parametrize("record", range(3))
 def test_the_loss_of_a_counter_page_keeps_the_counter_of_the_slots(board: Any, record: int) -> None:
-    """The pages lose each record in turn: what the slots hold counts too."""
+    """The pages lose each record in turn. The counters in the slots count too."""
     for number in (1, 2, 3):
         assert apply(board, update((7, 3 + number), number, (7, 2 + number))) == DONE
     board.area(COUNTER_PAGES[0])[16 * record + 9] ^= 1
@@ -323,7 +325,7 @@ def test_counter_pages_fill_up_and_take_turns(board: Any) -> None:
 
 
 def test_counter_pages_that_hold_anything_else_are_used(board: Any) -> None:
-    """A page that was never erased: its bytes are no counters, and it is erased before it is written."""
+    """A page that was never erased holds no counters. It is erased before it is written."""
     for page in COUNTER_PAGES:
         for at in range(128):
             board.area(page)[at] = at * 37 & 255
@@ -347,12 +349,12 @@ def test_an_update_for_another_device_is_refused(board: Any) -> None:
 
 
 @pytest.mark.parametrize("device", ["pi-1", "pi-2", ""])
-def test_an_update_for_all_devices_is_taken_by_each(board: Any, device: str) -> None:
+def test_every_device_accepts_an_update_for_all_devices(board: Any, device: str) -> None:
     assert apply(board, update((7, 5), device=""), device=device) == DONE
 
 
 def old_format(values: tuple[int, int]) -> bytes:
-    """An update as version 1 of the format had it: without the device."""
+    """Return an update in version 1 of the format, which has no device."""
     content = update(values)
     head = bytearray(content[:48] + content[80 : 120 + 2 * PART_ENTRY.size])
     head[4] = 1
@@ -391,14 +393,14 @@ def test_a_slot_of_a_newer_format_is_ignored(board: Any) -> None:
 
 
 def test_an_endless_self_test_is_refused(board: Any) -> None:
-    """It would stop the board, though it is signed."""
+    """It would stop the board although it is signed."""
     content = update((7, 5))
     head = bytearray(content[: 120 + 2 * PART_ENTRY.size])
     head[84:88] = (2**32 - 1).to_bytes(4, "little")
     assert apply(board, bytes(head) + KEY.sign(bytes(head)) + content[len(head) + 64 :]) == BAD_FORMAT
 
 
-def test_a_bit_that_flips_in_the_slot_in_use_is_found_at_the_next_start(board: Any) -> None:
+def test_a_flipped_bit_in_the_used_slot_is_detected_at_the_next_start(board: Any) -> None:
     assert apply(board, update((7, 5), 1)) == DONE
     assert apply(board, update((7, 6), 2, (7, 5))) == DONE
     board.area(1)[8] ^= 4
@@ -421,7 +423,10 @@ def test_no_damaged_update_is_applied(library: Path, data: st.DataObject) -> Non
 
 
 def test_hashes_are_those_of_the_standard(library: Path) -> None:
-    """Every length around the blocks' ends, against hashlib; SHA-512 through the signature, above."""
+    """Compare with hashlib for every length around the ends of blocks.
+
+    The signatures in the tests above cover SHA-512.
+    """
     loaded = ctypes.CDLL(str(library))
     for length in (*range(130), 1000):
         message = bytes(i * 7 & 255 for i in range(length))
@@ -439,7 +444,7 @@ def test_hashes_are_those_of_the_standard(library: Path) -> None:
         assert long.raw == hashlib.sha512(message).digest(), length
 
 
-def test_what_makes_no_update_is_named() -> None:
+def test_impossible_updates_are_refused() -> None:
     with pytest.raises(ExportError, match="no update is needed"):
         update(BUILT_IN)
     with pytest.raises(ExportError, match="count the updates"):

@@ -1,5 +1,6 @@
-"""Attacks on firmware updates by public commands: an update for another board, and an old update after both
-slots were lost.
+"""Attacks on firmware updates with public commands.
+
+They use an update for another board, and an old update after both slots were lost.
 """
 
 import json
@@ -43,7 +44,7 @@ def field(project: Path) -> str:
 
 
 def new_board(home: Path, name: str) -> Path:
-    """Return the firmware of an export as it comes from the factory."""
+    """Return the firmware of an export in its factory state."""
     for left in ("slots.bin", "update_counter.bin", "update.bin"):
         (home / name / "firmware" / left).unlink(missing_ok=True)
     return home / name / "firmware"
@@ -51,8 +52,9 @@ def new_board(home: Path, name: str) -> Path:
 
 @pytest.fixture(scope="module")
 def home(digits: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Exports of the boards pi-1 and pi-2, which share trunk and gate, of pi-1 after it learned on, and the
-    key that both trust.
+    """Exports of the boards pi-1 and pi-2, an export of pi-1 after more training, and their key.
+
+    The boards share trunk and gate, and both trust the key.
     """
     if reason := explain_not_runnable(TARGETS["host"]):
         pytest.skip(reason)

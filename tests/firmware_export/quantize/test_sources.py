@@ -1,5 +1,6 @@
-"""The export opens again whatever the device's samples came from; code that a file names does not run on the
-file's word.
+"""The export reads the samples from every kind of source.
+
+It does not run code merely because a file names it.
 """
 
 import json
@@ -21,7 +22,7 @@ from firmware_export.quantize.device_state import read_state
 
 def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "edgefl", *map(str, arguments)]
-    # the test's own Python path, wherever the command is started
+    # keep the Python path of the test in every working directory
     path = os.pathsep.join(filter(None, (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH"))))
     return subprocess.run(
         command, capture_output=True, text=True, cwd=cwd, env={**os.environ, "PYTHONPATH": path}, check=False

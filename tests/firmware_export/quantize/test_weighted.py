@@ -1,4 +1,4 @@
-"""A kernel that is nearly nothing beside its bias: by hand, and in a model whose filters are dead."""
+"""A kernel that is nearly zero compared with its bias, by hand and in a model with dead filters."""
 
 import numpy as np
 import pytest
@@ -11,8 +11,9 @@ from firmware_export.tflite.interpreter import load_tflite, run_samples
 
 
 def test_ranges_by_hand() -> None:
-    """Input of 0 to 2.55 in 255 steps: scale .01. A bias of 2^30 steps of scale * limit / 127 needs a limit
-    of 127 bias / (.01 * 2^30).
+    """An input from 0 to 2.55 in 255 steps has the scale .01.
+
+    A bias of 2^30 steps of scale * limit / 127 needs a limit of 127 bias / (.01 * 2^30).
     """
     kernel = np.array([[0.0, 0.0], [0.5, -0.25]], np.float32)
     layer = WeightLayer("x", "k", 0, kernel, np.array([3.0, 3.0], np.float32))

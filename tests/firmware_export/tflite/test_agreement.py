@@ -1,6 +1,4 @@
-"""One exported model, every runtime: tflite-micro and tflite-runtime's reference kernels give the same
-bits.
-"""
+"""tflite-micro and tflite-runtime's reference kernels give the same bits for one exported model."""
 
 import subprocess
 import sys
@@ -60,7 +58,7 @@ def test_micro_and_reference_give_the_same_bits(exported, other_python, micro_en
     np.testing.assert_array_equal(micro, reference)
 
 
-def test_the_devices_own_kernels_are_near_them(exported, other_python, tmp_path) -> None:
+def test_the_default_kernels_agree_nearly(exported, other_python, tmp_path) -> None:
     model, _, x = exported
     raw = quantize_input(load_tflite(model), x)
     reference = foreign(other_python, "reference", model, raw, tmp_path)
@@ -82,7 +80,7 @@ def test_the_float_model_is_the_same_everywhere(exported, other_python, tmp_path
     )
 
 
-def test_it_is_integers_all_through(exported) -> None:
+def test_it_has_only_integers(exported) -> None:
     model, _, _ = exported
     loaded = load_tflite(model)
     assert loaded.dtype == np.int8
