@@ -60,7 +60,7 @@ extern const unsigned int model_data_bytes;
 
 #endif
 """
-MODEL_OPS_H = """// Exactly the operators that the model has, and the arena that it needs. Written by `edgefl export`.
+MODEL_OPS_H = """// Exactly the model's operators, and the arena that it needs. Written by `edgefl export`.
 //   tflite::MicroInterpreter interpreter(tflite::GetModel(model_data), model_resolver(), arena, kModelArenaBytes);
 #ifndef MODEL_OPS_H
 #define MODEL_OPS_H
@@ -69,7 +69,7 @@ MODEL_OPS_H = """// Exactly the operators that the model has, and the arena that
 
 #include "tensorflow/lite/micro/micro_mutable_op_resolver.h"
 
-// Found by bisection with tflite-micro {version} on a 64-bit computer, to 16 bytes; a 32-bit core needs somewhat less.
+// Measured by bisection with tflite-micro {version} on a 64-bit computer, to 16 bytes. A 32-bit core needs somewhat less.
 constexpr size_t kModelArenaBytes = {arena};
 constexpr size_t kModelBytes = {size};
 

@@ -34,7 +34,7 @@ KERNEL_ORDER = (
     "fill",
 )
 """Kernels in their order in model.c."""
-PROFILE_C = """#ifdef MODEL_PROFILE /* a build that measures: its program is told the end of each layer */
+PROFILE_C = """#ifdef MODEL_PROFILE /* a profiling build: its program gets a call at the end of each layer */
 extern void model_profile(int layer);
 #define LAYER_ENDS(number) model_profile(number)
 #else
@@ -92,7 +92,7 @@ def render_model_h(made: AssembledModel) -> str:
     network = made.network
     structure = made.structure
     lines = [
-        "/* Made by edgefl from an int8 .tflite. C99; needs stdint.h alone. */",
+        "/* Made by edgefl from an int8 .tflite. C99, needs only stdint.h. */",
         "#ifndef EDGEFL_MODEL_H",
         "#define EDGEFL_MODEL_H",
     ]
@@ -110,22 +110,22 @@ def render_model_h(made: AssembledModel) -> str:
     lines += [f"#define MODEL_PART_{name.upper()} {i}" for i, name in enumerate(structure.names)]
     lines += [f'#define MODEL_LAYOUT "{made.layout}"', ""]
     lines += [
-        "/* One inference. The buffers are static: one at a time. */",
+        "/* Run one inference. The buffers are static, so run only one at a time. */",
         "void model_invoke(const int8_t *input, int8_t *output);",
     ]
     lines += [
-        "/* The class: the index of the largest output, the lowest index on ties. */",
+        "/* Return the class: the index of the largest output, or the lowest index of a tie. */",
         "int model_classify(const int8_t *input);",
         "",
     ]
     if structure.gate:
         lines += [
-            "/* Each expert's gate value at the last inference. */",
+            "/* Gate value of each expert in the last inference. */",
             f"#define MODEL_EXPERTS {len(structure.gate)}",
         ]
         lines += ["extern int8_t model_gate[MODEL_EXPERTS];", ""]
     lines += [
-        "/* Weights and quantization of each part; an update may point to another struct of the same "
+        "/* Weights and quantization of each part. An update may point to another struct of the same "
         "layout. */"
     ]
     lines += [

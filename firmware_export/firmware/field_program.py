@@ -24,7 +24,7 @@ OTA_FILES = (
     "monocypher/LICENSE",
 )
 CMAKE_TEMPLATE = """
-# What runs in the field: updates of the model's parts, drift counters.
+# The program for the field: updates of the model's parts, drift counters.
 add_executable(field.elf EXCLUDE_FROM_ALL field.c {board} {sources})
 target_include_directories(field.elf PRIVATE {folders})
 target_compile_options(field.elf PRIVATE {options})
@@ -43,12 +43,12 @@ static const uint8_t update_key[32] = {{
 {key}
 }};
 
-/* SHA-256 of the device's id; zeros: only updates for all devices are taken. */
+/* SHA-256 of the device's id. Zeros accept only updates for all devices. */
 static const uint8_t update_device[32] = {{
 {device}
 }};
 """
-MONOCYPHER_OPTIONS = """# Clang 14 crashes when it makes vectors of its loops for the M55.
+MONOCYPHER_OPTIONS = """# Clang 14 crashes when it vectorizes these loops for the M55.
 set_source_files_properties(ota/monocypher/monocypher.c PROPERTIES COMPILE_OPTIONS "-w$<$<BOOL:${CLANG}>:;-fno-vectorize>")
 """  # noqa: E501
 README_TEMPLATE = """
@@ -56,11 +56,11 @@ README_TEMPLATE = """
 
     cmake --build build --target field
 
-runs `field.c`: {what}. A product takes the folders {folders} and the calls of `field.c`.
+runs `field.c`: {what}. A product needs the folders {folders} and the calls of `field.c`.
 """
 UPDATES_SENTENCE = (
-    "it applies the signed `update.bin` of `edgefl export update`, where one lies here, to the slots in "
-    "`slots.bin`, and keeps the highest counter in `update_counter.bin`"
+    "it applies the signed `update.bin` of `edgefl export update`, if it is in this folder, to the slots in "
+    "`slots.bin`, and stores the highest counter in `update_counter.bin`"
 )
 COUNTERS_SENTENCE = (
     "it counts how the gate is used into `counters.bin`, which `edgefl export drift` compares with the use "

@@ -39,7 +39,7 @@ class QuantizationAttempt:
     Attributes:
         recipe: name of the recipe.
         calibration_samples: number of samples that it used.
-        accuracy_int8: accuracy of the integer model on the validation samples.
+        accuracy_int8: accuracy of the integer model on the samples that compare recipes.
         agreement: share of samples for which it gives the float model's answer.
     """
 
