@@ -92,9 +92,8 @@ def run_skipping(
         export_target: name of the target that the export is for.
 
     Returns:
-        The results of the targets, and figures: the accuracy, the share of samples with the same answer as
-            without
-        skipping, and the digest of the outputs.
+        The results of the targets, and figures by name. The figures are the accuracy, the share of samples
+            with the same answer as without skipping, and the digest of the outputs.
 
     Raises:
         ExportError: this computer has no compiler, or as in `run_everywhere`.

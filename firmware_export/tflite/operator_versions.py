@@ -64,7 +64,7 @@ def find_operator_version(operator: Operator, tensors: Sequence[TfliteTensor]) -
 
     Returns:
         The version. 0 if the table does not contain the operator, or if its activations are neither int8 nor
-        int16.
+            int16.
     """
     kinds = {"INT8": 0, "INT16": 1}
     name = operator.name

@@ -126,7 +126,7 @@ def test_an_unavailable_target_is_listed(bundle, monkeypatch) -> None:
         lambda target: "" if target.is_host else "qemu-system-arm is not installed",
     )
     monkeypatch.setattr("firmware_export.certificate.certificate.read_tool_version", lambda tool: "")
-    monkeypatch.setattr("firmware_export.certificate.certificate.missing", lambda *tools: "")
+    monkeypatch.setattr("firmware_export.certificate.certificate.explain_missing_tools", lambda *tools: "")
     result = verify_bundle(bundle)
     assert [
         line for line in result.unchecked if line.startswith("cortex-m4: qemu-system-arm is not installed")

@@ -113,7 +113,7 @@ def test_the_last_layer_has_the_name_of_its_weights(digits) -> None:
 def test_the_name_of_a_layer(output: str, constants: list[str], name: str) -> None:
     named = [SimpleNamespace(name=output, data=None)]
     named += [SimpleNamespace(name=constant, data=np.zeros(1)) for constant in constants]
-    network: Any = SimpleNamespace(tensor=lambda index: named[index])
+    network: Any = SimpleNamespace(get_tensor=lambda index: named[index])
     inputs = (-1, *range(1, len(named)))
     operator: Any = SimpleNamespace(name="FULLY_CONNECTED", inputs=inputs, outputs=(0,))
     assert make_identifier(network, operator) == name
