@@ -469,7 +469,7 @@ def test_an_updates_manifest_is_read_back() -> None:
         [False, True],
     )
     for bad, text in (
-        (b"x", "no update"),
+        (b"x", "not an update"),
         (content[:130], "truncated"),
         (content[:-1], "expected"),
         (content[:4] + b"\3" + content[5:], "update edgefl"),

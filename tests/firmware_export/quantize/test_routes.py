@@ -143,7 +143,7 @@ def test_tuning_does_not_see_the_samples_that_compare_recipes(
         return run_samples(loaded, x)
 
     monkeypatch.setattr("firmware_export.quantize.tune.tune_int8", tune)
-    monkeypatch.setattr("firmware_export.quantize.quantize.outputs", watched)
+    monkeypatch.setattr("firmware_export.quantize.quantize.run_samples", watched)
     plan = replace(digits.plan, spec=replace(digits.plan.spec, personalization=asdict(settings)))
     options = QuantizationOptions("tensorflow", 8, Tuning(prune=0.5))
     report = export_mixture(plan, digits.mixture, shard, tmp_path, client_id="pi-1", options=options)
