@@ -65,12 +65,12 @@ def run_everywhere(
         model: model.h, model.c and model_weights.c, by name.
         golden: the golden vectors.
         targets: targets to run. A target without tools is reported as not run.
-        export_target: name of the target that the export is for. Only there is a model that does not fit an
-            error.
+        export_target: name of the target that the export is for. A model that does not fit another target
+            is not an error.
 
     Raises:
-        ExportError: a byte differs. The error names the target, the first such sample and both outputs. Also
-            if a build or a run fails, or the model does not fit the export's target.
+        ExportError: a byte differs, a build or a run fails, or the model does not fit the export's target. An
+            error about bytes names the target, the first such sample and both outputs.
     """
     with ThreadPoolExecutor(max_workers=2) as pool:
         return tuple(

@@ -93,7 +93,7 @@ def update(
         write_atomic(out, content)
         write_atomic(new / UPDATE_JSON_FILE, json.dumps({"counter": number}).encode())
     except OSError as error:
-        raise ExportError(f"cannot write the update: {error}; choose another path") from error
+        raise ExportError(f"cannot write the update: {error}; choose another directory") from error
     names = [part.name for part in after.parts]
     summary = {
         "update": str(out),

@@ -38,7 +38,7 @@ def make_signing_key(path: Path) -> Path:
     except FileExistsError as error:
         raise ExportError(f"{path} exists: firmware may trust it already; choose another name") from error
     except OSError as error:
-        raise ExportError(f"cannot write {path}: {error}; choose another path") from error
+        raise ExportError(f"cannot write {path}: {error}; choose another directory") from error
     return public
 
 
