@@ -76,7 +76,7 @@ def test_export_verify_profile_one_after_the_other(demo, tmp_path) -> None:
     done = run("profile", tmp_path)
     assert done.returncode == 0 and "conv1" in done.stdout and "trunk" in done.stdout
     (tmp_path / "c" / "model.h").write_text("")
-    refused(run("verify", tmp_path), "c/model.h is not the file that was exported")
+    refused(run("verify", tmp_path), "c/model.h is not the exported file")
 
 
 def test_without_a_compiler_all_else_is_made(demo, tmp_path) -> None:
@@ -125,4 +125,4 @@ def test_a_demos_folder_that_was_damaged_is_refused(demo, tmp_path) -> None:
     refused(run("verify", broken), "report.json is damaged")
     (broken / "report.json").write_text(json.dumps(note))
     (broken / "model.tflite").write_bytes((broken / "model.tflite").read_bytes()[:-1])
-    refused(run("verify", broken), "model.tflite is not the file of report.json")
+    refused(run("verify", broken), "model.tflite does not match report.json")

@@ -74,7 +74,7 @@ def test_a_copied_model_has_the_same_held_out_samples(home, tmp_path) -> None:
 def test_a_shard_of_another_size_is_measured_whole_and_not_called_test(home, tmp_path) -> None:
     shown = infer(home / "model/model.tflite", noise(tmp_path / "pi-2.npz", 150, 2))
     assert "on all 150 samples" in shown and "may have been trained on some of them" in shown
-    assert "200 samples" in shown and "here are 150" in shown
+    assert "200 samples" in shown and "this shard has 150" in shown
     assert "test" not in shown and "held-out" not in shown
 
 

@@ -44,7 +44,7 @@ def state(digits, tmp_path):
         save_plan(digits.plan, home / "plan")
         (home / "mixture.safetensors").write_bytes(encode_mixture(digits.mixture))
         (home / "device.json").write_text(
-            json.dumps({"id": "pi-1", "federation": "digits", "seed": 1, **source.as_note()})
+            json.dumps({"id": "pi-1", "federation": "digits", "seed": 1, **source.to_json()})
         )
         return home
 
@@ -70,7 +70,7 @@ def test_a_folder_and_a_function_are_exported_alike(state, tmp_path, monkeypatch
     home = state(source)
     refused = run("export", "--state", home, "-o", tmp_path / "two", cwd=tmp_path)
     assert refused.returncode == 1
-    assert "say that it may run: --data own_digits:load" in refused.stderr
+    assert "allow it to run with --data own_digits:load" in refused.stderr
     monkeypatch.setenv(
         "PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
     )
