@@ -125,7 +125,7 @@ def _make_template_values(header: str, target: Target) -> dict[str, str]:
         return values | {
             "WHERE": " on this computer",
             "NEEDS": "They need CMake and a C compiler (Debian: `apt-get install cmake gcc`).",
-            "FILES": "| `host.c` | `board.h` for a program on this computer |",
+            "FILES": "| `host.c` | implements `board.h` for a program on this computer |",
             "TIME": "A tick is a nanosecond on this computer.",
         }
     tick = f"{float(target.tick):g}"
@@ -138,7 +138,7 @@ def _make_template_values(header: str, target: Target) -> dict[str, str]:
         "WHERE": f" in QEMU's `{target.machine}`",
         "NEEDS": "They need CMake, Arm's GCC and QEMU\n(Debian: `apt-get install cmake gcc-arm-none-eabi "
         "qemu-system-arm`). `cmake -B build -DCLANG=clang-14` compiles with Clang instead.",
-        "FILES": "| `semihosting.c` | `board.h` for a debugger or QEMU; a product replaces it |\n"
+        "FILES": "| `semihosting.c` | implements `board.h` for a debugger or QEMU; a product replaces it |\n"
         "| `startup.c`, `link.ld` | vector table and memory map; a board's vendor provides others |",
         "TIME": f"A tick is one of SysTick. Under QEMU that is {tick} instructions; on a board, one cycle of "
         "the core.",

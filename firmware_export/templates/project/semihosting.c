@@ -1,4 +1,4 @@
-/* board.h for a debugger or QEMU (Arm's semihosting): files and text of the host, SysTick as the clock.
+/* Implements board.h for a debugger or QEMU (Arm's semihosting): files and text of the host, SysTick as the clock.
  * Without a debugger the first call stops the core. A product replaces these functions. */
 #include "board.h"
 
