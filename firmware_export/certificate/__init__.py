@@ -1,1 +1,1 @@
-"""The parity certificate: what was compared, and how to verify it."""
+"""The parity certificate: what an export compared, and how to verify it."""

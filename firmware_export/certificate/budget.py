@@ -1,4 +1,4 @@
-"""What a model may take of a board, and what is said when it takes more."""
+"""The budget of a model in RAM and flash, and the error for a model that exceeds it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,10 +8,9 @@ from firmware_export.certificate.resource_usage import TargetCost
 from firmware_export.codegen.c_source import LayerCost
 
 FLASH_REMEDIES = (
-    "--weights 3, or 4: of a dense layer's weights the C then keeps so many bits",
+    "--weights 3 or 4: the C then stores 3 or 4 bits of a dense layer's weight",
     "fewer experts (num_experts of [algorithm]), or pfl-mfe, whose experts share their convolutions",
-    "a smaller layer there (options of [model]: filters, hidden) and a new federation, or a part with more "
-    "flash",
+    "a smaller layer (options of [model]: filters, hidden) and a new federation, or a part with more flash",
 )
 RAM_REMEDIES = (
     "fewer filters, or a larger stride or pooling, in that layer (options of [model]), and a new federation",
@@ -22,14 +21,23 @@ RAM_REMEDIES = (
 
 @dataclass(frozen=True)
 class Budget:
-    """Bytes that the model may take; 0: as much as it likes."""
+    """Maximum bytes of the model.
+
+    Attributes:
+        ram_bytes: maximum RAM, including the stack. 0 is no limit.
+        flash_bytes: maximum flash. 0 is no limit.
+    """
 
     ram_bytes: int = 0
     flash_bytes: int = 0
 
 
 def check_budget(budget: Budget, cost: TargetCost, layers: Sequence[LayerCost]) -> None:
-    """Raise ExportError when the model takes more: by how much, in which layers, and three ways out."""
+    """Check that a model fits its budget.
+
+    Raises:
+        ExportError: it does not. The error names the excess, the largest layers and three remedies.
+    """
     problems = []
     if budget.flash_bytes and cost.flash_bytes > budget.flash_bytes:
         largest = sorted(layers, key=lambda layer: -layer.weight_bytes)
@@ -67,6 +75,6 @@ def _describe_problem(
 ) -> str:
     listed = "".join(f"\n  {number}. {remedy}" for number, remedy in enumerate(remedies, 1))
     return (
-        f"the model needs {needed:,} bytes of {kind} on {target}, expected {allowed:,} at most: "
-        f"{needed - allowed:,} too many ({where}). Three ways out:{listed}"
+        f"the model needs {needed:,} bytes of {kind} on {target}, expected at most {allowed:,}: "
+        f"{needed - allowed:,} too many ({where}). Three remedies:{listed}"
     )

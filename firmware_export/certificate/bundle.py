@@ -1,5 +1,7 @@
-"""The folder of an export for a target: model, C, TensorFlow Lite Micro files, firmware, golden vectors,
-report; certificate last.
+"""The folder of an export with a target.
+
+It holds the model, C, files for TensorFlow Lite Micro, firmware, golden vectors and a report. The certificate
+is written last.
 """
 
 from collections.abc import Collection, Mapping
@@ -34,19 +36,30 @@ GOLDEN_FILE = "golden.npz"
 REPORT_HTML_FILE = "report.html"
 REPORT_JSON_FILE = "report.json"
 PRIVATE_FILES = (GOLDEN_FILE, "firmware/samples.bin")
-"""Files that hold samples of the device."""
+"""Files that contain samples of the device."""
 FIRMWARE_SAMPLES = 10
-"""Samples in the firmware project's samples.bin."""
+"""Number of samples in the firmware project's samples.bin."""
 
 
 def write_bundle(
     out: Path, x: Array, y: Labels, request: ExportRequest, old: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Complete a folder that holds model.tflite, model_float.tflite and report.json; returns the certificate.
+    """Complete a folder that holds model.tflite, model_float.tflite and report.json.
 
-    x float32[n, *shape], y int64[n]: the device's held-out samples. old: files of an earlier export, of
-    `take_away_certificate`. The certificate is written last: where there is one, all that it speaks of is
-    there. Raises ExportError as `make_certificate` does, or when the folder cannot be written.
+    The certificate is written last. If it exists, all files that it lists exist.
+
+    Args:
+        out: the folder.
+        x: the device's held-out samples, shape (n, ...), float32.
+        y: their labels, shape (n,), int64.
+        request: the options of the export.
+        old: names of the files of an earlier export, from `remove_certificate`.
+
+    Returns:
+        The certificate.
+
+    Raises:
+        ExportError: the folder cannot be written, or as in `make_certificate`.
     """
     try:
         old = {*old, *remove_certificate(out)}
@@ -82,7 +95,11 @@ def derive_files(
     request: ExportRequest,
     certificate: Mapping[str, Any],
 ) -> dict[str, bytes]:
-    """Return every file that follows from the model, the golden vectors and the certificate's figures."""
+    """Return every file that follows from the model, the golden vectors and the certificate's figures.
+
+    Returns:
+        The content of each file by its path in the folder.
+    """
     target = TARGETS[request.target]
     text = {f"c/{name}": content for name, content in source.files.items()}
     tflm = make_tflm_files(
@@ -108,15 +125,15 @@ def derive_files(
 
 
 def remove_derived_files(out: Path, names: Collection[str]) -> None:
-    """Remove what an earlier export made of its model, by name."""
+    """Remove the files of an earlier export, except the models and the report."""
     for name in set(names) - {MODEL_FILE, FLOAT_MODEL_FILE, REPORT_JSON_FILE}:
         (out / name).unlink(missing_ok=True)
 
 
 def remove_certificate(out: Path) -> set[str]:
-    """Remove the certificate of an earlier export; returns the names of the files that it speaks of.
+    """Remove the certificate of an earlier export, and return the names of the files that it lists.
 
-    To be done before anything else is written: an export that is killed leaves no certificate.
+    Call it before any other file is written. An export that is killed then leaves no certificate.
     """
     try:
         blob = (out / CERTIFICATE_FILE).read_bytes()

@@ -1,7 +1,6 @@
-"""The parity certificate: which places gave which outputs, float against int8 accuracy, RAM, flash,
-instructions, and the files' digests.
+"""The parity certificate: output digests per target, accuracy, RAM, flash, instructions, and file digests.
 
-It is made from the export's files alone, so that anyone who has these can make it again and compare:
+It is made from the export's files alone. Anyone with the files can make it again and compare. See
 `verify.py`.
 """
 
@@ -34,9 +33,14 @@ QUANTIZATION_KEYS = ("route", "quantizer", "recipe", "calibration_samples", "mix
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What an export was asked for: the target's name, the budget, the gate value under which an expert is
-    skipped, and the public key (base64) that the firmware's updates are signed with, "" for none, and the id
-    of the device that takes them.
+    """The options of an export.
+
+    Attributes:
+        target: name of the target.
+        budget: maximum RAM and flash of the model.
+        threshold: gate value below which an expert is skipped.
+        update_key: public key for the firmware's updates, in base64. Empty if the firmware takes no updates.
+        update_device: id of the device that accepts the updates.
     """
 
     target: str
@@ -54,10 +58,22 @@ def make_certificate(
     request: ExportRequest,
     target_names: Sequence[str] = tuple(TARGETS),
 ) -> dict[str, Any]:
-    """Build, run and measure everything; returns the certificate without `files`, as JSON holds it.
+    """Build, run and measure the export on all targets, and return its certificate.
 
-    Raises ExportError when a byte differs anywhere, when the budget is exceeded, or when a budget is given
-    that cannot be measured here.
+    Args:
+        model: the integer .tflite.
+        model_float: the float .tflite.
+        source: the C that was generated from `model` with the request's threshold.
+        golden: the golden vectors of `model`.
+        request: the options of the export.
+        target_names: targets to build and run.
+
+    Returns:
+        The certificate as values for JSON, without its entry `files`.
+
+    Raises:
+        ExportError: an output byte differs on a target, the model exceeds the budget, or a budget cannot be
+            measured on this computer.
     """
     target = TARGETS[request.target]
     check_measurable(request)
@@ -112,7 +128,7 @@ def make_certificate(
 
 
 def list_tool_versions() -> dict[str, str]:
-    """Return the versions of what a certificate's figures depend on, "" for what is not here."""
+    """Return the versions of the tools that measured the figures. A missing tool has an empty version."""
     return {
         "tflite-micro": read_tflm_version(),
         **{tool: read_tool_version(tool) for tool in (CC, ARM_GCC, QEMU)},
@@ -120,18 +136,25 @@ def list_tool_versions() -> dict[str, str]:
 
 
 def normalize_json(value: Any) -> Any:
-    """Return the value as it is after a way through JSON."""
+    """Return the value after encoding it to JSON and decoding it again."""
     result: Any = json.loads(json.dumps(value))
     return result
 
 
 def read_certificate(blob: bytes) -> dict[str, Any]:
-    """Return a certificate; ExportError when it is damaged or of another format."""
+    """Parse a certificate.
+
+    Args:
+        blob: the content of certificate.json.
+
+    Raises:
+        ExportError: the certificate is damaged or has another format.
+    """
     try:
         certificate = parse_json(blob)
         if certificate["certificate"] != CERTIFICATE_FORMAT:
             raise ExportError(
-                f"certificate.json is of format {certificate['certificate']!r}, expected "
+                f"certificate.json has format {certificate['certificate']!r}, expected "
                 f"{CERTIFICATE_FORMAT}; update edgefl, "
                 "or export again"
             )
@@ -143,9 +166,13 @@ def read_certificate(blob: bytes) -> dict[str, Any]:
 
 
 def read_quantization(report: bytes) -> dict[str, Any]:
-    """Return how the model was quantized and what it mixes, of a report.json.
+    """Return how the model was quantized and what it mixes.
 
-    ExportError when that is damaged.
+    Args:
+        report: the content of report.json.
+
+    Raises:
+        ExportError: the report is damaged.
     """
     try:
         values = parse_json(report)
@@ -155,15 +182,19 @@ def read_quantization(report: bytes) -> dict[str, Any]:
 
 
 def check_measurable(request: ExportRequest) -> None:
-    """Raise ExportError when what a target's export needs is not here: tflite-micro, and for a budget a
-    compiler and QEMU.
+    """Check that this computer has the tools for an export.
+
+    An export needs tflite-micro. A budget also needs a microcontroller target, a compiler and QEMU.
+
+    Raises:
+        ExportError: a tool is missing, or the target cannot have a budget.
     """
     read_tflm_version()
     if not (request.budget.ram_bytes or request.budget.flash_bytes):
         return
     if TARGETS[request.target].is_host:
         raise ExportError(
-            "--ram and --flash are of a microcontroller, the target is host; give --target cortex-m4, or "
+            "--ram and --flash limit a microcontroller, but the target is host; use --target cortex-m4, or "
             "leave them out"
         )
     if reason := explain_missing_tools(ARM_GCC, QEMU):
@@ -171,7 +202,11 @@ def check_measurable(request: ExportRequest) -> None:
 
 
 def read_request(certificate: Mapping[str, Any]) -> ExportRequest:
-    """Return what a certificate's export was asked for."""
+    """Return the options of a certificate's export.
+
+    Raises:
+        ExportError: the certificate is damaged.
+    """
     try:
         budget = Budget(int(certificate["budget"]["ram_bytes"]), int(certificate["budget"]["flash_bytes"]))
         key = str(certificate["update_key"])

@@ -1,7 +1,6 @@
-"""Golden vectors: the device's held-out samples as the model takes them, and what tflite-micro answers to
-each.
+"""Golden vectors: the device's held-out samples as quantized inputs, and tflite-micro's outputs for them.
 
-They are the device's own data: golden.npz and samples.bin stay with whoever may see these.
+The samples are the device's own data. Keep golden.npz and samples.bin private.
 """
 
 import io
@@ -19,8 +18,13 @@ from firmware_export.tflite.interpreter import load_tflite, quantize_input, run_
 
 @dataclass(frozen=True)
 class GoldenVectors:
-    """x: float32[n, *shape]; y: int64[n]; inputs: int8[n, *shape]; outputs: int8[n, classes], of
-    tflite-micro.
+    """Samples with their quantized inputs and outputs.
+
+    Attributes:
+        x: samples, shape (n, ...), float32.
+        y: labels, shape (n,), int64.
+        inputs: quantized samples, shape (n, ...), int8.
+        outputs: outputs of tflite-micro, shape (n, classes), int8.
     """
 
     x: Array
@@ -31,8 +35,13 @@ class GoldenVectors:
 
 @dataclass(frozen=True)
 class ClassAccuracy:
-    """How many samples of a label there are, and the share answered with it by the float and by the int8
-    model.
+    """The accuracy of both models on the samples of one label.
+
+    Attributes:
+        label: the label.
+        samples: number of samples with the label.
+        accuracy_float: share of them that the float model answers correctly.
+        accuracy_int8: share of them that the int8 model answers correctly.
     """
 
     label: int
@@ -43,8 +52,14 @@ class ClassAccuracy:
 
 @dataclass(frozen=True)
 class AccuracyComparison:
-    """Shares of right answers over all samples and by class; agreement: the share of samples where int8
-    answers as float does.
+    """The accuracy of the float and the int8 model.
+
+    Attributes:
+        samples: number of samples.
+        accuracy_float: share of correct answers of the float model.
+        accuracy_int8: share of correct answers of the int8 model.
+        agreement: share of samples for which both models give the same answer.
+        by_class: the accuracy for each label.
     """
 
     samples: int
@@ -55,9 +70,17 @@ class AccuracyComparison:
 
 
 def choose_golden_samples(shard: Shard, count: int, seed: int) -> tuple[Array, Labels]:
-    """Return up to `count` held-out samples and their labels in their order.
+    """Choose held-out samples at random and return them in the shard's order.
 
-    Training samples where nothing is held out.
+    If nothing is held out, it chooses training samples.
+
+    Args:
+        shard: the device's samples.
+        count: maximum number of samples.
+        seed: random seed.
+
+    Returns:
+        Samples and labels, shapes (n, ...) and (n,), float32 and int64.
     """
     x, y = (shard.x_test, shard.y_test) if len(shard.y_test) else (shard.x_train, shard.y_train)
     picked = np.sort(derive_rng(seed, 0, "golden").permutation(len(y))[:count])
@@ -65,7 +88,17 @@ def choose_golden_samples(shard: Shard, count: int, seed: int) -> tuple[Array, L
 
 
 def make_golden(model: bytes, x: Array, y: Labels) -> GoldenVectors:
-    """Return the vectors of an int8 model. ExportError when its input is not int8."""
+    """Return the golden vectors of an int8 model.
+
+    Args:
+        model: the int8 .tflite.
+        x: samples, shape (n, ...), float32.
+        y: labels, shape (n,), int64.
+
+    Raises:
+        ExportError: the model's input is not int8, the samples have another shape, or tflite-micro is missing
+            or refuses the model.
+    """
     loaded = load_tflite(model)
     if loaded.dtype != np.int8:
         raise ExportError(
@@ -76,7 +109,10 @@ def make_golden(model: bytes, x: Array, y: Labels) -> GoldenVectors:
 
 
 def compare_accuracy(golden: GoldenVectors, model_float: bytes) -> AccuracyComparison:
-    """Return the accuracies of the float model, on LiteRT's default kernels, and of the golden outputs."""
+    """Compare the accuracy of the float model and of the golden outputs.
+
+    The float model runs on LiteRT's default kernels.
+    """
     answers, _ = run_samples(load_tflite(model_float), golden.x)
     of_float = answers.argmax(axis=1)
     of_int8 = golden.outputs.argmax(axis=1)
@@ -100,25 +136,29 @@ def compare_accuracy(golden: GoldenVectors, model_float: bytes) -> AccuracyCompa
 
 
 def encode_golden(golden: GoldenVectors) -> bytes:
-    """Return the vectors as a .npz: the same bytes for the same vectors."""
+    """Encode golden vectors as a .npz. Equal vectors give equal bytes."""
     blob = io.BytesIO()
     np.savez_compressed(blob, x=golden.x, y=golden.y, inputs=golden.inputs, outputs=golden.outputs)
     return blob.getvalue()
 
 
 def decode_golden(blob: bytes) -> GoldenVectors:
-    """Return what `encode_golden` wrote; ExportError for anything else."""
+    """Decode the golden vectors that `encode_golden` encoded.
+
+    Raises:
+        ExportError: the bytes are not such a file.
+    """
     try:
         with np.load(io.BytesIO(blob), allow_pickle=False) as file:
             golden = GoldenVectors(file["x"], file["y"], file["inputs"], file["outputs"])
-        # a member without the header of .npy comes as bytes
+        # an array without the .npy header loads as bytes, which have no shape
         x, count, inputs, outputs = (
             array.shape[0] for array in (golden.x, golden.y, golden.inputs, golden.outputs)
         )
     except Exception as error:  # zipfile and zlib raise many kinds
         raise ExportError(f"golden.npz cannot be read: {error!r}; export again") from error
     if golden.inputs.dtype != np.int8 or golden.outputs.dtype != np.int8 or golden.outputs.ndim != 2:
-        raise ExportError("golden.npz holds other types than int8; export again")
+        raise ExportError("golden.npz contains other types than int8; export again")
     if not count or not x == inputs == outputs == count:
-        raise ExportError("golden.npz holds as many inputs as outputs and labels no more; export again")
+        raise ExportError("golden.npz has different numbers of inputs, outputs and labels; export again")
     return golden

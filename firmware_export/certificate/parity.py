@@ -1,4 +1,4 @@
-"""The same bytes everywhere: golden outputs against the C on this computer and under QEMU on each core.
+"""Parity check: compares the golden outputs with the C on this computer and in QEMU on each core.
 
 One differing byte fails.
 """
@@ -28,13 +28,22 @@ from firmware_export.firmware.toolchain import ARM_GCC, CC, QEMU, read_tool_vers
 EQUAL = "equal"
 NOT_RUN = "not run"
 MAX_SMALL_TARGET_SAMPLES = 50
-"""Samples on machines that are small."""
+"""Number of samples on a small QEMU machine."""
 
 
 @dataclass(frozen=True)
 class ParityResult:
-    """What one place gave: status equal or not run (then `reason` says why). ran, built: what was measured on
-    the way.
+    """The result of one target.
+
+    Attributes:
+        name: name of the target.
+        status: EQUAL or NOT_RUN.
+        samples: number of compared samples.
+        reason: why the target was not run. Empty if it was.
+        tools: versions of the tools that built and ran the program.
+        outputs_sha256: digest of the outputs.
+        built: the program, with its sizes.
+        ran: the run, with its outputs and times.
     """
 
     name: str
@@ -50,11 +59,18 @@ class ParityResult:
 def run_everywhere(
     model: Mapping[str, str], golden: GoldenVectors, targets: Sequence[Target], export_target: str
 ) -> tuple[ParityResult, ...]:
-    """Run the C of `model` on each target and compare.
+    """Run the model's C on each target and compare the outputs with the golden outputs.
 
-    `wanted` is the target that the export is for: there, a model too large is an error.
+    Args:
+        model: model.h, model.c and model_weights.c, by name.
+        golden: the golden vectors.
+        targets: targets to run. A target without tools is reported as not run.
+        export_target: name of the target that the export is for. A model that does not fit another target
+            is not an error.
 
-    Raises ExportError that names the place, the first sample and both outputs when a byte differs.
+    Raises:
+        ExportError: a byte differs, a build or a run fails, or the model does not fit the export's target. An
+            error about bytes names the target, the first such sample and both outputs.
     """
     with ThreadPoolExecutor(max_workers=2) as pool:
         return tuple(
@@ -65,10 +81,22 @@ def run_everywhere(
 def run_skipping(
     model: Mapping[str, str], golden: GoldenVectors, targets: Sequence[Target], export_target: str
 ) -> tuple[tuple[ParityResult, ...], dict[str, Any]]:
-    """Run C that skips experts, which may change bytes: all places must give what this computer gives.
+    """Run C that skips experts and compare all targets with this computer.
 
-    Returns the places, and the accuracy, the share of samples answered as without skipping, and the outputs'
-    digest.
+    Skipping may change output bytes, so the golden outputs are no reference here.
+
+    Args:
+        model: model.h, model.c and model_weights.c, by name.
+        golden: the golden vectors.
+        targets: targets to run.
+        export_target: name of the target that the export is for.
+
+    Returns:
+        The results of the targets, and figures by name. The figures are the accuracy, the share of samples
+            with the same answer as without skipping, and the digest of the outputs.
+
+    Raises:
+        ExportError: this computer has no compiler, or as in `run_everywhere`.
     """
     if reason := explain_not_runnable(TARGETS[HOST_TARGET]):
         raise ExportError(f"a skip threshold needs a compiler for this computer to compare with: {reason}")
@@ -85,13 +113,17 @@ def run_skipping(
 
 
 def describe_tools(target: Target) -> str:
-    """Return the versions of what builds and runs the target's program."""
+    """Return the versions of the tools that build and run a target's program."""
     names = (CC,) if target.is_host else (ARM_GCC, QEMU)
     return ", ".join(f"{name} {read_tool_version(name)}" for name in names)
 
 
 def hash_outputs(outputs: Any) -> str:
-    """Return the digest of raw outputs, row after row."""
+    """Return the SHA-256 of raw outputs, row after row.
+
+    Args:
+        outputs: outputs, shape (n, classes), int8.
+    """
     return hashlib.sha256(np.ascontiguousarray(outputs).tobytes()).hexdigest()
 
 
@@ -115,12 +147,21 @@ def _run_target(
 
 
 def check_outputs(name: str, expected: Any, received: Any) -> None:
-    """Raise ExportError at the first sample whose bytes differ."""
+    """Check that a target's outputs equal the expected outputs.
+
+    Args:
+        name: name of the target.
+        expected: outputs, shape (n, classes), int8.
+        received: outputs, shape (n, classes), int8.
+
+    Raises:
+        ExportError: a byte differs. The error names the first such sample and both outputs.
+    """
     differ = np.flatnonzero((expected != received).any(axis=1))
     if len(differ):
         first = int(differ[0])
         raise ExportError(
-            f"{name} differs from what was expected in {len(differ)} of {len(expected)} samples, first in "
+            f"{name} differs from the expected outputs in {len(differ)} of {len(expected)} samples, first in "
             f"sample {first}: expected {expected[first].tolist()}, received {received[first].tolist()}; "
-            "nothing of this export may be used, please report it"
+            "do not use any file of this export, and please report the error"
         )

@@ -1,6 +1,4 @@
-"""What a model takes of a core: flash, RAM and instructions, in all and by layer, as the compiler and QEMU
-give them.
-"""
+"""Flash, RAM and instructions of a model on a core, in total and by layer, from the compiler and QEMU."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -16,16 +14,23 @@ from firmware_export.firmware.firmware import build_and_run
 from firmware_export.firmware.targets import TARGETS, Target
 
 MAX_PROFILED_SAMPLES = 20
-"""Samples that a profile runs."""
+"""Maximum number of samples that a profile runs."""
 
 
 @dataclass(frozen=True)
 class TargetCost:
-    """Bytes of the model's own code, constants and buffers (`flash`, `ram`), of stack that an inference
-    needs, and of the whole program.
+    """Resources that a model needs on a target.
 
-    instructions: of an inference; the mean and the most over the samples; 0 where they are not counted (on
-    the host).
+    Attributes:
+        target: name of the target.
+        flash_bytes: flash of the model's code and constants.
+        ram_bytes: RAM of the model's buffers.
+        stack_bytes: stack that an inference needs.
+        instructions_mean: instructions of an inference, the mean over the samples. 0 on the host, which
+            cannot count them.
+        instructions_worst: the maximum over the samples. 0 on the host.
+        program_flash_bytes: flash of the whole program.
+        program_ram_bytes: RAM of the whole program.
     """
 
     target: str
@@ -39,7 +44,7 @@ class TargetCost:
 
 
 def extract_cost(result: ParityResult) -> TargetCost | None:
-    """Return what a place measured; None where nothing ran."""
+    """Return the cost that a target's run measured. None if the target was not run."""
     built = result.built
     ran = result.ran
     if built is None or ran is None:
@@ -65,11 +70,21 @@ def extract_cost(result: ParityResult) -> TargetCost | None:
 def profile_layers(
     model: Mapping[str, str], layers: Sequence[LayerCost], target: str, inputs: Any
 ) -> tuple[LayerCost, ...]:
-    """Return the layers with the instructions that each takes, the mean over at most 20 of the inputs int8[n,
-    ...].
+    """Count the instructions of each layer in QEMU.
 
-    A layer that the compiler merged into another has none of its own. Raises ExportError when the target
-    cannot be built or run.
+    A layer that the compiler merged into another one has no instructions.
+
+    Args:
+        model: model.h, model.c and model_weights.c, by name.
+        layers: the layers of the C.
+        target: name of the core.
+        inputs: quantized samples, shape (n, ...), int8. At most 20 are run.
+
+    Returns:
+        The layers with their instructions, the mean over the samples.
+
+    Raises:
+        ExportError: the target cannot be built or run.
     """
     chosen: Target = TARGETS[target]
     samples = np.asarray(inputs)[:MAX_PROFILED_SAMPLES]

@@ -1,6 +1,4 @@
-"""The model for TensorFlow Lite Micro: an aligned C array, a resolver of exactly its operators, and the arena
-that was measured.
-"""
+"""Files for TensorFlow Lite Micro: an aligned C array, a resolver of the operators, the arena's size."""
 
 import re
 from collections.abc import Mapping
@@ -45,7 +43,7 @@ RESOLVER_METHODS: Mapping[str, str] = {
     "TRANSPOSE": "Transpose",
     "UNPACK": "Unpack",
 }
-"""Operator of a .tflite -> what follows Add in `MicroMutableOpResolver`."""
+"""Maps an operator of a .tflite to its method of `MicroMutableOpResolver`, without the prefix Add."""
 
 MODEL_DATA_H = """// The model for TensorFlow Lite Micro. Written by `edgefl export`.
 #ifndef MODEL_DATA_H
@@ -62,7 +60,7 @@ extern const unsigned int model_data_bytes;
 
 #endif
 """
-MODEL_OPS_H = """// Exactly the operators that the model has, and the arena that it needs. Written by `edgefl export`.
+MODEL_OPS_H = """// Exactly the model's operators, and the arena that it needs. Written by `edgefl export`.
 //   tflite::MicroInterpreter interpreter(tflite::GetModel(model_data), model_resolver(), arena, kModelArenaBytes);
 #ifndef MODEL_OPS_H
 #define MODEL_OPS_H
@@ -71,7 +69,7 @@ MODEL_OPS_H = """// Exactly the operators that the model has, and the arena that
 
 #include "tensorflow/lite/micro/micro_mutable_op_resolver.h"
 
-// Found by bisection with tflite-micro {version} on a 64-bit computer, to 16 bytes; a 32-bit core needs somewhat less.
+// Measured by bisection with tflite-micro {version} on a 64-bit computer, to 16 bytes. A 32-bit core needs somewhat less.
 constexpr size_t kModelArenaBytes = {arena};
 constexpr size_t kModelBytes = {size};
 
@@ -91,9 +89,16 @@ inline const ModelResolver& model_resolver() {{
 
 
 def make_tflm_files(model: bytes, graph: OperatorGraph, arena: int, version: str) -> dict[str, str]:
-    """Return model_data.h, model_data.c and model_ops.h.
+    """Return model_data.h, model_data.c and model_ops.h by name.
 
-    ExportError for an operator that TensorFlow Lite Micro does not have.
+    Args:
+        model: the int8 .tflite.
+        graph: its operators.
+        arena: size of the arena in bytes.
+        version: version of tflite-micro that measured the arena.
+
+    Raises:
+        ExportError: TensorFlow Lite Micro does not have an operator.
     """
     return {
         "model_data.h": MODEL_DATA_H,
@@ -103,12 +108,12 @@ def make_tflm_files(model: bytes, graph: OperatorGraph, arena: int, version: str
 
 
 def list_operators(graph: OperatorGraph) -> tuple[str, ...]:
-    """Return the names of the model's operators, each once, sorted."""
+    """Return the names of the model's operators, sorted and without duplicates."""
     return tuple(sorted({name for name, _ in graph.operators}))
 
 
 def render_model_data_c(model: bytes) -> str:
-    """Return the C file that holds the model, aligned to 16 bytes as its flatbuffer wants it."""
+    """Return the C file that holds the model, aligned to the 16 bytes that the flatbuffer needs."""
     rows = (
         "  " + ", ".join(f"0x{byte:02x}" for byte in model[i : i + 16]) + ",\n"
         for i in range(0, len(model), 16)
@@ -122,14 +127,24 @@ def render_model_data_c(model: bytes) -> str:
 
 
 def render_model_ops_h(graph: OperatorGraph, size: int, arena: int, version: str) -> str:
-    """Return the C++ header with the resolver."""
+    """Return the C++ header with the resolver.
+
+    Args:
+        graph: the model's operators.
+        size: size of the model in bytes.
+        arena: size of the arena in bytes.
+        version: version of tflite-micro that measured the arena.
+
+    Raises:
+        ExportError: TensorFlow Lite Micro does not have an operator.
+    """
     used = list_operators(graph)
     if unknown := [name for name in used if name not in RESOLVER_METHODS]:
         raise ExportError(
-            f"no resolver call is known for {', '.join(unknown)}; build the model of layers that `edgefl "
+            f"TensorFlow Lite Micro has no resolver call for {', '.join(unknown)}; use layers that `edgefl "
             "plan` lists"
         )
     calls = " &&\n           ".join(f"resolver.Add{RESOLVER_METHODS[name]}() == kTfLiteOk" for name in used)
-    # A certificate names it, and a certificate may come from a stranger
+    # The version comes from a certificate, which may come from a stranger
     plain = re.sub(r"[^\w.+-]", "_", version, flags=re.ASCII)[:40]
     return MODEL_OPS_H.format(version=plain, arena=arena, size=size, count=len(used), calls=calls)

@@ -1,8 +1,9 @@
-"""tflite-micro in a process of its own: it trusts its input, and an arena that is too small may end the
-process.
+"""Runs tflite-micro in a separate process.
 
-`python -m firmware_export.certificate.tflm_runner outputs MODEL INPUTS.npy OUT.npy ARENA` and `... arena
-MODEL LOW HIGH`, which prints a line a try.
+tflite-micro trusts its input, and a small arena may abort the process.
+
+`python -m firmware_export.certificate.tflm_runner outputs MODEL INPUTS.npy OUT.npy ARENA` writes the outputs.
+`python -m firmware_export.certificate.tflm_runner arena MODEL LOW HIGH` prints one line per tried size.
 """
 
 import re
@@ -27,10 +28,14 @@ TRY_PATTERN = re.compile(r"^(\d+) (ok|small)$", re.MULTILINE)
 
 
 def read_tflm_version() -> str:
-    """Return the wheel's version; ExportError with the remedy when it is not installed."""
+    """Return the version of the installed tflite-micro.
+
+    Raises:
+        ExportError: tflite-micro is not installed.
+    """
     if find_spec("tflite_micro") is None:
         raise ExportError(
-            "tflite-micro is not installed, and its outputs are what all others are compared with; pip "
+            "tflite-micro is not installed, and its outputs are the reference for all others; pip "
             "install --pre tflite-micro"
         )
     try:
@@ -40,9 +45,18 @@ def read_tflm_version() -> str:
 
 
 def run_tflm(model: bytes, inputs: Any, arena_bytes: int = 0) -> Any:
-    """Return the outputs int8[n, m] of inputs int8[n, *shape]; arena_bytes 0: as much as it likes.
+    """Return the outputs of a model on tflite-micro.
 
-    Raises ExportError when tflite-micro refuses the model or would read its weights as zeros.
+    Args:
+        model: the int8 .tflite.
+        inputs: quantized samples, shape (n, ...), int8.
+        arena_bytes: size of the arena. 0 leaves it to tflite-micro.
+
+    Returns:
+        Outputs, shape (n, m), int8.
+
+    Raises:
+        ExportError: tflite-micro is missing, refuses the model, or would read its weights as zeros.
     """
     read_tflm_version()
     check_inside(model)
@@ -58,18 +72,22 @@ def run_tflm(model: bytes, inputs: Any, arena_bytes: int = 0) -> Any:
             str(arena_bytes),
         )
         if done.returncode:
-            last = done.stderr.strip().splitlines()[-1:] or [f"it ended with {done.returncode}"]
+            last = done.stderr.strip().splitlines()[-1:] or [f"it exited with {done.returncode}"]
             raise ExportError(
-                f"tflite-micro refuses the model: {last[0]}; it runs int8 models of the operators it knows"
+                f"tflite-micro refuses the model: {last[0]}; it runs int8 models with the operators that it "
+                "has"
             )
         return np.load(work / "outputs.npy")
 
 
 def measure_arena_bytes(model: bytes) -> int:
-    """Return the smallest tensor arena, a multiple of 16 bytes, in which the model can be made and run.
+    """Return the smallest tensor arena in which the model can be loaded and run, a multiple of 16 bytes.
 
-    Found by bisection: what the recording allocator reports is too little. On a 64-bit computer: a 32-bit
-    core's pointers are half as wide, so that it needs somewhat less.
+    A bisection finds it, because the recording allocator reports too little. The size is for a 64-bit
+    computer. Pointers of a 32-bit core are half as wide, so it needs somewhat less.
+
+    Raises:
+        ExportError: tflite-micro is missing, or the model does not run in MAX_ARENA_BYTES.
     """
     read_tflm_version()
     with tempfile.TemporaryDirectory() as name:
@@ -77,20 +95,20 @@ def measure_arena_bytes(model: bytes) -> int:
         path.write_bytes(model)
         low = 0
         high = 1 << 10
-        while True:  # too small at low; at high, not known or enough
+        while True:  # `low` is too small, `high` is enough or not yet tried
             done = _run_child("arena", str(path), str(low), str(high))
             tried = [(int(size), result == "ok") for size, result in TRY_PATTERN.findall(done.stdout)]
             enough = [size for size, ok in tried if ok]
             low = max([low, *(size for size, ok in tried if not ok)])
             if done.returncode == 0 and enough:
                 return min(enough)
-            if done.returncode:  # it died at the size that it told before: that one is too small
+            if done.returncode:  # it died at the last size that it printed, which is too small
                 died = re.findall(r"^(\d+) ?$", done.stdout, re.MULTILINE)
                 low = max(low, int(died[-1]) if died else high)
             high = min(enough) if enough else max(high * 2, low * 2)
             if high > MAX_ARENA_BYTES:
                 raise ExportError(
-                    f"tflite-micro runs the model in no arena up to {MAX_ARENA_BYTES:,} bytes: "
+                    f"tflite-micro cannot run the model in an arena of up to {MAX_ARENA_BYTES:,} bytes: "
                     f"{done.stderr.strip()[-300:]}"
                 )
             if enough and high - low <= ARENA_STEP_BYTES:
@@ -105,7 +123,7 @@ def _run_child(*arguments: str) -> "subprocess.CompletedProcess[str]":
         )
     except subprocess.TimeoutExpired as error:
         raise ExportError(
-            f"tflite-micro did not end within {TFLM_DEADLINE_S:.0f} s; try fewer --samples"
+            f"tflite-micro did not finish within {TFLM_DEADLINE_S:.0f} s; try fewer --samples"
         ) from error
 
 

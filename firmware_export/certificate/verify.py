@@ -1,5 +1,6 @@
-"""Check an export from its files alone: digests, everything that follows from the model built again, run
-again, measured again.
+"""Verifies an export from its files alone.
+
+It checks the digests, builds everything that follows from the model again, and runs and measures it again.
 """
 
 import json
@@ -34,19 +35,31 @@ from firmware_export.codegen.c_source import LayerCost, generate_c
 from firmware_export.firmware.targets import TARGETS
 
 TOOL_DEPENDENT_KEYS = ("cost", "layers")
-"""Parts of a certificate that another version of a compiler or of QEMU changes."""
+"""Parts of a certificate that depend on the versions of the compiler and of QEMU."""
 
 
 @dataclass(frozen=True)
 class VerificationResult:
-    """checked: what was found to hold, a line each; unchecked: what could not be checked here, and why."""
+    """The result of a verification.
+
+    Attributes:
+        checked: one line for each check that passed.
+        unchecked: one line for each check that was not possible on this computer, with the reason.
+    """
 
     checked: tuple[str, ...]
     unchecked: tuple[str, ...]
 
 
 def verify_bundle(out: Path) -> VerificationResult:
-    """Check a folder with a certificate. ExportError names the first file or figure that does not hold."""
+    """Verify a folder with a certificate.
+
+    Args:
+        out: folder of the export.
+
+    Raises:
+        ExportError: a file or a figure differs. The error names the first one.
+    """
     certificate = read_certificate(_read(out, CERTIFICATE_FILE))
     contents = check_files(out, certificate["files"])
     model = contents[MODEL_FILE]
@@ -56,10 +69,10 @@ def verify_bundle(out: Path) -> VerificationResult:
     source = generate_c(model, threshold=request.threshold)
     again = make_golden(model, golden.x, golden.y)
     if not np.array_equal(again.inputs, golden.inputs):
-        raise ExportError(f"{GOLDEN_FILE}: the int8 inputs are not those that its samples give; export again")
+        raise ExportError(f"{GOLDEN_FILE}: the int8 inputs do not follow from its samples; export again")
     if not np.array_equal(again.outputs, golden.outputs):
         raise ExportError(
-            f"{GOLDEN_FILE}: the outputs are not those of tflite-micro for model.tflite; export again"
+            f"{GOLDEN_FILE}: the outputs differ from tflite-micro's outputs for model.tflite; export again"
         )
     try:
         derived = derive_files(model, source, golden, request, {"warnings": [], **certificate})
@@ -68,22 +81,22 @@ def verify_bundle(out: Path) -> VerificationResult:
     for name, content in derived.items():
         if contents.get(name) != content and name != REPORT_HTML_FILE:
             raise ExportError(
-                f"{name} is not what model.tflite gives; it was edited, or written by another edgefl: export "
-                "again"
+                f"{name} does not follow from model.tflite; it was edited, or written by another edgefl: "
+                "export again"
             )
     rebuilt = make_certificate(model, model_float, source, again, request)
     rebuilt["quantization"] = read_quantization(contents[REPORT_JSON_FILE])
     unchecked = list(_compare_certificates(certificate, rebuilt))
     if contents.get(REPORT_HTML_FILE) != derived[REPORT_HTML_FILE]:
         raise ExportError(
-            f"{REPORT_HTML_FILE} is not what {CERTIFICATE_FILE} gives; it was edited: export again"
+            f"{REPORT_HTML_FILE} does not follow from {CERTIFICATE_FILE}; it was edited: export again"
         )
     equal_runtimes = [row["place"] for row in rebuilt["parity"] if row["status"] == EQUAL]
     accuracy = rebuilt["accuracy"]
     return VerificationResult(
         (
-            f"{len(contents)} files have their digests, and all that follow from model.tflite were made "
-            "again",
+            f"{len(contents)} files match their digests, and all files that follow from model.tflite were "
+            "made again",
             f"{accuracy['samples']} samples, every output byte the same: {', '.join(equal_runtimes)}",
             *(f"WARNING: {warning}" for warning in rebuilt["warnings"]),
             f"accuracy: float {accuracy['accuracy_float']:.4f}, int8 {accuracy['accuracy_int8']:.4f}",
@@ -93,39 +106,57 @@ def verify_bundle(out: Path) -> VerificationResult:
 
 
 def profile_bundle(out: Path, target: str | None) -> tuple[str, tuple[LayerCost, ...], dict[str, int]]:
-    """Return the target (the export's own for None), its layers with instructions, and the budget that the
-    export was given.
+    """Count the instructions of each layer of an export.
+
+    Args:
+        out: folder of the export.
+        target: name of the core. None chooses the export's target.
+
+    Returns:
+        The target's name, the layers with their instructions, and the export's budget.
+
+    Raises:
+        ExportError: a file is missing or differs from its digest, the target is the host, or it cannot be
+            run.
     """
     certificate = read_certificate(_read(out, CERTIFICATE_FILE))
     contents = check_files(out, certificate["files"])
     request = read_request(certificate)
     chosen = target or request.target
     if TARGETS[chosen].is_host:
-        raise ExportError("instructions are counted in QEMU, and the target is host; give --target cortex-m4")
+        raise ExportError("instructions are counted in QEMU, but the target is host; use --target cortex-m4")
     source = generate_c(contents[MODEL_FILE], threshold=request.threshold)
     layers = profile_layers(source.files, source.layers, chosen, decode_golden(contents[GOLDEN_FILE]).inputs)
     return chosen, layers, asdict(request.budget)
 
 
 def check_files(out: Path, digests: Mapping[str, str]) -> dict[str, bytes]:
-    """Return the files' contents by name.
+    """Check the files of a folder against their digests.
 
-    ExportError names the first that is missing or has another digest.
+    Args:
+        out: folder of the export.
+        digests: SHA-256 of each file by name.
+
+    Returns:
+        The content of each file by name.
+
+    Raises:
+        ExportError: a file is missing, lies outside the folder, or has another digest. The error names it.
     """
     for name in (MODEL_FILE, FLOAT_MODEL_FILE, GOLDEN_FILE, REPORT_JSON_FILE):
         if name not in digests:
-            raise ExportError(f"{CERTIFICATE_FILE} does not speak of {name}; it is damaged, export again")
+            raise ExportError(f"{CERTIFICATE_FILE} does not list {name}; it is damaged, export again")
     contents = {}
     for name, digest in digests.items():
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise ExportError(
-                f"{CERTIFICATE_FILE} speaks of {name!r}, expected files of its own folder; it is damaged, "
+                f"{CERTIFICATE_FILE} lists {name!r}, expected files inside its folder; it is damaged, "
                 f"export again"
             )
         contents[name] = _read(out, name)
         if sha256(contents[name]).hexdigest() != digest:
             raise ExportError(
-                f"{name} is not the file that was exported: sha256 {sha256(contents[name]).hexdigest()}, "
+                f"{name} is not the exported file: sha256 {sha256(contents[name]).hexdigest()}, "
                 f"expected {digest}"
             )
     return contents
@@ -139,11 +170,11 @@ def _read(out: Path, name: str) -> bytes:
 
 
 def _compare_certificates(stated: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> Iterator[str]:
-    """Raise ExportError at the first figure that differs; yield what could not be compared."""
+    """Raise ExportError at the first figure that differs, and yield each check that was not possible."""
     same_tools = stated.get("tools") == rebuilt["tools"]
     if not same_tools:
         yield (
-            f"sizes and instructions: made with {_format_versions(stated.get('tools'))}; here are "
+            f"sizes and instructions: made with {_format_versions(stated.get('tools'))}; this computer has "
             f"{_format_versions(rebuilt['tools'])}"
         )
     for key in rebuilt:
@@ -152,13 +183,13 @@ def _compare_certificates(stated: Mapping[str, Any], rebuilt: Mapping[str, Any])
         expected = stated.get(key, [] if key == "warnings" else None)  # an older certificate has no warnings
         if path := find_difference(expected, rebuilt[key], key):
             raise ExportError(
-                f"{CERTIFICATE_FILE} says {path}; it was edited, or this is another machine: export again"
+                f"{CERTIFICATE_FILE} differs: {path}; it was edited, or made on another machine: export again"
             )
     before = {row["place"]: row for row in stated.get("parity", ())}
     for row in rebuilt["parity"]:
         name = row["place"]
         if name not in before:
-            raise ExportError(f"{CERTIFICATE_FILE} does not speak of {name}; it is damaged, export again")
+            raise ExportError(f"{CERTIFICATE_FILE} does not list {name}; it is damaged, export again")
         if NOT_RUN in (row["status"], before[name]["status"]):
             if row["status"] == NOT_RUN:
                 yield f"{name}: {row['reason']}"
@@ -166,14 +197,23 @@ def _compare_certificates(stated: Mapping[str, Any], rebuilt: Mapping[str, Any])
         for field in ("status", "samples", "outputs_sha256"):
             if before[name][field] != row[field]:
                 raise ExportError(
-                    f"{CERTIFICATE_FILE} says {field} {before[name][field]!r} of {name}, found "
+                    f"{CERTIFICATE_FILE} has {field} {before[name][field]!r} for {name}, measured "
                     f"{row[field]!r}; it was "
                     "edited: export again"
                 )
 
 
 def find_difference(stated: Any, rebuilt: Any, path: str) -> str:
-    """Return where two values of JSON differ first, with both; "" when they are the same."""
+    """Return the first difference between two JSON values.
+
+    Args:
+        stated: the value in the certificate.
+        rebuilt: the value that was measured again.
+        path: path of the value, for the result.
+
+    Returns:
+        The path and both values. Empty if the values are equal.
+    """
     if isinstance(stated, dict) and isinstance(rebuilt, dict):
         parts = (
             find_difference(stated.get(key), rebuilt.get(key), f"{path}.{key}")
@@ -192,7 +232,9 @@ def find_difference(stated: Any, rebuilt: Any, path: str) -> str:
             "",
         )
     return (
-        "" if stated == rebuilt else f"{path} is {json.dumps(stated)[:80]}, found {json.dumps(rebuilt)[:80]}"
+        ""
+        if stated == rebuilt
+        else f"{path} is {json.dumps(stated)[:80]}, measured {json.dumps(rebuilt)[:80]}"
     )
 
 

@@ -1,5 +1,6 @@
-"""Check a folder that a device left, without a certificate: model.tflite, report.json, the accuracy where its
-samples are at hand.
+"""Verifies a device's model folder that has no certificate.
+
+It checks model.tflite and report.json, and also the accuracy and the parity if the samples are available.
 """
 
 import json
@@ -31,24 +32,26 @@ NO_CERTIFICATE_REASON = (
 
 
 def verify_report(folder: Path, source: DataSource | None = None) -> VerificationResult:
-    """Check model.tflite and report.json.
+    """Verify model.tflite and report.json of a folder.
 
-    `source`: samples, else those of DIR/devices/ID beside DIR/clients/ID.
+    Args:
+        folder: the model folder.
+        source: the device's samples. None looks for the state in DIR/devices/ID of a folder DIR/clients/ID.
 
-    ExportError names the file or figure that does not hold.
+    Raises:
+        ExportError: a file or a figure differs. The error names it.
     """
     model = _read(folder, MODEL_FILE)
     report = _decode_report(_read(folder, REPORT_JSON_FILE))
     if sha256(model).hexdigest() != report["sha256"]:
         raise ExportError(
-            f"{MODEL_FILE} is not the file of {REPORT_JSON_FILE}: sha256 {sha256(model).hexdigest()}, "
+            f"{MODEL_FILE} does not match {REPORT_JSON_FILE}: sha256 {sha256(model).hexdigest()}, "
             f"expected "
             f"{report['sha256']}; export again"
         )
     check_integer(read_graph(model))
     checked = [
-        f"{MODEL_FILE} is the file that {REPORT_JSON_FILE} speaks of, {len(model):,} bytes, integers all "
-        f"through"
+        f"{MODEL_FILE} is the file that {REPORT_JSON_FILE} describes, {len(model):,} bytes, integers only"
     ]
     shard, why = _load_shard(folder, report, source, load_tflite(model).shape[1:])
     if shard is None:
@@ -66,8 +69,8 @@ def _check_accuracy(model: bytes, model_float: bytes, shard: Shard, report: dict
     x, y = (shard.x_test, shard.y_test) if len(shard.y_test) else (shard.x_train, shard.y_train)
     if len(y) != report["num_test"]:
         raise ExportError(
-            f"{REPORT_JSON_FILE} speaks of {report['num_test']} samples, the shard holds out {len(y)}; "
-            f"give the device's "
+            f"{REPORT_JSON_FILE} was measured on {report['num_test']} samples, the shard holds out {len(y)}; "
+            f"pass the device's "
             "own --data"
         )
     answers_by_kind = {
@@ -76,13 +79,13 @@ def _check_accuracy(model: bytes, model_float: bytes, shard: Shard, report: dict
     }
     for kind, answers in answers_by_kind.items():
         stated = report[f"accuracy_{kind}"]
-        # Another version of the kernels may round a logit the other way: one sample of a hundred.
+        # Another version of the kernels may round a logit the other way, for about one sample in a hundred.
         if (
             abs(measure_accuracy(answers, y) - stated) > max(0.01, 1.5 / len(y))
             or not np.isfinite(answers).all()
         ):
             raise ExportError(
-                f"{REPORT_JSON_FILE} says accuracy_{kind} {stated}, found {measure_accuracy(answers, y)}; "
+                f"{REPORT_JSON_FILE} has accuracy_{kind} {stated}, measured {measure_accuracy(answers, y)}; "
                 f"export again"
             )
     return [
@@ -100,7 +103,7 @@ def _load_shard(
     try:
         return read_state(state).read_shard(), ""
     except StateError:
-        return None, f"no samples; {state} is no device's state: give --data"
+        return None, f"no samples; {state} is not a device's state: pass --data"
 
 
 def _decode_report(blob: bytes) -> dict[str, Any]:
@@ -125,4 +128,6 @@ def _read(folder: Path, name: str) -> bytes:
     try:
         return (folder / name).read_bytes()
     except OSError as error:
-        raise ExportError(f"{name} cannot be read: {error}; give what `edgefl export -o` wrote") from error
+        raise ExportError(
+            f"{name} cannot be read: {error}; pass a folder that `edgefl export -o` wrote"
+        ) from error

@@ -1,11 +1,11 @@
-"""Where activations lie in RAM: each lives from the layer that makes it to the last that reads it.
+"""Assigns the activations to addresses in RAM.
 
-What does not overlap shares bytes.
+An activation lives from the layer that makes it to the last layer that reads it. Activations whose lifetimes
+do not overlap share bytes. An output replaces its input if the layer reads each value before it writes it and
+no later layer reads the input.
 
-An output takes its input's place where the layer reads each value before it writes it and nobody reads that
-input later.
-Offsets by first fit, largest first: Pisarchyk and Lee, "Efficient memory management for deep neural net
-inference", 2020.
+Source: Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020, for offsets by
+first fit, largest first.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -18,7 +18,12 @@ ARENA_ALIGNMENT_BYTES = 4
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """offsets: of each activation that lies in the arena; arena_bytes: its size."""
+    """Addresses of the activations.
+
+    Attributes:
+        offsets: offset of each activation in the arena, in bytes.
+        arena_bytes: size of the arena in bytes.
+    """
 
     offsets: Mapping[int, int]
     arena_bytes: int
@@ -35,8 +40,13 @@ class _Lifetime:
 def plan_buffers(
     layers: Sequence[Layer], base_of: Mapping[int, int], sizes: Mapping[int, int], outside: Set[int]
 ) -> MemoryPlan:
-    """Return offsets of the base tensors that layers make, but for those outside of the arena (the network's
-    input and output).
+    """Return the offsets of the base tensors that the layers make.
+
+    Args:
+        layers: layers in the order of their run.
+        base_of: maps a tensor to the tensor in whose bytes it lies.
+        sizes: size of each tensor in bytes.
+        outside: tensors that are not in the arena: the network's input and output.
     """
     first: dict[int, int] = {}
     last: dict[int, int] = {}

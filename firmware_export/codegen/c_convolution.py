@@ -1,6 +1,6 @@
-"""Layers with weights: convolution (with or without the max pooling behind it), depthwise convolution.
+"""Builds layers with weights: convolution, with or without max pooling after it, and depthwise convolution.
 
-The input's zero point is folded into the bias, b' = b - z * sum(w), so that the inner loop has no offset and
+The input's zero point is folded into the bias, b' = b - z * sum(w). The inner loop then has no offset, and
 padding is z itself.
 """
 
@@ -31,15 +31,24 @@ GEOMETRY_FIELDS = (
 )
 
 PIXELS_PER_STEP = 4
-"""Pixels that the kernel computes at a time; the windows of a fused pooling have so many, or half, or one."""
+"""Pixels that the kernel computes at a time. A window of a fused pooling has 4, 2 or 1 pixels."""
 
 
 def make_channel_fields(
     network: QuantizedModel, operator: Operator, name: str, weights: Any, *, folded: bool
 ) -> tuple[Field, ...]:
-    """Return range, bias, multiplier and shift. weights: int8[channels, ...] in that order.
+    """Return the fields of a layer's range, bias, multiplier and shift.
 
-    Raises ExportError for what cannot be.
+    Args:
+        network: the model.
+        operator: the operator.
+        name: C identifier of the layer.
+        weights: weights, shape (channels, ...), int8.
+        folded: whether to fold the input's zero point into the bias.
+
+    Raises:
+        ExportError: the weights have a zero point or a wrong number of scales, or the sum of a channel can
+            overflow 32 bits.
     """
     source, kernel = (network.get_tensor(i) for i in operator.inputs[:2])
     output = network.get_tensor(operator.outputs[0])
@@ -53,7 +62,7 @@ def make_channel_fields(
         )
     if any(kernel.zero_points):
         raise refuse(network, operator, "has weights with a zero point", "quantize weights symmetrically")
-    # The interpreter multiplies these two as floats
+    # The interpreter multiplies these two scales as 32-bit floats
     if len(kernel.scale) == 1 and operator.name == "FULLY_CONNECTED":
         product = [float(source.scale[0] * kernel.scale[0])]
     else:
@@ -85,14 +94,30 @@ def make_channel_fields(
 
 
 def compute_padding(size: int, out: int, kernel: int, stride: int, dilation: int, same: bool) -> int:
-    """Return the rows or columns of padding before the first."""
+    """Return the number of padding rows or columns before the first one.
+
+    Args:
+        size: input size along the axis.
+        out: output size along the axis.
+        kernel: kernel size along the axis.
+        stride: step of the kernel.
+        dilation: distance between kernel elements.
+        same: whether the padding is SAME. VALID has no padding.
+    """
     return max(0, (out - 1) * stride + (kernel - 1) * dilation + 1 - size) // 2 if same else 0
 
 
 def compute_geometry(
     operator: Operator, source: TfliteTensor, kernel: tuple[int, int], out: tuple[int, int, int]
 ) -> tuple[int, ...]:
-    """Return the values of GEOMETRY. kernel: height, width; out: height, width, channels."""
+    """Return the values of GEOMETRY_FIELDS.
+
+    Args:
+        operator: the operator.
+        source: its input.
+        kernel: height and width of the kernel.
+        out: height, width and channels of the output.
+    """
     options = operator.options
     stride = options["strideH"], options["strideW"]
     dilation = options.get("dilationHFactor", 1), options.get("dilationWFactor", 1)
@@ -108,7 +133,17 @@ def compute_geometry(
 def build_conv_2d(
     network: QuantizedModel, operator: Operator, name: str, pool: Operator | None = None
 ) -> list[Layer]:
-    """CONV_2D; `pool` is a MAX_POOL_2D of whole windows that alone reads its output."""
+    """Build the layer of a CONV_2D.
+
+    Args:
+        network: the model.
+        operator: the operator.
+        name: C identifier of the layer.
+        pool: a MAX_POOL_2D to fuse. Its windows must be whole, and it must be the only reader of the output.
+
+    Raises:
+        ExportError: the convolution has groups, or as in `make_channel_fields`.
+    """
     source, kernel = (network.get_tensor(i) for i in operator.inputs[:2])
     output = network.get_tensor(operator.outputs[0])
     if kernel.shape[3] != source.shape[3]:
@@ -167,7 +202,7 @@ def build_conv_2d(
 
 
 def build_depthwise_conv_2d(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
-    """DEPTHWISE_CONV_2D: weights int8[1, height, width, channels]."""
+    """Build the layer of a DEPTHWISE_CONV_2D, with weights of shape (1, height, width, channels), int8."""
     source, kernel = (network.get_tensor(i) for i in operator.inputs[:2])
     output = network.get_tensor(operator.outputs[0])
     shape = compute_geometry(

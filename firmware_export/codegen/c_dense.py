@@ -1,6 +1,6 @@
-"""Dense layers.
+"""Builds dense layers.
 
-A large kernel of few values is stored as the values and three or four bits a weight, which are its index.
+A large kernel with few values is stored as a table of values and an index of three or four bits per weight.
 """
 
 import numpy as np
@@ -13,13 +13,18 @@ from firmware_export.quantize.dense_weights import INDEX_BITS, MIN_KERNEL_WEIGHT
 from firmware_export.tflite.quantized_model import QuantizedModel
 
 MAX_UNPACKED_WEIGHTS = 256
-"""Weights of a row that are unpacked at a time: MODEL_WIDE of the C. Four rows of them are its scratch, and
-what unpacking writes over.
+"""Weights of a row that are unpacked at a time, MODEL_WIDE in the C.
+
+The scratch memory holds four such rows, and eight bytes that unpacking may write beyond them.
 """
 
 
 def build_fully_connected(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
-    """FULLY_CONNECTED: weights int8[outputs, inputs]."""
+    """Build the layer of a FULLY_CONNECTED, whose weights have shape (outputs, inputs), int8.
+
+    Raises:
+        ExportError: the weights are shuffled, or as in `make_channel_fields`.
+    """
     source, kernel = (network.get_tensor(i) for i in operator.inputs[:2])
     output = network.get_tensor(operator.outputs[0])
     if operator.options.get("weightsFormat", 0):
@@ -71,8 +76,17 @@ def build_fully_connected(network: QuantizedModel, operator: Operator, name: str
 
 
 def pack_indices(codes: NDArray[np.int64], bits: int) -> NDArray[np.int8]:
-    """Return indices [rows, n] below 2^bits as int8[rows, bytes]: eight in `bits` bytes, the first in the
-    lowest bits; a row fills up.
+    """Pack indices densely into bytes.
+
+    Eight indices take `bits` bytes, with the first index in the lowest bits. A row is padded to a multiple of
+    eight indices.
+
+    Args:
+        codes: indices below 2^bits, shape (rows, n), int64.
+        bits: bits of an index.
+
+    Returns:
+        Packed indices, shape (rows, bytes), int8.
     """
     filled = np.pad(codes, ((0, 0), (0, -codes.shape[1] % 8))).reshape(len(codes), -1, 8)
     groups = (filled.astype(np.uint32) << (bits * np.arange(8, dtype=np.uint32))).sum(axis=-1).astype("<u4")

@@ -1,6 +1,4 @@
-"""Layers without weights that compute: tables, softmax, pooling, add, subtract, multiply, larger, smaller,
-mean.
-"""
+"""Builds layers without weights: tables, softmax, pooling, arithmetic, maximum, minimum and mean."""
 
 from collections.abc import Sequence
 
@@ -29,7 +27,11 @@ POOL_FIELDS = (
 
 
 def build_lookup(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
-    """LOGISTIC, TANH, RSQRT, LEAKY_RELU, RELU, RELU6, QUANTIZE as a table."""
+    """Build the table of a LOGISTIC, TANH, RSQRT, LEAKY_RELU, RELU, RELU6 or QUANTIZE.
+
+    Raises:
+        ExportError: as in `build_lookup_table`.
+    """
     source = operator.inputs[0]
     output = operator.outputs[0]
     table = Field(f"{name}_table", "int8_t", tuple(build_lookup_table(network, operator)))
@@ -40,7 +42,12 @@ def build_lookup(network: QuantizedModel, operator: Operator, name: str) -> list
 
 
 def build_softmax(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
-    """SOFTMAX over the last axis; the output's scale is 1/256 and its zero point -128."""
+    """Build the layer of a SOFTMAX over the last axis.
+
+    Raises:
+        ExportError: the output's scale is not 1/256, its zero point is not -128, or the input's scale is
+            nearly zero.
+    """
     source = network.get_tensor(operator.inputs[0])
     output = network.get_tensor(operator.outputs[0])
     if output.zero_point != -128 or output.scale[0] != np.float32(1 / 256):
@@ -76,7 +83,7 @@ def build_softmax(network: QuantizedModel, operator: Operator, name: str) -> lis
 
 
 def build_pool(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
-    """MAX_POOL_2D and AVERAGE_POOL_2D."""
+    """Build the layer of a MAX_POOL_2D or AVERAGE_POOL_2D."""
     source = network.get_tensor(operator.inputs[0])
     output = network.get_tensor(operator.outputs[0])
     options = operator.options
@@ -111,9 +118,12 @@ def build_pool(network: QuantizedModel, operator: Operator, name: str) -> list[L
 def merge_loops(
     network: QuantizedModel, operator: Operator, shapes: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Return count and steps of four loops over two broadcast shapes.
+    """Return the counts and steps of four loops over two broadcast shapes.
 
-    Neighbouring axes that step alike are one loop.
+    Neighbouring axes that step alike become one loop.
+
+    Raises:
+        ExportError: the shapes need more than four loops.
     """
     out = np.broadcast_shapes(*shapes)
     steps = []
@@ -147,7 +157,7 @@ def merge_loops(
 def _collect_operands(
     network: QuantizedModel, operator: Operator, name: str
 ) -> tuple[tuple[int, ...], list[str], tuple[Field, ...]]:
-    """Return the activations, the C of both sides, and the constant side as a field."""
+    """Return the activations, the C expressions of both sides, and the constant side as a field."""
     inputs: list[int] = []
     text: list[str] = []
     fields: list[Field] = []
@@ -160,7 +170,7 @@ def _collect_operands(
             text.append(f"{{p}}->{name}_constant")
             fields.append(Field(f"{name}_constant", "int8_t", flatten_ints(tensor.data)))
     if not inputs:
-        raise refuse(network, operator, "computes with constants only", "fold it before the export")
+        raise refuse(network, operator, "has only constants as inputs", "fold it before the export")
     return tuple(inputs), text, tuple(fields)
 
 
@@ -171,7 +181,10 @@ def _list_overwritable(
 
 
 def _make_add_scale(network: QuantizedModel, operator: Operator) -> tuple[int, ...]:
-    """Both sides are brought to twice the wider scale with 20 more bits."""
+    """Return the values of `struct model_add`.
+
+    Both sides are rescaled to twice the wider scale, with 20 extra bits.
+    """
     a, b = (network.get_tensor(i) for i in operator.inputs[:2])
     output = network.get_tensor(operator.outputs[0])
     widest = 2 * float(max(a.scale[0], b.scale[0]))
@@ -180,7 +193,7 @@ def _make_add_scale(network: QuantizedModel, operator: Operator) -> tuple[int, .
         raise refuse(
             network,
             operator,
-            "has an output whose scale is nearly zero beside its inputs'",
+            "has an output whose scale is nearly zero compared with its inputs' scales",
             "calibrate with other samples",
         )
     scales = [
@@ -202,7 +215,11 @@ def _make_add_scale(network: QuantizedModel, operator: Operator) -> tuple[int, .
 
 
 def build_binary(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
-    """ADD, SUB, MUL, MAXIMUM, MINIMUM with broadcasting."""
+    """Build the layer of an ADD, SUB, MUL, MAXIMUM or MINIMUM, with broadcasting.
+
+    Raises:
+        ExportError: both operands are constants, their scales do not fit, or as in `merge_loops`.
+    """
     a, b = (network.get_tensor(i) for i in operator.inputs[:2])
     output = network.get_tensor(operator.outputs[0])
     inputs, (left, right), fields = _collect_operands(network, operator, name)
@@ -240,7 +257,11 @@ def build_binary(network: QuantizedModel, operator: Operator, name: str) -> list
 
 
 def build_mean(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
-    """MEAN over any axes that are at most two runs of neighbours."""
+    """Build the layer of a MEAN.
+
+    Raises:
+        ExportError: the reduced axes are more than two runs of neighbours.
+    """
     source = network.get_tensor(operator.inputs[0])
     output = network.get_tensor(operator.outputs[0])
     axes = {int(axis) % len(source.shape) for axis in network.get_tensor(operator.inputs[1]).data.ravel()}

@@ -1,4 +1,4 @@
-"""A network's operators as layers of the generated C, in the order of their run."""
+"""Turns a network's operators into layers of the generated C, in the order of their run."""
 
 from collections.abc import Callable, Mapping
 
@@ -34,7 +34,18 @@ SUPPORTED_OPERATORS = frozenset(BUILDERS) | frozenset(RESHAPE_OPERATORS)
 def build_layers(
     network: QuantizedModel, structure: MixtureStructure, views: Mapping[int, TensorView]
 ) -> list[tuple[str, Layer]]:
-    """Return (part, layer) in order; a MAX_POOL_2D that can is made one with the CONV_2D before it."""
+    """Return the part and the layer for each kernel call, in the order of their run.
+
+    A MAX_POOL_2D is fused with the CONV_2D before it if possible.
+
+    Args:
+        network: the model.
+        structure: the parts of the model.
+        views: tensors that need no copy.
+
+    Raises:
+        ExportError: an operator lacks data that its kernel needs, or has options without a kernel.
+    """
     pools = _find_fused_pools(network, structure)
     used_names: set[tuple[str, str]] = set()
     layers: list[tuple[str, Layer]] = []
@@ -64,8 +75,9 @@ def build_layers(
 
 
 def _find_fused_pools(network: QuantizedModel, structure: MixtureStructure) -> dict[int, int]:
-    """Return the MAX_POOL_2D of each CONV_2D that it alone reads, where its windows lie side by side and
-    inside.
+    """Return the MAX_POOL_2D that can be fused with each CONV_2D.
+
+    It must be the only reader of the convolution. Its windows must not overlap and must lie inside the input.
     """
     readers: dict[int, list[int]] = {}
     for i, operator in enumerate(network.operators):

@@ -1,5 +1,6 @@
-"""Layers that only move values: views that need no copy, and copies between layouts (pad, concatenate,
-transpose, slice).
+"""Builds layers that only move values.
+
+A view needs no copy. Pad, concatenate, transpose and slice copy between layouts.
 """
 
 from collections.abc import Sequence
@@ -18,14 +19,23 @@ SLICE_OPERATORS = ("STRIDED_SLICE", "SLICE", "SPLIT")
 
 @dataclass(frozen=True)
 class TensorView:
-    """A tensor that is `size` values of another, from `offset` on."""
+    """A tensor whose values lie inside another tensor.
+
+    Attributes:
+        base: index of the other tensor.
+        offset: offset of the first value in it.
+    """
 
     base: int
     offset: int
 
 
 def find_views(network: QuantizedModel) -> dict[int, TensorView]:
-    """Return the tensors that need no copy: reshaped ones, and slices whose values lie together."""
+    """Return the tensors that need no copy: reshaped tensors, and slices with contiguous values.
+
+    Raises:
+        ExportError: the positions of a slice are computed, or it has an ellipsis or a new axis.
+    """
     views: dict[int, TensorView] = {}
     for operator in network.operators:
         if operator.name in RESHAPE_OPERATORS:
@@ -45,7 +55,7 @@ def find_views(network: QuantizedModel) -> dict[int, TensorView]:
 
 
 Layout = tuple[int, tuple[int, ...], tuple[int, ...]]
-"""First element, counts and steps of the axes."""
+"""First element, and the counts and steps of the axes."""
 
 
 def _compute_strides(shape: Sequence[int]) -> list[int]:
@@ -66,7 +76,7 @@ def _is_contiguous(layout: Layout) -> bool:
 def _read_constant(network: QuantizedModel, operator: Operator, index: int) -> Any:
     data = network.get_tensor(operator.inputs[index]).data
     if data is None:
-        raise refuse(network, operator, "takes positions that are computed", "fix the shapes in the model")
+        raise refuse(network, operator, "has computed positions", "fix the shapes in the model")
     return data.ravel()
 
 
@@ -120,9 +130,21 @@ def build_copy_layer(
     inward: Layout,
     outward: Layout,
 ) -> Layer:
-    """Return a copy of inward's elements of the source to outward's of the output.
+    """Build a layer that copies elements of the source to elements of the output.
 
-    Neighbouring axes that step alike are one loop.
+    Neighbouring axes that step alike become one loop.
+
+    Args:
+        network: the model.
+        operator: the operator.
+        name: C identifier of the layer.
+        source: index of the source tensor.
+        output: index of the output tensor.
+        inward: elements to read.
+        outward: elements to write.
+
+    Raises:
+        ExportError: the copy needs more than four loops.
     """
     merged: list[tuple[int, int, int]] = []
     for count, step_in, step_out in zip(inward[1], inward[2], outward[2], strict=True):
@@ -152,7 +174,7 @@ def _make_full_layout(shape: Sequence[int]) -> Layout:
 
 
 def build_slices(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
-    """STRIDED_SLICE, SLICE, SPLIT whose values do not lie together."""
+    """Build the layers of a STRIDED_SLICE, SLICE or SPLIT whose values are not contiguous."""
     source = operator.inputs[1] if operator.name == "SPLIT" else operator.inputs[0]
     return [
         build_copy_layer(
@@ -170,7 +192,7 @@ def build_slices(network: QuantizedModel, operator: Operator, name: str) -> list
 
 
 def build_transpose(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
-    """TRANSPOSE."""
+    """Build the layer of a TRANSPOSE."""
     source = network.get_tensor(operator.inputs[0])
     output = network.get_tensor(operator.outputs[0])
     strides = _compute_strides(source.shape)
@@ -183,7 +205,11 @@ def build_transpose(network: QuantizedModel, operator: Operator, name: str) -> l
 
 
 def build_concatenation(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
-    """CONCATENATION of activations of one scale."""
+    """Build the layers of a CONCATENATION.
+
+    Raises:
+        ExportError: an input is constant or has another scale than the output.
+    """
     output = network.get_tensor(operator.outputs[0])
     axis = int(operator.options["axis"]) % len(output.shape)
     strides = _compute_strides(output.shape)
@@ -216,7 +242,7 @@ def build_concatenation(network: QuantizedModel, operator: Operator, name: str) 
 
 
 def build_pad(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
-    """PAD and PADV2: fill, then copy into the middle."""
+    """Build the layers of a PAD or PADV2, which fill the output and then copy the input into its middle."""
     source = network.get_tensor(operator.inputs[0])
     output = network.get_tensor(operator.outputs[0])
     value = int(_read_constant(network, operator, 2)[0]) if len(operator.inputs) > 2 else output.zero_point

@@ -1,9 +1,10 @@
-"""int8 .tflite -> C99 that gives the bytes of TensorFlow Lite Micro: no malloc, no libc, no floating point,
-static buffers.
+"""Generates C99 from an int8 .tflite, with the same output bytes as TensorFlow Lite Micro.
 
-The gate runs first. An expert whose gate value is zero is left out: its product would be the zero point,
-which is what is stored. Each part's constants are one struct behind a table of pointers, so that an update
-can replace a part where the layout is the same.
+The C uses no malloc, no libc and no floating point. Its buffers are static.
+
+The gate runs first. An expert with a gate value of zero is skipped: its product would be the zero point,
+which is stored instead. The constants of each part are one struct behind a table of pointers. An update can
+therefore replace a part if the layout is the same.
 """
 
 import hashlib
@@ -34,8 +35,16 @@ from firmware_export.tflite.quantized_model import QuantizedModel, read_quantize
 
 @dataclass(frozen=True)
 class LayerCost:
-    """A layer of the generated C: multiply-accumulates of one inference, bytes of its constants and of its
-    output; instructions an inference, 0 where they were not measured.
+    """The cost of one layer of the generated C.
+
+    Attributes:
+        name: C identifier of the layer.
+        op: name of its operator.
+        part: part that it belongs to.
+        macs: multiply-accumulates of one inference.
+        weight_bytes: size of its constants in bytes.
+        output_bytes: size of its output in bytes.
+        instructions: instructions of one inference. 0 if they were not measured.
     """
 
     name: str
@@ -49,9 +58,16 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class CSource:
-    """files: model.h, model.c, model_weights.c; ram_bytes: static buffers, and the table of parts as pointers
-    of four bytes; weight_bytes: constants; parts: names in the order of MODEL_PARTS; images: what each part's
-    struct holds, byte for byte on a little-endian target; layout: MODEL_LAYOUT.
+    """The generated C of a model.
+
+    Attributes:
+        files: text of model.h, model.c and model_weights.c by name.
+        ram_bytes: size of the static buffers and of the table of parts, with pointers of four bytes.
+        weight_bytes: size of the constants in bytes.
+        layers: cost of each layer, in the order of their run.
+        parts: names of the parts in the order of MODEL_PARTS.
+        images: bytes of each part's struct on a little-endian target, by name.
+        layout: MODEL_LAYOUT, a digest of operators, shapes and structs.
     """
 
     files: Mapping[str, str]
@@ -64,17 +80,21 @@ class CSource:
 
     @property
     def part_bytes(self) -> tuple[int, ...]:
-        """What each part takes in flash."""
+        """Size of each part in flash, in bytes."""
         return tuple(len(self.images[part]) for part in self.parts)
 
 
 def generate_c(model: bytes, *, threshold: float = 0.0) -> CSource:
     """Return the C of a model.
 
-    An expert runs where its gate value is above zero and at least `threshold`, which is below 1 / experts.
+    Args:
+        model: an int8 .tflite.
+        threshold: gate value below which an expert is skipped. It must be below 1 / experts. An expert with
+            gate value zero is always skipped.
 
-    Raises ExportError for a model that cannot be read or holds what has no kernel, naming operator and layer,
-    and for the threshold.
+    Raises:
+        ExportError: the model cannot be read, an operator has no kernel, or the threshold is out of range.
+            The error names the operator and its layer.
     """
     network = read_quantized_model(model)
     findings = lint(network)
@@ -91,7 +111,7 @@ def generate_c(model: bytes, *, threshold: float = 0.0) -> CSource:
         fields["gate"].insert(0, Field("skip", "int8_t", _compute_skip_levels(network, structure, threshold)))
     elif threshold:
         raise ExportError(
-            f"a skip threshold of {threshold} needs a mixture with a gate; this model has none, use 0"
+            f"a skip threshold of {threshold} needs a mixture with a gate, but this model has no gate; use 0"
         )
     structure = replace(
         structure,
@@ -127,14 +147,14 @@ def generate_c(model: bytes, *, threshold: float = 0.0) -> CSource:
 
 
 def encode_part_image(fields: Sequence[Field]) -> bytes:
-    """Return a part's struct as a little-endian target holds it."""
+    """Return the bytes of a part's struct on a little-endian target."""
     return b"".join(np.asarray(f.values, "i1" if f.ctype == "int8_t" else "<i4").tobytes() for f in fields)
 
 
 def _compute_skip_levels(
     network: QuantizedModel, structure: MixtureStructure, threshold: float
 ) -> tuple[int, ...]:
-    """Return the highest gate value, as int8, of each expert at which it is left out."""
+    """Return the highest gate value, as int8, at which each expert is skipped."""
     experts = len(structure.gate)
     if not 0 <= threshold < 1 / experts:
         raise ExportError(
@@ -153,7 +173,7 @@ def _compute_skip_levels(
 def _assign_addresses(
     network: QuantizedModel, layers: Sequence[Layer], aliases: Mapping[int, TensorView]
 ) -> tuple[dict[int, str], int]:
-    """Return the C of each activation's address, and the size of the arena."""
+    """Return the C expression of each activation's address, and the size of the arena in bytes."""
     view_of = {t.index: aliases.get(t.index, TensorView(t.index, 0)) for t in network.tensors}
     sizes = {t.index: t.size for t in network.tensors}
     (entry,) = network.inputs
@@ -161,7 +181,7 @@ def _assign_addresses(
     last = view_of[result]
     if last.base == entry or sizes[last.base] != sizes[result]:
         raise ExportError(
-            "the model's output is its input or a slice of another tensor; end the model in a layer that "
+            "the model's output is its input or a slice of another tensor; end the model with a layer that "
             "computes"
         )
     plan = plan_buffers(layers, {i: view.base for i, view in view_of.items()}, sizes, {entry, last.base})
@@ -182,8 +202,9 @@ def _hash_layout(
     layers: Sequence[tuple[str, Layer]],
     packed: Mapping[str, Sequence[Field]],
 ) -> str:
-    """Return sha256 over operators, shapes and the structs' members: names of layers and values of constants
-    are not in it.
+    """Return the SHA-256 of operators, shapes and struct members.
+
+    It does not depend on the names of layers or on the values of constants.
     """
     content = {
         "layers": [

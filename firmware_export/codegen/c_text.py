@@ -1,4 +1,4 @@
-"""The text of the generated C: model.h, model.c and model_weights.c from planned layers."""
+"""Renders the text of model.h, model.c and model_weights.c from planned layers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,8 +33,8 @@ KERNEL_ORDER = (
     "copy",
     "fill",
 )
-"""In the order in which model.c holds them."""
-PROFILE_C = """#ifdef MODEL_PROFILE /* a build that measures: its program is told the end of each layer */
+"""Kernels in their order in model.c."""
+PROFILE_C = """#ifdef MODEL_PROFILE /* a profiling build: its program gets a call at the end of each layer */
 extern void model_profile(int layer);
 #define LAYER_ENDS(number) model_profile(number)
 #else
@@ -62,7 +62,19 @@ END_C = """#ifdef MODEL_WITHOUT_MVE
 
 @dataclass(frozen=True)
 class AssembledModel:
-    """All that the text needs. places: the C of each activation's address; columns: bytes of scratch."""
+    """Everything that the text of the generated C needs.
+
+    Attributes:
+        network: the model.
+        structure: its parts.
+        layers: part and layer of each kernel call, in the order of their run.
+        fields: members of each part's struct, in order.
+        addresses: C expression of each activation's address.
+        arena_bytes: size of the arena in bytes.
+        columns: bytes of scratch memory.
+        ram_bytes: size of all static buffers in bytes.
+        layout: MODEL_LAYOUT.
+    """
 
     network: QuantizedModel
     structure: MixtureStructure
@@ -80,7 +92,7 @@ def render_model_h(made: AssembledModel) -> str:
     network = made.network
     structure = made.structure
     lines = [
-        "/* Made by edgefl from an int8 .tflite. C99; needs stdint.h alone. */",
+        "/* Made by edgefl from an int8 .tflite. C99, needs only stdint.h. */",
         "#ifndef EDGEFL_MODEL_H",
         "#define EDGEFL_MODEL_H",
     ]
@@ -98,22 +110,22 @@ def render_model_h(made: AssembledModel) -> str:
     lines += [f"#define MODEL_PART_{name.upper()} {i}" for i, name in enumerate(structure.names)]
     lines += [f'#define MODEL_LAYOUT "{made.layout}"', ""]
     lines += [
-        "/* One inference. The buffers are static: one at a time. */",
+        "/* Run one inference. The buffers are static, so run only one at a time. */",
         "void model_invoke(const int8_t *input, int8_t *output);",
     ]
     lines += [
-        "/* The class: the index of the largest output, the lowest index on ties. */",
+        "/* Return the class: the index of the largest output, or the lowest index of a tie. */",
         "int model_classify(const int8_t *input);",
         "",
     ]
     if structure.gate:
         lines += [
-            "/* Each expert's gate value at the last inference. */",
+            "/* Gate value of each expert in the last inference. */",
             f"#define MODEL_EXPERTS {len(structure.gate)}",
         ]
         lines += ["extern int8_t model_gate[MODEL_EXPERTS];", ""]
     lines += [
-        "/* Weights and quantization of each part; an update may point to another struct of the same "
+        "/* Weights and quantization of each part. An update may point to another struct of the same "
         "layout. */"
     ]
     lines += [
@@ -142,7 +154,7 @@ def render_model_weights_c(made: AssembledModel) -> str:
 
 
 def render_model_c(made: AssembledModel) -> str:
-    """Return model.c: the kernels that are used, a function for each part, and model_invoke."""
+    """Return model.c, with the kernels that are used, a function for each part, and model_invoke."""
     used = {kernel for _, layer in made.layers for kernel in layer.kernels} | (
         {"fill"} if made.structure.gate else set()
     )
@@ -184,7 +196,7 @@ def _render_part_layers(made: AssembledModel, part: str) -> list[tuple[Layer, st
 
 
 def _list_arguments(text: str, part: str, value: str) -> tuple[str, str]:
-    """Return the parameters that a part's function uses, and what is passed."""
+    """Return the parameters of a part's function, and the arguments of its call."""
     arguments = [(f"const struct model_{part} *part", value)] if "part->" in text else []
     arguments += [("const int8_t *input", "input")] if "input" in _list_call_tokens(text) else []
     arguments += [("int8_t *output", "output")] if "output" in _list_call_tokens(text) else []
@@ -202,7 +214,7 @@ def _render_part_function(made: AssembledModel, part: str) -> str:
 
 
 def _render_invoke(made: AssembledModel) -> str:
-    """Return model_invoke: parts in order, each expert under its gate value, sums between them."""
+    """Return model_invoke, with parts in order, experts under their gate value, and sums between them."""
     structure = made.structure
     lines = ["void model_invoke(const int8_t *input, int8_t *output)", "{"]
     if not any(made.addresses[layer.output].split(" ")[0] == "output" for _, layer in made.layers):
@@ -253,7 +265,7 @@ def read_c_template(name: str) -> str:
 
 
 def wrap_numbers(values: Sequence[int], indent: str) -> str:
-    """Return numbers in lines of at most WIDTH."""
+    """Return numbers in lines of at most MAX_LINE_LENGTH characters."""
     lines = []
     line = indent
     for value in values:
@@ -266,14 +278,17 @@ def wrap_numbers(values: Sequence[int], indent: str) -> str:
 
 
 def render_structs() -> str:
-    """Return the small structs of quantization constants."""
+    """Return the structs of quantization constants."""
     return "\n".join(
         f"{ctype} {{\n    int32_t {', '.join(members)};\n}};" for ctype, members in STRUCTS.items()
     )
 
 
 def order_fields(fields: Sequence[Field]) -> list[Field]:
-    """Return words before bytes, so that a struct has no holes, and the bytes that fill its last word."""
+    """Return the fields in an order without padding in the struct.
+
+    Integers of 32 bits come first, then bytes. An unused field fills the last four bytes.
+    """
     arranged = [f for f in fields if f.ctype != "int8_t"] + [f for f in fields if f.ctype == "int8_t"]
     rest = -sum(f.bytes for f in arranged) % 4
     if rest or not arranged:
@@ -310,7 +325,7 @@ def render_definition(part: str, fields: Sequence[Field]) -> str:
 
 
 def format_int(value: int) -> str:
-    """Return a number that has type int: the least one has no literal of its own."""
+    """Return a C literal of type int. The lowest int has no literal, so it becomes an expression."""
     return "(-2147483647 - 1)" if value == -(1 << 31) else str(value)
 
 
@@ -322,12 +337,20 @@ def _format_int_rows(values: Sequence[int]) -> str:
 
 
 def format_dimensions(shape: Sequence[int]) -> str:
-    """Return a shape without its batch."""
+    """Return a shape without its batch axis, such as "8x8x3"."""
     return "x".join(map(str, shape[1:] or shape)) or "1"
 
 
 def render_block(layer: Layer, part: str, pointer: str, addresses: Sequence[str], shapes: str) -> str:
-    """Return a layer's block of C. places: the C of its inputs, then of its output."""
+    """Return the C block of a layer.
+
+    Args:
+        layer: the layer.
+        part: name of its part.
+        pointer: C expression of the part's struct.
+        addresses: C expressions of the inputs, then of the output.
+        shapes: text for the comment.
+    """
     inputs = dict(zip(("a", "b"), addresses[:-1], strict=False))
     call = layer.call.format(p=pointer, out=addresses[-1], **inputs)
     note = "; ".join(

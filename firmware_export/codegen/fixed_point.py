@@ -1,10 +1,11 @@
-"""The integer arithmetic of TensorFlow Lite Micro, exactly: multipliers, shifts, and functions of 32-bit
-fixed-point numbers.
+"""The integer arithmetic of TensorFlow Lite Micro, bit for bit: multipliers, shifts, fixed-point functions.
 
-A real multiplier is m * 2^(shift - 31), m an int32 in [2^30, 2^31). A product is rounded twice: the high half
-of 2ab to nearest (a half up), then the right shift to nearest (a half away from zero). exp, logistic and tanh
-are those of gemmlowp's fixed point: a polynomial on [-1/4, 0) and factors for the rest, 1/(1+x) by three
-Newton steps. Raw numbers are Python integers.
+A real multiplier is m * 2^(shift - 31), with m an int32 in [2^30, 2^31). A product is rounded twice. First
+the high half of 2ab is rounded to nearest, a half up. Then the right shift is rounded to nearest, a half away
+from zero. Raw numbers are Python integers.
+
+Source: gemmlowp's fixed point for exp, logistic and tanh. They use a polynomial on [-1/4, 0) with factors for
+the rest, and three Newton steps for 1/(1+x).
 """
 
 import math
@@ -24,10 +25,13 @@ EXP_FACTORS = (
 
 
 def quantize_multiplier(real: float) -> tuple[int, int]:
-    """Return (multiplier, shift) of a real multiplier >= 0.
+    """Return the integer form (multiplier, shift) of a real multiplier.
+
+    Args:
+        real: the multiplier, at least 0 and below 2^31.
 
     Raises:
-        ExportError: The multiplier is not finite, or too large for a shift of 32-bit integers.
+        ExportError: the multiplier is out of range or not finite.
     """
     if not 0 <= real < 2.0**31:
         raise ExportError(
@@ -49,18 +53,18 @@ def _wrap_int32(value: int) -> int:
 
 
 def multiply_high(a: int, b: int) -> int:
-    """Return the high half of 2ab, to nearest."""
+    """Return the high half of 2ab, rounded to nearest."""
     return ONE_Q31 if a == b == -(1 << 31) else (a * b + (1 << 30)) >> 31
 
 
 def divide_by_power(value: int, exponent: int) -> int:
-    """Return value / 2^exponent, to nearest, a half away from zero."""
+    """Return value / 2^exponent, rounded to nearest, a half away from zero."""
     mask = (1 << exponent) - 1
     return (value >> exponent) + ((value & mask) > (mask >> 1) + (value < 0))
 
 
 def rescale(value: int, multiplier: int, shift: int) -> int:
-    """Return value * multiplier * 2^(shift - 31)."""
+    """Return value * multiplier * 2^(shift - 31), rounded twice."""
     return divide_by_power(multiply_high(_wrap_int32(value << max(shift, 0)), multiplier), max(-shift, 0))
 
 
@@ -72,7 +76,7 @@ def _shift_saturating(value: int, exponent: int) -> int:
 
 
 def _exp_near_zero(value: int) -> int:
-    """exp of a Q0.31 number in [-1/4, 0)."""
+    """Return exp of a Q0.31 number in [-1/4, 0)."""
     root = 1895147668
     third = 715827883
     x = value + (1 << 28)
@@ -84,7 +88,12 @@ def _exp_near_zero(value: int) -> int:
 
 
 def exp_of_negative(value: int, integer_bits: int) -> int:
-    """exp of a fixed-point number <= 0 with `integer_bits` integer bits (at most 5): Q0.31."""
+    """Return exp of a fixed-point number that is at most 0, as Q0.31.
+
+    Args:
+        value: raw number.
+        integer_bits: its integer bits, at most 5.
+    """
     if value == 0:
         return ONE_Q31
     quarter = 1 << (31 - integer_bits - 2)
@@ -97,7 +106,7 @@ def exp_of_negative(value: int, integer_bits: int) -> int:
 
 
 def _divide_two_by_one_plus(value: int) -> int:
-    """2 / (1 + x) of x in [0, 1]: Q2.29."""
+    """Return 2 / (1 + x) for x in [0, 1], as Q2.29."""
     half = (value + ONE_Q31 + 1) // 2
     x = 1515870810 + multiply_high(half, -1010580540)
     for _ in range(3):
@@ -106,7 +115,7 @@ def _divide_two_by_one_plus(value: int) -> int:
 
 
 def logistic(value: int) -> int:
-    """1 / (1 + exp(-x)) of a Q4.27 number: Q0.31."""
+    """Return 1 / (1 + exp(-x)) of a Q4.27 number, as Q0.31."""
     if value == 0:
         return 1 << 30
     positive = _shift_saturating(_divide_two_by_one_plus(exp_of_negative(-abs(value), 4)), 1)
@@ -114,7 +123,10 @@ def logistic(value: int) -> int:
 
 
 def tanh(value: int) -> int:
-    """tanh of a Q4.27 number: Q0.31. Twice the Q4.27 number has the same raw value as Q5.26."""
+    """Return tanh of a Q4.27 number, as Q0.31.
+
+    Twice the Q4.27 number has the same raw value as Q5.26.
+    """
     if value == 0:
         return 0
     positive = _shift_saturating(_divide_two_by_one_plus(exp_of_negative(-abs(value), 5)) - (1 << 29), 2)
@@ -122,13 +134,18 @@ def tanh(value: int) -> int:
 
 
 def compute_input_radius(integer_bits: int, left_shift: int) -> int:
-    """Return the largest input that still fits `integer_bits` after the shift."""
+    """Return the largest input that fits `integer_bits` after the left shift."""
     return math.floor(((1 << integer_bits) - 1) * (1 << (31 - integer_bits)) / (1 << left_shift))
 
 
 def inverse_square_root(value: int) -> tuple[int, int]:
-    """Return (multiplier, shift to the right negated) of 1 / sqrt(value), an integer of at least 1, by five
-    Newton steps.
+    """Return (multiplier, shift) of 1 / sqrt(value), computed with five Newton steps.
+
+    Args:
+        value: an integer of at least 1.
+
+    Returns:
+        The multiplier, and the shift to the right negated.
     """
     if value <= 1:
         return ONE_Q31, 0
@@ -144,5 +161,5 @@ def inverse_square_root(value: int) -> tuple[int, int]:
     for _ in range(5):
         x3 = _shift_saturating(multiply_high(multiply_high(x, x), x), 6)
         x = _shift_saturating(multiply_high((1 << 28) + (1 << 27), x) - multiply_high(half, x3), 3)
-    multiplier = multiply_high(x, 1518500250)  # the square root of a half
+    multiplier = multiply_high(x, 1518500250)  # the factor is the square root of a half
     return (multiplier << -shift, 0) if shift < 0 else (multiplier, -shift)

@@ -1,4 +1,4 @@
-"""One layer of the generated C: the kernel's call, the constants that lie in its part, and what it costs."""
+"""One layer of the generated C: the call of its kernel, the constants in its part, and its cost."""
 
 import re
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from edgefl.plan.tflite import Operator, TfliteTensor
 from firmware_export.tflite.quantized_model import QuantizedModel
 
 MAX_IDENTIFIER_LENGTH = 48
-"""C99 tells identifiers apart by their first 63 characters; a field adds a suffix to a name."""
+"""C99 distinguishes identifiers by their first 63 characters. A field adds a suffix to a name."""
 STRUCTS = {
     "struct model_range": ("input_zero", "output_zero", "low", "high"),
     "struct model_add": (
@@ -30,7 +30,7 @@ STRUCTS = {
     "struct model_mul": ("zero_a", "zero_b", "multiplier", "shift", "zero", "low", "high"),
     "struct model_softmax": ("multiplier", "shift", "least"),
 }
-"""All members are int32_t."""
+"""Members of each struct of quantization constants. All members are int32_t."""
 FRAMEWORK_SUFFIXES = {
     "relu",
     "relu6",
@@ -52,13 +52,17 @@ FRAMEWORK_SUFFIXES = {
 }
 
 GENERATED_NAME_PATTERN = re.compile(r"(stateful)?partitionedcall(_\d+)?|(arith|std|tfl)_\w*const\w*")
-"""What a converter calls the output of the whole model, and constants without a name of their own."""
+"""Names that a converter gives to the output of the whole model, and to unnamed constants."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """A member of a part's struct: an array of int8_t or int32_t, or one of STRUCTS. values: as many as it
-    holds.
+    """A member of a part's struct.
+
+    Attributes:
+        name: name of the member.
+        ctype: "int8_t" or "int32_t" for an array, or one of STRUCTS.
+        values: the elements of the array or struct.
     """
 
     name: str
@@ -67,15 +71,28 @@ class Field:
 
     @property
     def bytes(self) -> int:
-        """Its size on the target."""
+        """Size of the field on the target, in bytes."""
         return len(self.values) * (1 if self.ctype == "int8_t" else 4)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A kernel's call. inputs: activations; call: C with {a}, {b} (inputs), {out}, {p} (the part); shape: the
-    initializer of a constant {name}_shape of type shape_type; columns: bytes of scratch; in_place: inputs
-    that the output may overwrite.
+    """A kernel's call.
+
+    Attributes:
+        name: C identifier of the layer.
+        op: name of its operator.
+        inputs: indices of the activations that it reads.
+        output: index of the activation that it makes.
+        kernels: names of the C templates that it needs.
+        call: the C of the call, with {a} and {b} for the inputs, {out} for the output and {p} for the part.
+        fields: constants in the part's struct.
+        shape_type: C type of the constant {name}_shape.
+        shape: members and values of that constant.
+        note: text for the comment in the generated C.
+        macs: multiply-accumulates of one inference.
+        columns: bytes of scratch memory.
+        overwritable: inputs that the output may overwrite.
     """
 
     name: str
@@ -94,10 +111,13 @@ class Layer:
 
 
 def make_identifier(network: QuantizedModel, operator: Operator) -> str:
-    """Return a C identifier of at most MAX_IDENTIFIER_LENGTH characters for an operator's layer.
+    """Return a C identifier for an operator's layer.
 
     It is the name of the output without the framework's suffixes. The converter names the output of the whole
-    model `PartitionedCall:0`; that layer is named after its weights, or after its operator.
+    model `PartitionedCall:0`. That layer is named after its weights, or after its operator.
+
+    Returns:
+        At most MAX_IDENTIFIER_LENGTH characters.
     """
     constants = [
         network.get_tensor(i) for i in operator.inputs if i >= 0 and network.get_tensor(i).data is not None
@@ -109,7 +129,7 @@ def make_identifier(network: QuantizedModel, operator: Operator) -> str:
 
 
 def _clean_tensor_name(tensor: TfliteTensor) -> str:
-    """Return a tensor's name without the framework's suffixes, empty where the converter made it up."""
+    """Return a tensor's name without the framework's suffixes. Empty for a generated name."""
     first = tensor.name.split(";")[0].split(":")[0]
     pieces = [re.sub(r"\W+", "_", piece, flags=re.ASCII).strip("_").lower() for piece in first.split("/")]
     names = [piece for piece in pieces if piece and not GENERATED_NAME_PATTERN.fullmatch(piece)]
@@ -119,23 +139,36 @@ def _clean_tensor_name(tensor: TfliteTensor) -> str:
 
 
 def name_layer(network: QuantizedModel, operator: Operator) -> str:
-    """Return how an error names a layer."""
+    """Return the name of an operator's layer for errors."""
     return network.get_tensor(operator.outputs[0]).name if operator.outputs else "?"
 
 
 def refuse(network: QuantizedModel, operator: Operator, why: str, remedy: str) -> ExportError:
-    """Return the error for what the generated C cannot compute."""
+    """Return the error for an operator that the generated C cannot compute.
+
+    Args:
+        network: the model.
+        operator: the operator.
+        why: the problem, as a predicate such as "has groups".
+        remedy: what to do about it.
+    """
     return ExportError(f"operator {operator.name} ({name_layer(network, operator)}) {why}; {remedy}")
 
 
 def round_half_away(value: float) -> int:
-    """Round as C's round()."""
+    """Round to an integer, a half away from zero, like C's round()."""
     return int(np.sign(value) * np.floor(abs(value) + 0.5))
 
 
 def compute_activation_range(output: TfliteTensor, activation: int) -> tuple[int, int]:
-    """Return (low, high) of a fused activation in the output's quantization: 0 none, 1 ReLU, 2 ReLU-1, 3
-    ReLU6.
+    """Return the lowest and highest value of a fused activation in the output's quantization.
+
+    Args:
+        output: the output of the layer.
+        activation: 0 for none, 1 for ReLU, 2 for ReLU-1, 3 for ReLU6.
+
+    Raises:
+        ExportError: another activation.
     """
 
     def quantize(real: float) -> int:

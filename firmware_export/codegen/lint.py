@@ -1,6 +1,6 @@
-"""What a microcontroller cannot run: operator, layer, remedy.
+"""Finds operators that the generated C cannot run, with their layers and remedies.
 
-An empty result means that `generate` takes the network.
+If there are no findings, `generate_c` accepts the network.
 """
 
 from dataclasses import dataclass
@@ -16,15 +16,13 @@ from firmware_export.tflite.quantized_model import QuantizedModel
 MAX_OPERATOR_VERSIONS = {"FULLY_CONNECTED": 11, "CONV_2D": 7, "DEPTHWISE_CONV_2D": 7}
 WEIGHT_OPERATORS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
 DEFAULT_MAX_VERSION = 5
-"""Highest operator versions whose int8 form is what this generator computes: versions above are of other
-types or newer files.
-"""
+"""Highest supported operator version. Higher versions have other types or newer features."""
 OPERATOR_REMEDIES = {
     **FORBIDDEN_OPERATORS,
-    "SQUARED_DIFFERENCE": "it has no int8 form here; use group normalization of plain layers, or batch "
-    "normalization",
+    "SQUARED_DIFFERENCE": "it has no int8 form in the generated C; use batch normalization, or "
+    "group normalization of plain layers",
     "TRANSPOSE_CONV": "use upsampling by a Dense layer, or a convolution with stride 1",
-    "DEQUANTIZE": "the model is not of integers only; export it with int8 input and output",
+    "DEQUANTIZE": "the model does not compute with integers only; export it with int8 input and output",
     "GELU": "use ReLU",
     "ELU": "use LeakyReLU",
     "HARD_SWISH": "use ReLU6",
@@ -33,7 +31,13 @@ OPERATOR_REMEDIES = {
 
 @dataclass(frozen=True)
 class LintFinding:
-    """One reason why the network cannot become C. layer: the name of the tensor that the operator makes."""
+    """One reason why the network cannot become C.
+
+    Attributes:
+        operator: name of the operator.
+        layer: name of the operator's output.
+        remedy: the problem and what to do about it.
+    """
 
     operator: str
     layer: str
@@ -44,7 +48,7 @@ class LintFinding:
 
 
 def lint(network: QuantizedModel) -> tuple[LintFinding, ...]:
-    """Return all findings, in the order of the operators."""
+    """Return all findings in the order of the operators."""
     findings = [finding for operator in network.operators for finding in _lint_operator(network, operator)]
     if len(network.inputs) != 1 or len(network.outputs) != 1:
         remedy = (
@@ -79,13 +83,13 @@ def _lint_operator(network: QuantizedModel, operator: Operator) -> list[LintFind
             LintFinding(
                 operator.name,
                 layer,
-                f"it has the inputs {operator.inputs}, expected {needed} at least; the model is damaged",
+                f"it has the inputs {operator.inputs}, expected at least {needed}; the model is damaged",
             )
         ]
     newest = MAX_OPERATOR_VERSIONS.get(operator.name, DEFAULT_MAX_VERSION)
     if operator.version > newest:
         remedy = (
-            f"version {operator.version} of the operator, known up to {newest}; export with full int8, or "
+            f"it has version {operator.version}, expected at most {newest}; export with full int8, or "
             "update edgefl"
         )
         return [LintFinding(operator.name, layer, remedy)]
@@ -118,7 +122,8 @@ def _lint_operator(network: QuantizedModel, operator: Operator) -> list[LintFind
                 LintFinding(
                     operator.name,
                     layer,
-                    f"its weights are {kernel.dtype} that are computed or not int8; quantize to full int8",
+                    f"its weights are {kernel.dtype} and computed or not int8, expected int8 constants; "
+                    "quantize to full int8",
                 )
             ]
     read = operator.inputs[1:] if operator.name == "SPLIT" else operator.inputs[:1]
@@ -138,7 +143,7 @@ def _lint_operator(network: QuantizedModel, operator: Operator) -> list[LintFind
 
 
 def _describe_wrong_quantization(tensor: TfliteTensor) -> str:
-    """Return what is wrong with the scale or the zero point of an int8 tensor, "" for nothing."""
+    """Describe a wrong scale or zero point of an int8 tensor. Empty if both are valid."""
     if tensor.dtype != "INT8":
         return ""
     if not np.isfinite(tensor.scale).all() or (tensor.scale <= 0).any():

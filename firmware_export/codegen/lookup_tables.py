@@ -1,5 +1,6 @@
-"""Functions of one int8 as tables of 256 bytes over -128 .. 127, made with the interpreter's own integer
-arithmetic.
+"""Tables of 256 bytes for functions of one int8, from -128 to 127.
+
+They are computed with the interpreter's own integer arithmetic.
 """
 
 import math
@@ -19,9 +20,10 @@ def _clamp_int8(value: int) -> int:
 
 
 def _build_fixed_point_table(function: str, source: TfliteTensor, bits: int, zero: int) -> list[int]:
-    """logistic and tanh: the input as Q4.27, the result rounded to `bits` fractional bits.
+    """Return the table of logistic or tanh.
 
-    Outside of +-16 the extremes.
+    The input is Q4.27, and the result is rounded to `bits` fractional bits. Inputs outside of +-16 give the
+    extremes.
     """
     fraction, shift = math.frexp(float(source.scale[0]) * (1 << 27))
     multiplier = math.floor(fraction * (1 << 31) + 0.5)
@@ -38,8 +40,9 @@ def _build_fixed_point_table(function: str, source: TfliteTensor, bits: int, zer
 
 
 def _build_rsqrt_table(source: TfliteTensor, output: TfliteTensor) -> list[int]:
-    """1 / sqrt(x) with 20 bits more on the way; 0 gives the largest, and so does what is below 0, which the
-    interpreter refuses.
+    """Return the table of 1 / sqrt(x), computed with 20 extra bits.
+
+    An input of 0 gives the largest value. So does a negative input, which the interpreter refuses.
     """
     multiplier, shift = fixed.quantize_multiplier(
         1.0 / (math.sqrt(float(source.scale[0])) * float(output.scale[0]))
@@ -73,9 +76,10 @@ def _build_rescale_table(source: TfliteTensor, output: TfliteTensor, low: int, h
 
 
 def build_lookup_table(network: QuantizedModel, operator: Operator) -> list[int]:
-    """Return what the operator gives for each int8.
+    """Return the operator's output for each int8, from -128 to 127.
 
-    Raises ExportError for parameters that the interpreter refuses too.
+    Raises:
+        ExportError: the interpreter refuses the operator's parameters too.
     """
     source = network.get_tensor(operator.inputs[0])
     output = network.get_tensor(operator.outputs[0])

@@ -1,8 +1,8 @@
-"""Which operators are the trunk, the gate, and each expert, found from the data flow alone.
+"""Assigns the operators of a mixture to the trunk, the gate and the experts, from the data flow alone.
 
-A mixture ends in a sum of expert outputs, each multiplied by one value of the gate. Walking back from the
-sum, what several experts read is the trunk, what only the gate's values need is the gate, and the rest of
-each product is an expert.
+A mixture ends in a sum of expert outputs, each multiplied by one value of the gate. The search goes backwards
+from the sum. Operators that several experts need are the trunk. Operators that only the gate's values need
+are the gate. The remaining operators of each product are an expert.
 """
 
 from collections.abc import Set
@@ -17,9 +17,14 @@ WEIGHT_OPERATORS = {"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"}
 
 @dataclass(frozen=True)
 class MixtureStructure:
-    """part_of: each operator's part; names: the parts in the order of their run; gate: the tensor of each
-    expert's gate value, in experts' order, empty without a gate; products: each expert's MUL by its gate
-    value; order: operators as they run, gate first.
+    """The parts of a model.
+
+    Attributes:
+        names: names of the parts in the order of their run.
+        part_of: name of each operator's part.
+        gate: tensor of each expert's gate value, in the order of the experts. Empty without a gate.
+        products: operator that multiplies each expert by its gate value.
+        order: operators in the order of their run, the gate first.
     """
 
     names: tuple[str, ...]
@@ -30,7 +35,7 @@ class MixtureStructure:
 
 
 def find_parts(network: QuantizedModel) -> MixtureStructure:
-    """Return the structure; one part "model" where there is no mixture."""
+    """Return the structure of a model. A model that is not a mixture has one part, "model"."""
     maker = {output: i for i, operator in enumerate(network.operators) for output in operator.outputs}
     needs = _collect_dependencies(network, maker)
     leaves = _find_summands(network, maker)
@@ -67,7 +72,7 @@ def find_parts(network: QuantizedModel) -> MixtureStructure:
 
 
 def _collect_dependencies(network: QuantizedModel, maker: dict[int, int]) -> list[frozenset[int]]:
-    """Return, for each operator, itself and all that it depends on."""
+    """Return the set of operators that each operator depends on, including itself."""
     needs: list[frozenset[int]] = []
     for i, operator in enumerate(network.operators):
         needs.append(frozenset({i}).union(*(needs[maker[t]] for t in operator.inputs if t in maker)))
@@ -105,9 +110,9 @@ def _find_summands(network: QuantizedModel, maker: dict[int, int]) -> list[int]:
 def _split(
     network: QuantizedModel, maker: dict[int, int], leaves: list[int]
 ) -> tuple[list[int], list[int], list[int]]:
-    """Return gate values, expert outputs, products.
+    """Return gate values, expert outputs and products.
 
-    Without a gate value at every summand there is no gate.
+    If a summand has no gate value, the model has no gate.
     """
     gate = []
     experts = []
@@ -131,7 +136,11 @@ def _split(
 
 
 def _order(network: QuantizedModel, part_of: list[str], experts: int) -> list[int]:
-    """Trunk, gate, then each expert, and of the sum what can be added by then."""
+    """Return the order of the operators.
+
+    The trunk runs first, then the gate, then each expert, followed by the additions that are possible by
+    then.
+    """
     made: set[int] = set(network.inputs)
     order: list[int] = []
 

@@ -1,4 +1,4 @@
-"""`edgefl export verify` and `edgefl export profile`, and what `edgefl export --target` tells."""
+"""`edgefl export verify`, `edgefl export profile`, and the output of `edgefl export --target`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -23,20 +23,20 @@ from firmware_export.firmware.targets import TARGETS, find_target
 @add_data_options("Samples to measure on, for a folder without a certificate.", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print what was checked as JSON.")
 def verify(folder: Path, source: DataSource | None, as_json: bool) -> None:
-    """Build an export again from its files alone, run it again, and compare everything with its certificate.
+    """Build and run an export again from its files, and compare it with its certificate.
 
-    This compiles and runs what it verifies: C made from the folder's model, on this computer and in QEMU. It
-    does so in temporary folders, with limits on memory, processor time and file size. The limits are no
-    sandbox: verify a stranger's export in a virtual machine.
+    This compiles and runs C that is made from the folder's model, on this computer and in QEMU. It uses
+    temporary folders, with limits on memory, processor time and file size. The limits are not a sandbox:
+    verify an export from a stranger in a virtual machine.
 
-    A folder without one, such as DIR/clients/ID that `edgefl demo` left: its model.tflite and report.json are
-    checked, and the accuracy where the device's samples are at hand.
+    A folder without a certificate is checked as far as possible, for example DIR/clients/ID of `edgefl demo`:
+    its model.tflite, its report.json, and the accuracy if the device's samples are available.
     """
     from firmware_export.certificate.verify import verify_bundle
     from firmware_export.certificate.verify_report import verify_report
 
     if not folder.is_dir():
-        raise ExportError(f"no directory {folder}; give what `edgefl export -o` wrote")
+        raise ExportError(f"no directory {folder}; pass a folder that `edgefl export -o` wrote")
     with Progress() as progress:
         progress.update_live("building and running the export again")
         result = (
@@ -55,16 +55,16 @@ def verify(folder: Path, source: DataSource | None, as_json: bool) -> None:
 
 @click.command(epilog="Example: edgefl export profile out/")
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--target", help="Another core than the export's.")
+@click.option("--target", help="Name of the core.  [default: the target of the export]")
 @click.option("--json", "as_json", is_flag=True, help="Print the layers as JSON.")
 def profile(folder: Path, target: str | None, as_json: bool) -> None:
-    """RAM, flash and instructions of each layer, counted in QEMU; where the budget goes."""
+    """Show RAM, flash and instructions of each layer, counted in QEMU."""
     from firmware_export.certificate.verify import profile_bundle
 
     if target is not None:
         find_target(target)
     with Progress() as progress:
-        progress.update_live("building the export, counting in QEMU")
+        progress.update_live("building the export and counting instructions in QEMU")
         name, layers, budget = profile_bundle(folder, target)
     if as_json:
         click.echo(
@@ -77,7 +77,7 @@ def profile(folder: Path, target: str | None, as_json: bool) -> None:
 
 
 def describe_layers(target: str, layers: tuple[LayerCost, ...]) -> str:
-    """Return a table of the layers with each one's share of all instructions."""
+    """Return a table of the layers, with the share of each one in all instructions."""
     total = sum(layer.instructions for layer in layers)
     width = max((len(layer.name) for layer in layers), default=5)
     op = max((len(layer.op) for layer in layers), default=8)
@@ -100,10 +100,12 @@ def describe_layers(target: str, layers: tuple[LayerCost, ...]) -> str:
 
 
 def describe_certificate(certificate: Mapping[str, Any], out: Path, printed: Sequence[str] = ()) -> str:
-    """Return what a person wants to know of a certificate: who agrees, and what the model takes of its
-    target.
+    """Return a summary of a certificate: the targets with equal outputs, and the resources of the model.
 
-    printed: warnings that the person has read already.
+    Args:
+        certificate: the certificate.
+        out: folder of the export.
+        printed: warnings that were printed before and are left out.
     """
     equal = [row["place"] for row in certificate["parity"] if row["status"] == EQUAL]
     lines = [
@@ -117,7 +119,7 @@ def describe_certificate(certificate: Mapping[str, Any], out: Path, printed: Seq
     for cost in certificate["cost"]:
         if cost["target"] == certificate["target"]:
             counted = (
-                f", {cost['instructions_mean']:,} instructions an inference"
+                f", {cost['instructions_mean']:,} instructions per inference"
                 if cost["instructions_mean"]
                 else ""
             )
@@ -125,14 +127,12 @@ def describe_certificate(certificate: Mapping[str, Any], out: Path, printed: Seq
             lines.append(f"{cost['target']}: flash {cost['flash_bytes']:,} bytes, {ram}{counted}")
     if skipping := certificate["skipping"]:
         lines.append(
-            f"experts under {certificate['threshold']:g} are skipped: accuracy "
+            f"experts with a gate value below {certificate['threshold']:g} are skipped: accuracy "
             f"{skipping['accuracy_int8']:.4f}, the same answer in {skipping['agreement']:.1%}; "
-            f"{skipping['instructions_all_run']:,} instructions when all run"
+            f"{skipping['instructions_all_run']:,} instructions when all experts run"
         )
-    lines.append(f"TensorFlow Lite Micro's arena for it: {certificate['tflm']['arena_bytes']:,} bytes")
+    lines.append(f"arena for TensorFlow Lite Micro: {certificate['tflm']['arena_bytes']:,} bytes")
     if not TARGETS[certificate["target"]].is_host:
         lines.append(f"firmware: cd {out / 'firmware'} && cmake -B build && cmake --build build --target run")
-    lines.append(
-        f"{out} holds samples of the device (golden.npz, firmware/samples.bin): do not give these away"
-    )
+    lines.append(f"{out} contains samples of the device (golden.npz, firmware/samples.bin): keep it private")
     return "\n".join(lines)

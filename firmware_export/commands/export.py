@@ -1,4 +1,4 @@
-"""`edgefl export`, which needs no TensorFlow."""
+"""`edgefl export`, which does not need TensorFlow."""
 
 import base64
 import functools
@@ -32,7 +32,7 @@ QUANTIZATION_OPTIONS = ("route", "activations", "weights", "qat", "prune", "clus
 
 
 def add_quantization_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command `--route` and what belongs to it; the command gets `quantization`, an `Options`."""
+    """Add the quantization options to a command, which receives `quantization: QuantizationOptions`."""
 
     @functools.wraps(command)
     def with_options(**parameters: Any) -> Any:
@@ -50,23 +50,23 @@ def add_quantization_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Choice([DEVICE_ROUTE, TENSORFLOW_ROUTE]),
             default=DEVICE_ROUTE,
             show_default=True,
-            help="What quantizes.",
+            help="Quantizer: on the device, or TensorFlow on a host.",
         ),
         click.option(
             "--activations",
             type=click.Choice(["8", "16"]),
             default="8",
             show_default=True,
-            help="Bits; weights have 8.",
+            help="Bits of the activations. Weights have 8.",
         ),
         click.option(
             "--weights",
             type=click.Choice(["8", "4", "3"]),
             default="8",
             show_default=True,
-            help="Bits that the C keeps of a large dense layer's weights: 3 takes .4 of their flash.",
+            help="Bits of a large dense layer's weights in the C. With 3, they need 0.4 of the flash.",
         ),
-        click.option("--qat", is_flag=True, help="Quantization-aware training first (route tensorflow)."),
+        click.option("--qat", is_flag=True, help="Train quantization-aware first (route tensorflow)."),
         click.option(
             "--prune",
             type=float,
@@ -77,14 +77,14 @@ def add_quantization_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--cluster-weights",
             type=int,
             default=0,
-            help="Values that a kernel may have, such as 16 (route tensorflow).",
+            help="Number of different values in each kernel, such as 16 (route tensorflow).",
         ),
         click.option(
             "--tune-epochs",
             type=int,
             default=3,
             show_default=True,
-            help="Over the training samples, for each of these.",
+            help="Epochs over the training samples, for each tuning step.",
         ),
     )
     for option in reversed(options):
@@ -96,41 +96,45 @@ def add_quantization_options(command: Callable[..., Any]) -> Callable[..., Any]:
     invoke_without_command=True,
     epilog="Example: edgefl export --state state -o out/ --target cortex-m4 --ram 64K --flash 256K",
 )
-@click.option("--state", type=click.Path(path_type=Path), help="What `edgefl device start --state` wrote.")
+@click.option(
+    "--state", type=click.Path(path_type=Path), help="State directory of `edgefl device start --state`."
+)
 @click.option(
     "-o",
     "--out",
     type=click.Path(path_type=Path),
-    help="Directory for model.tflite and report.json, with --target all else.",
+    help="Directory for model.tflite and report.json, and for all files of --target.",
 )
-@click.option("--target", help="Firmware too, with a certificate: cortex-m0, -m3, -m4, -m7, -m55, or host.")
-@click.option("--ram", help="Bytes that the model may take of the target's RAM, its stack counted: 64K.")
-@click.option("--flash", help="Bytes that the model may take of the target's flash: 256K.")
+@click.option(
+    "--target", help="Also make firmware with a certificate, for cortex-m0, -m3, -m4, -m7, -m55 or host."
+)
+@click.option("--ram", help="Maximum RAM of the model on the target, including its stack, such as 64K.")
+@click.option("--flash", help="Maximum flash of the model on the target, such as 256K.")
 @click.option(
     "--update-key",
     type=click.Path(path_type=Path),
-    help="Public key, of `edgefl export key`, that the firmware's updates are signed with.",
+    help="Public key of `edgefl export key`, with which the firmware checks updates.",
 )
 @click.option(
     "--samples",
     type=click.IntRange(1),
     default=1000,
     show_default=True,
-    help="Held-out samples to compare, at most.",
+    help="Maximum number of held-out samples to compare.",
 )
 @click.option(
     "--threshold",
     type=click.FloatRange(0, 1),
     default=0.0,
     show_default=True,
-    help="Skip experts of a gate value under this.",
+    help="Skip experts with a gate value below this.",
 )
 @add_data_options(
-    "Other samples than those the device trained on; what `edgefl device start --data` takes.", required=False
+    "Samples to use instead of the device's, as for `edgefl device start --data`.", required=False
 )
 @add_quantization_options
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print the report as JSON; with --target, the certificate."
+    "--json", "as_json", is_flag=True, help="Print the report as JSON, or the certificate with --target."
 )
 @click.pass_context
 def export(
@@ -149,17 +153,17 @@ def export(
 ) -> None:
     """Quantize a device's mixture to int8, with its own samples, on the device itself.
 
-    With --target, on a computer with a compiler: C99 source, files for TensorFlow Lite Micro, a firmware
-    project, and a certificate that all give the same bytes. For the certificate the model's C is compiled and
-    run, on this computer and in QEMU, in temporary folders and with limits on memory, processor time and file
-    size (no sandbox). The folder then holds samples of the device (golden.npz, firmware/samples.bin): it is
-    as private as these.
+    With --target, the folder also gets C99 source, files for TensorFlow Lite Micro and a firmware project. A
+    certificate states that all of them compute the same bytes. For the certificate, the model's C is compiled
+    and run, on this computer and in QEMU. This uses temporary folders, with limits on memory, processor time
+    and file size. The limits are not a sandbox. The folder then contains samples of the device (golden.npz,
+    firmware/samples.bin): keep it private.
     """
     if ctx.invoked_subcommand is not None:
         return
     if state is None or out is None:
         raise click.UsageError(
-            f"Missing option '{'--state' if state is None else '-o'}'; give both, --state DIR -o OUT.", ctx
+            f"Missing option '{'--state' if state is None else '-o'}'; use both, --state DIR -o OUT.", ctx
         )
     request = None
     if target is not None:
@@ -168,19 +172,19 @@ def export(
         check_measurable(request)
         if quantization.bits != 8:
             raise ExportError(
-                f"--target with --activations {quantization.bits}, expected 8: the C is of int8; leave out "
-                "one of them"
+                f"--target with --activations {quantization.bits}, expected 8: the C has int8 activations; "
+                "leave out one of them"
             )
     elif ram or flash or threshold or update_key:
         raise ExportError(
-            "--ram, --flash, --threshold and --update-key are of a target, and there is no --target; give "
+            "--ram, --flash, --threshold and --update-key need a target, but --target is missing; add "
             "one, such as --target cortex-m4"
         )
     device = read_state(state, source)
     if not device.has_digests:
         click.echo(
-            f"WARNING: {state} is of an older edgefl and holds no digests: damage to its plan and mixture "
-            "may not be noticed. The device writes them at its next personalization.",
+            f"WARNING: {state} was written by an older edgefl without digests: damage to its plan and "
+            "mixture may go unnoticed. The device writes digests at its next personalization.",
             err=True,
         )
     if request is not None and update_key is not None:
@@ -188,7 +192,7 @@ def export(
     shard, split = device.read_shard_with_split()
     old = remove_certificate(out)
     with Progress() as progress:
-        progress.update_live("quantizing, measuring")
+        progress.update_live("quantizing and measuring")
         report = export_mixture(
             device.plan,
             device.mixture,
@@ -201,7 +205,7 @@ def export(
         )
         certificate = None
         if request is not None:
-            progress.update(f"building for {request.target}, comparing with {samples} samples at most")
+            progress.update(f"building for {request.target}, comparing up to {samples} samples")
             certificate = write_bundle(out, *choose_golden_samples(shard, samples, device.seed), request, old)
     if request is None:
         remove_derived_files(out, old)

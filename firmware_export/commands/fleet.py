@@ -14,7 +14,7 @@ from firmware_export.quantize.device_state import read_state
 from firmware_export.quantize.quantize import export_mixture
 
 
-@click.command(short_help="An int8 model for every client of a simulation.")
+@click.command(short_help="Quantize the model of every client of a simulation.")
 @click.argument("run", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per client, in one list.")
 def fleet(run: Path, as_json: bool) -> None:
@@ -30,8 +30,8 @@ def fleet(run: Path, as_json: bool) -> None:
     states = sorted(path.parent for path in RunFiles(run).mixtures.glob(f"*/{DeviceFiles.note.name}"))
     if not states:
         raise StateError(
-            f"{run} holds no clients' models, expected those of `edgefl simulate --mixtures`; add --mixtures "
-            "--resume to the command that made the run"
+            f"{run} contains no clients' models, expected those of `edgefl simulate --mixtures`; add "
+            "--mixtures --resume to the command that made the run"
         )
     rows: list[dict[str, Any]] = []
     with Progress() as progress:

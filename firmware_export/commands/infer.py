@@ -1,4 +1,4 @@
-"""`edgefl infer`, which needs no TensorFlow."""
+"""`edgefl infer`, which does not need TensorFlow."""
 
 import hashlib
 import json
@@ -24,31 +24,34 @@ DIGEST_EQUAL = "equal"
 @click.command(epilog="Example: edgefl infer model/model.tflite --data shard.npz")
 @click.argument("model", type=click.Path(path_type=Path))
 @add_data_options(
-    "Samples, as `edgefl device start --data` takes them; those held out are measured.", required=True
+    "Samples, as for `edgefl device start --data`. Held-out samples are measured.", required=True
 )
 @click.option(
     "--runtime",
     type=click.Choice(["auto", "litert", "tflite-runtime", MICRO_RUNTIME]),
     default="auto",
     show_default=True,
-    help="auto: the one that is installed.",
+    help="Runtime. auto chooses an installed one.",
 )
 @click.option(
-    "--reference", is_flag=True, help="Reference kernels: slow, and near the bits of a microcontroller."
+    "--reference",
+    is_flag=True,
+    help="Use the reference kernels, which are slow and compute nearly like a microcontroller.",
 )
 @click.option(
     "--split",
     type=click.Choice(["test", "train", "all"]),
     default="test",
     show_default=True,
-    help="Which samples to run. All of them where the model does not say which ones were held out.",
+    help="Samples to run. All of them if the model does not record which ones were held out.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def infer(model: Path, source: DataSource, runtime: str, reference: bool, split: str, as_json: bool) -> None:
-    """Run a .tflite over a shard: accuracy, latency, and the runtime that was used.
+    """Run a .tflite on a shard and print its accuracy, its latency and the runtime.
 
-    The model's metadata tell by which rule and seed samples were held out. Where that does not fit these
-    samples, all of them are run, and the answer says that the model may have been trained on some of them.
+    The model's metadata contain the rule and the seed by which samples were held out. If they do not fit
+    these samples, all samples are run. The output then says that the model may have been trained on some of
+    them.
     """
     try:
         content = model.read_bytes()
@@ -63,9 +66,7 @@ def infer(model: Path, source: DataSource, runtime: str, reference: bool, split:
     )
     unknown = explain_unknown_split(model_split, shard_split)
     if unknown and split == "train":
-        raise ExportError(
-            f"--split train: {unknown}, so the training samples are not known; give --split all"
-        )
+        raise ExportError(f"--split train: {unknown}, so the training samples are unknown; use --split all")
     split = "all" if unknown else split
     parts = {"test": [0], "train": [1], "all": [0, 1]}[split]
     x = np.concatenate([(shard.x_test, shard.x_train)[i] for i in parts])
@@ -75,8 +76,8 @@ def infer(model: Path, source: DataSource, runtime: str, reference: bool, split:
         answers, times = run_samples(loaded, x)
     if answers.ndim != 2 or answers.shape[1] <= y.max():
         raise ExportError(
-            f"the model gives {answers.shape[1:]} values a sample, the shard's labels go to {y.max()}; is it "
-            "another task?"
+            f"the model gives {answers.shape[1:]} values per sample, the shard's labels go up to {y.max()}; "
+            "is it a shard of another task?"
         )
     figures: dict[str, Any] = {
         "model": str(model),
@@ -95,34 +96,40 @@ def infer(model: Path, source: DataSource, runtime: str, reference: bool, split:
 
 
 def explain_unknown_split(model_split: SplitRecord | None, shard_split: SplitRecord) -> str:
-    """Return why nobody can tell which of these samples the model was trained on, "" when the model's note
-    tells it.
+    """Return why the model's training samples are unknown.
+
+    Args:
+        model_split: the record in the model's metadata. None if it has no readable record.
+        shard_split: the record of the shard's split.
+
+    Returns:
+        The reason. Empty if the model's record fits the shard.
     """
     if model_split is None:
-        return "the model does not say which samples were held out, or by a rule of another edgefl version"
+        return "the model has no record of its held-out samples, or a rule of another edgefl version"
     if model_split.allows_test_on(shard_split):
         return ""
     if model_split.rule != shard_split.rule:
-        return f"the model's samples were held out by {model_split.rule}, these are by {shard_split.rule}"
+        return f"the model's samples were held out by {model_split.rule}, this shard's by {shard_split.rule}"
     return (
         f"the model's device had {model_split.train + model_split.test} samples and held out "
-        f"{model_split.test}, here are "
+        f"{model_split.test}, this shard has "
         f"{shard_split.train + shard_split.test}"
     )
 
 
 def check_digest(model: Path, content: bytes) -> str:
-    """Compare a model with the digest in the report.json beside it.
+    """Compare a model with the digest in the report.json of its folder.
 
     Returns:
-        What is known of the file: "equal", or why it cannot be checked.
+        "equal", or the reason why the digest cannot be checked.
 
     Raises:
-        ExportError: The digest differs.
+        ExportError: the digest differs.
     """
     report = model.parent / REPORT_JSON_FILE
     if model.name != MODEL_FILE or not report.exists():
-        return f"not checked: {REPORT_JSON_FILE} with its digest lies beside a {MODEL_FILE} only"
+        return f"not checked: only a {MODEL_FILE} has a {REPORT_JSON_FILE} with its digest in the same folder"
     try:
         expected = str(json.loads(report.read_bytes())["sha256"])
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -130,8 +137,8 @@ def check_digest(model: Path, content: bytes) -> str:
     digest = hashlib.sha256(content).hexdigest()
     if digest != expected:
         raise ExportError(
-            f"{model} is damaged, or of another export: its sha256 is {digest}, expected {expected} by "
-            f"{report}; export again, or give it a folder of its own"
+            f"{model} is damaged, or from another export: its sha256 is {digest}, expected {expected} by "
+            f"{report}; export again, or move it to a separate folder"
         )
     return DIGEST_EQUAL
 
@@ -145,7 +152,7 @@ def _format_figures(f: dict[str, Any]) -> str:
     else:
         which = {
             "test": f"{f['samples']} held-out samples (test)",
-            "train": f"{f['samples']} samples that it was trained on",
+            "train": f"{f['samples']} training samples",
             "all": f"all {f['samples']} samples; the model was trained on some of them",
         }[f["split"]]
     return (
@@ -155,6 +162,6 @@ def _format_figures(f: dict[str, Any]) -> str:
         + (
             ""
             if f["digest"] == DIGEST_EQUAL
-            else f"\nfile {f['digest']}, so damage to its weights would not show"
+            else f"\nfile {f['digest']}, so damage to its weights would go unnoticed"
         )
     )

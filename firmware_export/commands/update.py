@@ -1,6 +1,4 @@
-"""`edgefl export key`, `edgefl export update` and `edgefl export drift`: what comes after a firmware was
-flashed.
-"""
+"""`edgefl export key`, `edgefl export update` and `edgefl export drift`, for firmware in the field."""
 
 import json
 from pathlib import Path
@@ -29,32 +27,31 @@ PATH_TYPE = click.Path(path_type=Path)
 @click.command(epilog="Example: edgefl export key keys/updates")
 @click.argument("path", type=PATH_TYPE)
 def key(path: Path) -> None:
-    """Make the key that signs updates; firmware gets its public half, PATH.pub, by `edgefl export
-    --update-key`.
+    """Make the key that signs updates.
+
+    Firmware gets the public half, PATH.pub, from `edgefl export --update-key`.
     """
-    click.echo(f"{path}: keep it secret; {make_signing_key(path)}: give it to `edgefl export --update-key`")
+    click.echo(f"{path}: keep it secret; {make_signing_key(path)}: pass it to `edgefl export --update-key`")
 
 
 @click.command(epilog="Example: edgefl export update old/ new/ --key keys/updates -o update.bin")
 @click.argument("old", type=PATH_TYPE)
 @click.argument("new", type=PATH_TYPE)
-@click.option(
-    "--key", "key_file", type=PATH_TYPE, required=True, help="The private key, of `edgefl export key`."
-)
+@click.option("--key", "key_file", type=PATH_TYPE, required=True, help="Private key of `edgefl export key`.")
 @click.option("-o", "--out", type=PATH_TYPE, required=True, help="File for the update.")
 @click.option(
     "--counter",
     type=click.IntRange(1),
-    help="Number of the update; a device takes only higher ones.  [default: one more than OLD's]",
+    help="Number of the update. A device accepts only higher numbers.  [default: one more than OLD's]",
 )
 @click.option(
     "--device",
-    help="Id of the device that takes the update.  [default: the device that NEW was exported from]",
+    help="Id of the device that accepts the update.  [default: the device from which NEW was exported]",
 )
 @click.option(
     "--all-devices",
     is_flag=True,
-    help="Every device that trusts the key takes the update. A personal model is for one device.",
+    help="Every device that trusts the key accepts the update. A personal model is for one device.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what the update carries as JSON.")
 def update(
@@ -67,15 +64,14 @@ def update(
     all_devices: bool,
     as_json: bool,
 ) -> None:
-    """Make a signed update from the export OLD, which a firmware runs, to the export NEW: only the parts that
-    differ.
+    """Make a signed update from the export OLD to the export NEW, with only the parts that differ.
 
-    Only the device that NEW was exported from takes it. The update's number is kept in NEW/update.json, so
-    that the next update from NEW goes on from there.
+    OLD is the export that the firmware runs. Only the device from which NEW was exported accepts the update.
+    The update's number is stored in NEW/update.json, and the next update from NEW continues from there.
     """
     if device is not None and (all_devices or not device):
         raise click.UsageError(
-            "--device with --all-devices or without an id; give --device ID or --all-devices"
+            "--device with --all-devices or without an id; use either --device ID or --all-devices"
         )
     sign = read_signer(key_file)
     receiver = "" if all_devices else device or _find_device(old, new)
@@ -97,7 +93,7 @@ def update(
         write_atomic(out, content)
         write_atomic(new / UPDATE_JSON_FILE, json.dumps({"counter": number}).encode())
     except OSError as error:
-        raise ExportError(f"cannot write the update: {error}; choose another place") from error
+        raise ExportError(f"cannot write the update: {error}; choose another directory") from error
     names = [part.name for part in after.parts]
     summary = {
         "update": str(out),
@@ -123,12 +119,14 @@ def update(
 @click.option(
     "--state",
     type=PATH_TYPE,
-    help="Also leave the figures here, for the device that made the mixture to publish with its metrics.",
+    help="State directory in which to store the figures, so that the device publishes them with its metrics.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def drift(folder: Path, counters: Path, state: Path | None, as_json: bool) -> None:
-    """Compare how a firmware uses its gate (COUNTERS, the bytes of its `struct drift`) with the use at
-    export, on the golden samples.
+    """Compare how a firmware uses its gate with the gate's use at export.
+
+    COUNTERS is a file with the bytes of the firmware's `struct drift`. The use at export is measured on the
+    golden samples of FOLDER.
     """
     from firmware_export.ota.gate_usage import measure_gate_usage
 
@@ -136,7 +134,7 @@ def drift(folder: Path, counters: Path, state: Path | None, as_json: bool) -> No
         now = read_counters(counters.read_bytes())
     except OSError as error:
         raise ExportError(
-            f"cannot read {counters}: {error}; dump the firmware's struct drift there"
+            f"cannot read {counters}: {error}; dump the firmware's struct drift to this file"
         ) from error
     before = measure_gate_usage(folder)
     result = measure_drift(now, before)
@@ -166,19 +164,23 @@ def _save_figures(state: Path, now: GateUsage, result: DriftResult) -> None:
     files = DeviceFiles(state)
     if not files.note.exists():
         raise ExportError(
-            f"{state} is no device's state: it holds no {files.note.name}; give the --state of `edgefl "
+            f"{state} is not a device's state: it has no {files.note.name}; pass the --state of `edgefl "
             "device start`"
         )
     try:
         write_atomic(files.field_figures, json.dumps(figures).encode(), SECRET_MODE)
     except OSError as error:
         raise ExportError(
-            f"cannot write {files.field_figures}: {error}; give the --state of `edgefl device start`"
+            f"cannot write {files.field_figures}: {error}; pass the --state of `edgefl device start`"
         ) from error
 
 
 def generate_parts(folder: Path) -> FirmwareParts:
-    """Return the parts of an export's firmware, generated again from its model.tflite. Raises ExportError."""
+    """Return the parts of an export's firmware, generated again from its model.tflite.
+
+    Raises:
+        ExportError: the model cannot be read or cannot become C.
+    """
     from firmware_export.codegen.c_source import generate_c
 
     source = generate_c(_read_model(folder), threshold=_read_threshold(folder))
@@ -188,24 +190,31 @@ def generate_parts(folder: Path) -> FirmwareParts:
 
 
 def read_counter(folder: Path) -> int:
-    """Return the number of the update that brought this export, 0 for one that was flashed."""
+    """Return the number of the update that installed this export.
+
+    Returns:
+        The number. 0 for an export that was flashed.
+
+    Raises:
+        ExportError: update.json is damaged.
+    """
     try:
         return int(json.loads((folder / UPDATE_JSON_FILE).read_bytes())["counter"])
     except FileNotFoundError:
         return 0
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise ExportError(
-            f"{folder / UPDATE_JSON_FILE} is damaged: {error!r}; give the number by --counter"
+            f"{folder / UPDATE_JSON_FILE} is damaged: {error!r}; set the number with --counter"
         ) from error
 
 
 def _find_device(old: Path, new: Path) -> str:
-    """Return the id of the device that both exports are from."""
+    """Return the id of the device from which both exports were made."""
     ids = [_read_client_id(folder) for folder in (old, new)]
     if ids[0] != ids[1]:
         raise ExportError(
             f"{old} was exported from the device {ids[0]!r}, {new} from {ids[1]!r}, expected one device; "
-            "give its id with --device, or --all-devices for an update that every device takes"
+            "set its id with --device, or use --all-devices for an update for every device"
         )
     return ids[1]
 
@@ -215,12 +224,12 @@ def _read_client_id(folder: Path) -> str:
         client_id = str(json.loads((folder / REPORT_JSON_FILE).read_bytes())["client_id"])
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise ExportError(
-            f"{folder / REPORT_JSON_FILE} names no device: {error!r}; export again, or give --device ID or "
+            f"{folder / REPORT_JSON_FILE} names no device: {error!r}; export again, or use --device ID or "
             "--all-devices"
         ) from error
     if not client_id:
         raise ExportError(
-            f"{folder / REPORT_JSON_FILE} names no device; give its id with --device, or --all-devices"
+            f"{folder / REPORT_JSON_FILE} names no device; set its id with --device, or use --all-devices"
         )
     return client_id
 
@@ -230,7 +239,7 @@ def _read_model(folder: Path) -> bytes:
         return (folder / "model.tflite").read_bytes()
     except OSError as error:
         raise ExportError(
-            f"cannot read the model of {folder}: {error}; give what `edgefl export -o` wrote"
+            f"cannot read the model of {folder}: {error}; pass a folder that `edgefl export -o` wrote"
         ) from error
 
 

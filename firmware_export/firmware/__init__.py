@@ -1,1 +1,1 @@
-"""A firmware project around the generated C: targets, toolchains, QEMU."""
+"""A firmware project around the generated C, with targets, toolchains and QEMU."""

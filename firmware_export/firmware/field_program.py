@@ -1,5 +1,7 @@
-"""The field program of a firmware project: updates of the model's parts where a key is trusted, drift
-counters where there is a gate.
+"""The field program of a firmware project.
+
+It applies updates of the model's parts if the firmware trusts a key, and counts drift if the model has a
+gate.
 """
 
 import base64
@@ -22,7 +24,7 @@ OTA_FILES = (
     "monocypher/LICENSE",
 )
 CMAKE_TEMPLATE = """
-# What runs in the field: updates of the model's parts, drift counters.
+# The program for the field: updates of the model's parts, drift counters.
 add_executable(field.elf EXCLUDE_FROM_ALL field.c {board} {sources})
 target_include_directories(field.elf PRIVATE {folders})
 target_compile_options(field.elf PRIVATE {options})
@@ -41,12 +43,12 @@ static const uint8_t update_key[32] = {{
 {key}
 }};
 
-/* SHA-256 of the device's id; zeros: only updates for all devices are taken. */
+/* SHA-256 of the device's id. Zeros accept only updates for all devices. */
 static const uint8_t update_device[32] = {{
 {device}
 }};
 """
-MONOCYPHER_OPTIONS = """# Clang 14 crashes when it makes vectors of its loops for the M55.
+MONOCYPHER_OPTIONS = """# Clang 14 crashes when it vectorizes these loops for the M55.
 set_source_files_properties(ota/monocypher/monocypher.c PROPERTIES COMPILE_OPTIONS "-w$<$<BOOL:${CLANG}>:;-fno-vectorize>")
 """  # noqa: E501
 README_TEMPLATE = """
@@ -54,11 +56,11 @@ README_TEMPLATE = """
 
     cmake --build build --target field
 
-runs `field.c`: {what}. A product takes the folders {folders} and the calls of `field.c`.
+runs `field.c`: {what}. A product needs the folders {folders} and the calls of `field.c`.
 """
 UPDATES_SENTENCE = (
-    "it applies the signed `update.bin` of `edgefl export update`, where one lies here, to the slots in "
-    "`slots.bin`, and keeps the highest counter in `update_counter.bin`"
+    "it applies the signed `update.bin` of `edgefl export update`, if it is in this folder, to the slots in "
+    "`slots.bin`, and stores the highest counter in `update_counter.bin`"
 )
 COUNTERS_SENTENCE = (
     "it counts how the gate is used into `counters.bin`, which `edgefl export drift` compares with the use "
@@ -68,8 +70,12 @@ COUNTERS_SENTENCE = (
 
 @dataclass(frozen=True)
 class UpdateSettings:
-    """What a firmware needs to take updates: the public key that it trusts (base64), the bytes of each part,
-    and the id of the device that it is for ("": it takes updates for all devices only).
+    """Settings of a firmware that takes updates.
+
+    Attributes:
+        key: the public key that the firmware trusts, in base64.
+        part_bytes: size of each part in bytes.
+        device: id of the firmware's device. If empty, the firmware accepts only updates for all devices.
     """
 
     key: str
@@ -78,16 +84,25 @@ class UpdateSettings:
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of a slot: each part padded to eight, and the record."""
+        """Size of a slot in bytes: the parts, each padded to eight bytes, and the record."""
         return sum((n + 7) // 8 * 8 for n in self.part_bytes) + SLOT_RECORD_BYTES
 
 
 def make_field_files(
     project: Mapping[str, str], target: Target, updates: UpdateSettings | None
 ) -> dict[str, str]:
-    """Return the project's files that the field program adds or changes.
+    """Return the files of a project that the field program adds or changes.
 
-    None for a model without a gate that trusts no key.
+    Args:
+        project: the text files of the project by path.
+        target: the target of the project.
+        updates: settings of firmware that takes updates. None makes firmware without updates.
+
+    Returns:
+        The text files by path. Empty for a model without a gate whose firmware takes no updates.
+
+    Raises:
+        ExportError: the update key is not a key.
     """
     gate = "#define MODEL_EXPERTS" in project["model/model.h"]
     if not gate and updates is None:

@@ -1,4 +1,4 @@
-"""Compile a firmware project for a target and run it: in QEMU, or on this computer for the target `host`."""
+"""Compiles a firmware project for a target and runs it, in QEMU or on this computer."""
 
 import re
 from collections.abc import Mapping
@@ -31,12 +31,18 @@ DONE_PATTERN = re.compile(r"^done: samples (\d+), stack (\d+)$", re.MULTILINE)
 
 
 class FirmwareTooLargeError(ExportError):
-    """A program that does not fit into the memory of its target's QEMU machine."""
+    """A program does not fit into the memory of its target's QEMU machine."""
 
 
 @dataclass(frozen=True)
 class SectionSizes:
-    """Bytes of each section, as `size` counts them: read-only data are in text."""
+    """Sizes of a program's sections in bytes, as `size` counts them.
+
+    Attributes:
+        text: code and read-only data.
+        data: initialized variables.
+        bss: variables that start as zero.
+    """
 
     text: int
     data: int
@@ -44,18 +50,26 @@ class SectionSizes:
 
     @property
     def flash(self) -> int:
-        """Bytes of flash: what is read only, and the start values of data."""
+        """Bytes of flash: read-only sections and the initial values of variables."""
         return self.text + self.data
 
     @property
     def ram(self) -> int:
-        """Bytes of RAM, the stack not counted."""
+        """Bytes of RAM, without the stack."""
         return self.data + self.bss
 
 
 @dataclass(frozen=True)
 class BuiltFirmware:
-    """A program that can be run. model: sections of the model's own files; image: of the whole program."""
+    """A compiled program.
+
+    Attributes:
+        target: the target of the program.
+        program: file of the program.
+        model: sections of the model's own files.
+        image: sections of the whole program.
+        output_bytes: size of one output of the model.
+    """
 
     target: Target
     program: Path
@@ -66,9 +80,14 @@ class BuiltFirmware:
 
 @dataclass(frozen=True)
 class FirmwareRun:
-    """What a program gave. outputs: int8[n, m]; ticks: int64[n], of each inference; stack: bytes that an
-    inference needs of it; layers: ticks of each layer over all samples, where the program was built to count
-    them.
+    """The results of running a program.
+
+    Attributes:
+        outputs: outputs, shape (n, m), int8.
+        ticks: time of each inference in ticks, shape (n,), int64.
+        stack: bytes of stack that an inference needs.
+        layers: ticks of each layer over all samples, by the layer's number. Empty unless the program was
+            built with `profile`.
     """
 
     outputs: Any
@@ -78,16 +97,28 @@ class FirmwareRun:
 
 
 def explain_not_runnable(target: Target) -> str:
-    """Return why this target cannot be built and run here, with the remedy; "" when it can."""
+    """Return why a target cannot be built and run on this computer, with the remedy.
+
+    Returns:
+        The reason. Empty if the target can be run.
+    """
     return explain_missing_tools(CC) if target.is_host else explain_missing_tools(ARM_GCC, QEMU)
 
 
 def build_firmware(
     model: Mapping[str, str], target: Target, work: Path, *, profile: bool = False
 ) -> BuiltFirmware:
-    """Write the project of `target` into the directory `work` and compile it there.
+    """Write the project of a target into a directory and compile it there.
 
-    Raises ExportError when the compiler refuses it.
+    Args:
+        model: model.h, model.c and model_weights.c, by name.
+        target: the target.
+        work: the directory.
+        profile: whether the program counts the ticks of each layer.
+
+    Raises:
+        FirmwareTooLargeError: the program does not fit the target's machine.
+        ExportError: a tool is missing, or the compiler refuses the project.
     """
     for name, text in make_project_files(model, target).items():
         if not name.startswith("ports/"):
@@ -131,7 +162,8 @@ def build_firmware(
             ) from error
         if "left for the stack" in str(error):
             raise FirmwareTooLargeError(
-                f"less than 2 KB of the {target.ram[1]:,} bytes of RAM of QEMU's {target.machine} are left"
+                f"less than 2 KB of the {target.ram[1]:,} bytes of RAM of QEMU's {target.machine} are left "
+                "for the stack"
             ) from error
         raise
     sizes = [
@@ -149,9 +181,16 @@ def build_firmware(
 def run_firmware(
     built: BuiltFirmware, inputs: Any, work: Path, deadline_s: float = TOOL_DEADLINE_S
 ) -> FirmwareRun:
-    """Run the program on inputs int8[n, ...] in the directory `work`.
+    """Run a program on inputs.
 
-    Raises ExportError when it stops early or passes the deadline.
+    Args:
+        built: the program.
+        inputs: quantized samples, shape (n, ...), int8.
+        work: the directory in which it was built.
+        deadline_s: maximum time of the run in seconds.
+
+    Raises:
+        ExportError: the program fails, exceeds a limit, or does not answer all samples.
     """
     (work / "samples.bin").write_bytes(np.ascontiguousarray(inputs, np.int8).tobytes())
     target = built.target
@@ -185,12 +224,24 @@ def run_firmware(
 def build_and_run(
     model: Mapping[str, str], target: Target, inputs: Any, work: Path, *, profile: bool = False
 ) -> tuple[BuiltFirmware, FirmwareRun]:
-    """Compile for the target in the directory `work` and run the inputs int8[n, ...]."""
+    """Compile a project for a target and run it on inputs.
+
+    Args:
+        model: model.h, model.c and model_weights.c, by name.
+        target: the target.
+        inputs: quantized samples, shape (n, ...), int8.
+        work: directory for the project. It is made if it does not exist.
+        profile: whether the program counts the ticks of each layer.
+
+    Raises:
+        ExportError: the inputs have another size than the model's input, or as in `build_firmware` and
+            `run_firmware`.
+    """
     if inputs.size != len(inputs) * read_input_bytes(model["model.h"]):
         raise ExportError(
-            f"the inputs are {inputs.shape}, the model takes {read_input_bytes(model['model.h'])} bytes a "
+            f"the inputs are {inputs.shape}, the model takes {read_input_bytes(model['model.h'])} bytes per "
             f"sample; "
-            "give samples of this model"
+            "pass samples for this model"
         )
     work.mkdir(parents=True, exist_ok=True)
     built = build_firmware(model, target, work, profile=profile)

@@ -1,7 +1,7 @@
-"""Limits on the processes that an export starts: compilers, the compiled model, QEMU, tflite-micro.
+"""Limits for the processes that an export starts: compilers, the compiled model, QEMU, tflite-micro.
 
-They bound what a wrong or hostile model can take of this computer. They are no sandbox: a process can still
-read and write every file that the user can.
+The limits bound the resources that a wrong or hostile model can use on this computer. They are not a sandbox.
+A process can still read and write every file of the user.
 """
 
 import math
@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAX_OUTPUT_BYTES = 16 << 20
-"""Bytes of a process's text that are read."""
+"""Maximum bytes of a process's output that are read."""
 
 
 @dataclass(frozen=True)
 class ProcessLimits:
-    """What one process may take.
+    """Resource limits of one process.
 
-    Args:
-        memory_bytes: Address space (RLIMIT_AS), where the system enforces it.
-        file_bytes: Size of each file that it writes, its text included (RLIMIT_FSIZE).
-        time_s: Wall-clock time in seconds; processor time (RLIMIT_CPU) is limited to twice as much, which
-            also ends orphans.
+    Attributes:
+        memory_bytes: maximum address space (RLIMIT_AS), where the system enforces it.
+        file_bytes: maximum size of each file that the process writes, including its text (RLIMIT_FSIZE).
+        time_s: maximum wall-clock time in seconds. Processor time (RLIMIT_CPU) is limited to twice as much,
+            which also ends orphans.
     """
 
     memory_bytes: int
@@ -32,9 +32,9 @@ class ProcessLimits:
     time_s: float
 
     def wrap(self, command: Sequence[str]) -> list[str]:
-        """Return the command that sets the limits and then becomes `command`.
+        """Return a command that sets the limits and then becomes `command`.
 
-        A limit that the caller's own limits do not allow is left as it is: then the caller's is lower.
+        If the limits of the calling process are lower, they stay in force.
         """
         asked = {
             "-c": 0,
@@ -47,14 +47,20 @@ class ProcessLimits:
 
 
 TOOL_LIMITS = ProcessLimits(8 << 30, 1 << 30, 600)
-"""Compilers, linkers and tflite-micro's Python process."""
+"""For compilers, linkers and tflite-micro's Python process."""
 PROGRAM_LIMITS = ProcessLimits(4 << 30, 64 << 20, 600)
-"""A compiled model on this computer, and QEMU, which reserves 1 GiB for its translation buffer."""
+"""For a compiled model on this computer, and for QEMU, which reserves 1 GiB for its translation buffer."""
 
 
 @dataclass(frozen=True)
 class ProcessResult:
-    """How a process ended. text: the start of what it printed, standard error included."""
+    """The result of a process.
+
+    Attributes:
+        returncode: exit status, negative for a signal.
+        text: the start of its output, including standard error.
+        reason: the limit that ended the process. Empty if none did.
+    """
 
     returncode: int
     text: str
@@ -67,16 +73,19 @@ def run_limited(
     limits: ProcessLimits,
     environment: Mapping[str, str] | None = None,
 ) -> ProcessResult:
-    """Run a process in `directory` under limits, without input.
+    """Run a process under limits and without input.
 
-    Returns:
-        How it ended; `reason` names the limit that ended it, "" if none did.
+    Args:
+        command: program and arguments.
+        directory: working directory.
+        limits: limits of the process.
+        environment: environment variables. None passes this process's environment.
 
     Raises:
-        subprocess.TimeoutExpired: It passed the wall-clock limit.
-        OSError: It cannot be started.
+        subprocess.TimeoutExpired: the process exceeded the wall-clock limit.
+        OSError: it cannot be started.
     """
-    with tempfile.TemporaryFile() as text:  # a file, not a pipe: the limit on file size holds for it
+    with tempfile.TemporaryFile() as text:  # a file, not a pipe, so that the limit on file size applies
         done = subprocess.run(
             limits.wrap(command),
             cwd=directory,

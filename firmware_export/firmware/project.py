@@ -1,6 +1,6 @@
 """A firmware project: the model's C, a program that runs it on samples, CMake files for one target.
 
-From `templates/project`.
+The files come from `templates/project`.
 """
 
 import re
@@ -20,11 +20,17 @@ BARE_METAL_FILES = ("semihosting.c", "startup.c")
 def make_project_files(
     model: Mapping[str, str], target: Target, updates: UpdateSettings | None = None
 ) -> dict[str, str]:
-    """Return the project's text files by path, without samples.bin.
+    """Return the text files of a firmware project by path, without samples.bin.
 
-    `model`: model.h, model.c, model_weights.c. `updates`: what firmware that takes updates needs.
+    The same arguments give the same text.
 
-    The same model and target give the same text.
+    Args:
+        model: model.h, model.c and model_weights.c, by name.
+        target: the target of the project.
+        updates: settings of firmware that takes updates. None makes firmware without updates.
+
+    Raises:
+        ExportError: model.h lacks a macro, or the update key is invalid.
     """
     board_files = ("host.c",) if target.is_host else BARE_METAL_FILES
     texts = {name: read_project_template(name) for name in (*PORTABLE_FILES, *board_files)}
@@ -41,27 +47,47 @@ def make_project_files(
 
 
 def read_project_template(name: str) -> str:
-    """Return a template's text."""
+    """Return the text of a template."""
     return (_locate_templates() / name).read_text()
 
 
 def fill_placeholders(text: str, values: Mapping[str, str]) -> str:
-    """Put the values into the places of a template, `@NAME@`."""
+    """Replace the placeholders of a template.
+
+    Args:
+        text: the template, with placeholders `@NAME@`.
+        values: the value of each placeholder by its name.
+
+    Raises:
+        KeyError: a placeholder has no value.
+    """
     return PLACEHOLDER.sub(lambda match: values[match[1]], text)
 
 
 def read_input_bytes(header: str) -> int:
-    """Return MODEL_INPUT_BYTES of a model.h."""
+    """Return MODEL_INPUT_BYTES of a model.h.
+
+    Raises:
+        ExportError: the header does not define it.
+    """
     return read_macro(header, "MODEL_INPUT_BYTES")
 
 
 def read_output_bytes(header: str) -> int:
-    """Return MODEL_OUTPUT_BYTES of a model.h."""
+    """Return MODEL_OUTPUT_BYTES of a model.h.
+
+    Raises:
+        ExportError: the header does not define it.
+    """
     return read_macro(header, "MODEL_OUTPUT_BYTES")
 
 
 def read_macro(header: str, name: str) -> int:
-    """Return a whole number that a header defines; ExportError when it does not."""
+    """Return an integer that a header defines.
+
+    Raises:
+        ExportError: the header does not define it.
+    """
     match = re.search(rf"^#define {name} \(?(-?\d+)", header, re.MULTILINE)
     if not match:
         raise ExportError(f"model.h defines no {name}; export again")
@@ -69,10 +95,10 @@ def read_macro(header: str, name: str) -> int:
 
 
 def choose_clang_flags(target: Target) -> tuple[str, ...]:
-    """Return what Clang needs for a core beside GCC's flags.
+    """Return the options that Clang needs for a core besides GCC's options.
 
-    For bare metal, Clang loads a word that may be unaligned byte by byte; cores from the M3 on need not. GCC,
-    which links, has short enums.
+    On bare metal, Clang loads a word that may be unaligned byte by byte. Cores from the M3 on can load it at
+    once. Clang also needs short enums, because GCC links with short enums.
     """
     return ("-fshort-enums", *([] if target.name == "cortex-m0" else ["-munaligned-access"]))
 
@@ -99,8 +125,8 @@ def _make_template_values(header: str, target: Target) -> dict[str, str]:
         return values | {
             "WHERE": " on this computer",
             "NEEDS": "They need CMake and a C compiler (Debian: `apt-get install cmake gcc`).",
-            "FILES": "| `host.c` | the board as a program on this computer |",
-            "TIME": "A tick is a nanosecond here.",
+            "FILES": "| `host.c` | implements `board.h` for a program on this computer |",
+            "TIME": "A tick is a nanosecond on this computer.",
         }
     tick = f"{float(target.tick):g}"
     return values | {
@@ -112,8 +138,8 @@ def _make_template_values(header: str, target: Target) -> dict[str, str]:
         "WHERE": f" in QEMU's `{target.machine}`",
         "NEEDS": "They need CMake, Arm's GCC and QEMU\n(Debian: `apt-get install cmake gcc-arm-none-eabi "
         "qemu-system-arm`). `cmake -B build -DCLANG=clang-14` compiles with Clang instead.",
-        "FILES": "| `semihosting.c` | the board as a debugger or QEMU offers it; a product has its own |\n"
-        "| `startup.c`, `link.ld` | vector table, memory map; a board's own come from its vendor |",
+        "FILES": "| `semihosting.c` | implements `board.h` for a debugger or QEMU; a product replaces it |\n"
+        "| `startup.c`, `link.ld` | vector table and memory map; a board's vendor provides others |",
         "TIME": f"A tick is one of SysTick. Under QEMU that is {tick} instructions; on a board, one cycle of "
         "the core.",
         "FLASH_ORIGIN": f"{target.flash[0]:#010x}",

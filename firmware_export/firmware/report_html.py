@@ -1,6 +1,6 @@
-"""The certificate as one page: no script, no font, no file besides it.
+"""Renders the certificate as one HTML page without scripts, fonts or other files.
 
-Light and dark as the reader's system says.
+The page is light or dark, as the reader's system is configured.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,11 @@ from firmware_export.firmware.project import fill_placeholders
 
 TableRow = Sequence[str]
 CLOCK_MHZ = 100
-"""The clock that the report computes milliseconds for. A reader scales them to the clock of a board."""
+"""Clock for which the report computes milliseconds. A reader can scale them to a board's clock."""
 
 
 def render_certificate_html(certificate: Mapping[str, Any]) -> str:
-    """Return the page. It follows from the certificate alone, its `files` left out."""
+    """Return the HTML page of a certificate. The page does not depend on its entry `files`."""
     target_cost = next(
         (cost for cost in certificate["cost"] if cost["target"] == certificate["target"]), None
     )
@@ -63,7 +63,7 @@ def _format_percent(share: float) -> str:
 
 
 def _format_milliseconds(instructions: int) -> str:
-    """Return how long instructions take at CLOCK_MHZ and one instruction per cycle."""
+    """Return the duration of instructions at CLOCK_MHZ and one instruction per cycle."""
     return f"{instructions / (1000 * CLOCK_MHZ):,.2f}"
 
 
@@ -76,7 +76,7 @@ def _render_table(
 ) -> str:
     """Return a table.
 
-    Columns in `numbers` stand right, column `bar` holds a share from 0 to 1 that is drawn.
+    Columns in `numbers` are aligned right. Column `bar` holds a share from 0 to 1, which is drawn as a bar.
     """
 
     def render_cell(index: int, text: str) -> str:
@@ -99,7 +99,7 @@ def _render_parity(certificate: Mapping[str, Any]) -> str:
         (result["place"], result["status"], f"{result['samples']:,}", result["tools"] or result["reason"])
         for result in certificate["parity"]
     ]
-    table = _render_table(("where", "outputs", "samples", "with"), rows, (2,))
+    table = _render_table(("where", "outputs", "samples", "tools"), rows, (2,))
     return (
         "<h2>The same bytes everywhere</h2>\n<p>Every output byte of every sample, compared with "
         f"tflite-micro's.</p>\n{table}"
@@ -161,14 +161,16 @@ def _render_costs(certificate: Mapping[str, Any]) -> str:
         for key, name in (("ram_bytes", "RAM"), ("flash_bytes", "flash"))
         if budget[key]
     ]
-    within = f" The budget of {' and '.join(limits)} holds; RAM is counted with the stack." if limits else ""
+    within = (
+        f" The model fits the budget of {' and '.join(limits)}. RAM includes the stack." if limits else ""
+    )
     tflm = certificate["tflm"]
     return (
-        "<h2>What it takes</h2>\n<p>Of the model's own code, constants and buffers; instructions of an "
-        f"inference, counted by QEMU.{within} TensorFlow Lite Micro needs an arena of "
+        "<h2>Resources</h2>\n<p>Bytes of the model's code, constants and buffers. QEMU counts the "
+        f"instructions of an inference.{within} TensorFlow Lite Micro needs an arena of "
         f"{tflm['arena_bytes']:,} bytes for the same model. Milliseconds are computed for a clock of "
-        f"{CLOCK_MHZ} MHz and one instruction per cycle, not measured: a core that waits for its flash takes "
-        f"longer.</p>\n{table}"
+        f"{CLOCK_MHZ} MHz and one instruction per cycle. They are not measured: a core that waits for its "
+        f"flash takes longer.</p>\n{table}"
     )
 
 
@@ -193,11 +195,11 @@ def _render_layers(layers: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _describe_threshold(certificate: Mapping[str, Any]) -> str:
     if not (skipping := certificate["skipping"]):
-        return "0: an expert is left out only where its gate value is zero, which changes no byte"
+        return "0: an expert is skipped only if its gate value is zero, which changes no byte"
     return (
         f"{certificate['threshold']:g}: accuracy {_format_percent(skipping['accuracy_int8'])}, the same "
         f"answer as "
-        f"without in {_format_percent(skipping['agreement'])}; {skipping['instructions_all_run']:,} "
+        f"without skipping in {_format_percent(skipping['agreement'])}; {skipping['instructions_all_run']:,} "
         f"instructions "
         "when all experts run"
     )

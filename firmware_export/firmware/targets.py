@@ -1,8 +1,8 @@
-"""The microcontroller cores that firmware is made for, as GCC and QEMU know them.
+"""The microcontroller cores that firmware is made for, with their options for GCC and QEMU.
 
-Ticks and machines were measured with QEMU 7.2: under `-icount shift=0` one instruction takes one nanosecond
-of the machine's time, and SysTick counts the core's clock, 25 MHz on the MPS2 boards, 32 MHz on the MPS3, 16
-MHz on the micro:bit.
+Ticks and machines were measured with QEMU 7.2. Under `-icount shift=0` one instruction takes one nanosecond
+of the machine's time. SysTick counts the core's clock: 25 MHz on the MPS2 boards, 32 MHz on the MPS3, 16 MHz
+on the micro:bit.
 """
 
 import re
@@ -27,9 +27,17 @@ COMPILER_OPTIONS = (
 
 @dataclass(frozen=True)
 class Target:
-    """One core. flags: GCC's for the core; machine: QEMU's, "" for none; flash, ram: (origin, bytes) of that
-    machine; tick: instructions of a SysTick tick; dsp: whether it has SMLAD; small: whether its machine is
-    too small or slow for all samples.
+    """One core, or this computer.
+
+    Attributes:
+        name: name of the target.
+        flags: GCC's options for the core.
+        machine: QEMU's machine. Empty for this computer.
+        flash: origin and size in bytes of the machine's flash.
+        ram: origin and size in bytes of the machine's RAM.
+        tick: instructions per SysTick tick.
+        dsp: whether the core has the instruction SMLAD.
+        small: whether the machine is too small or too slow for all samples.
     """
 
     name: str
@@ -43,16 +51,16 @@ class Target:
 
     @property
     def is_host(self) -> bool:
-        """Whether it is this computer rather than a core."""
+        """Whether the target is this computer rather than a core."""
         return self.name == HOST_TARGET
 
     def list_qemu_options(self) -> list[str]:
-        """Return QEMU's options: no window, files and text of the host, one instruction a nanosecond."""
-        shown = ["-display", "none", "-serial", "none", "-monitor", "none"]
+        """Return QEMU's options: no window, access to the host's files, one instruction per nanosecond."""
+        display_options = ["-display", "none", "-serial", "none", "-monitor", "none"]
         return [
             "-machine",
             self.machine,
-            *shown,
+            *display_options,
             "-semihosting-config",
             "enable=on,target=native",
             "-icount",
@@ -108,14 +116,22 @@ TARGETS = {
 
 
 def find_target(name: str) -> Target:
-    """Return the target of that name; ConfigError that names the nearest one."""
+    """Return the target with this name.
+
+    Raises:
+        ConfigError: no target has this name. The error suggests the nearest name.
+    """
     if name not in TARGETS:
         raise ConfigError(f"no target {name!r}; {suggest_nearest(name, list(TARGETS))}")
     return TARGETS[name]
 
 
 def parse_bytes(text: str) -> int:
-    """Return the bytes of "64K", "1M", "0x8000" or "65536"; K is 1,024. ConfigError for anything else."""
+    """Parse a number of bytes such as "64K", "1M", "0x8000" or "65536". K is 1,024.
+
+    Raises:
+        ConfigError: the text is not a positive size.
+    """
     match = re.fullmatch(r"(0x[0-9a-f]+|[0-9]+)\s*([km]?)(?:i?b)?", text.strip().lower())
     size = (
         int(match[1], 0 if match[1].startswith("0x") else 10) << {"": 0, "k": 10, "m": 20}[match[2]]
@@ -123,5 +139,5 @@ def parse_bytes(text: str) -> int:
         else 0
     )
     if size < 1:
-        raise ConfigError(f"{text!r} is no size, expected bytes such as 64K, 1M or 65536")
+        raise ConfigError(f"{text!r} is not a size, expected bytes such as 64K, 1M or 65536")
     return size

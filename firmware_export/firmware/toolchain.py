@@ -1,6 +1,4 @@
-"""The programs that an export calls: which package brings them, their versions, and how they are run within
-limits.
-"""
+"""The programs that an export runs: their Debian packages, their versions, and how to run them."""
 
 import re
 import shutil
@@ -27,7 +25,11 @@ TOOL_DEADLINE_S = 600.0
 
 
 def explain_missing_tools(*tools: str) -> str:
-    """Return why these tools cannot be used, with the remedy; "" when all are there."""
+    """Return which of these tools are missing, with the remedy.
+
+    Returns:
+        The reason. Empty if all tools are installed.
+    """
     absent = [tool for tool in tools if shutil.which(tool) is None]
     if not absent:
         return ""
@@ -39,7 +41,14 @@ def explain_missing_tools(*tools: str) -> str:
 
 
 def read_tool_version(tool: str) -> str:
-    """Return the first version number that the tool tells, "" when it is not there."""
+    """Return the first version number that a tool prints.
+
+    Returns:
+        The version, "unknown" if the tool prints none, empty if the tool is not installed.
+
+    Raises:
+        ExportError: the tool fails.
+    """
     if shutil.which(tool) is None:
         return ""
     lines = run_tool([tool, "--version"], Path.cwd(), 60).splitlines()
@@ -54,9 +63,17 @@ def run_tool(
     what: str = "",
     limits: ProcessLimits = TOOL_LIMITS,
 ) -> str:
-    """Run a program in `directory` under limits and return what it printed, stderr too.
+    """Run a program under limits and return its output, including standard error.
 
-    Raises ExportError when it is missing, fails, or passes the deadline or a limit.
+    Args:
+        command: program and arguments.
+        directory: working directory.
+        deadline_s: maximum time in seconds.
+        what: name of the program in errors. Empty uses the program's name.
+        limits: limits of the process. `deadline_s` replaces their time.
+
+    Raises:
+        ExportError: the program is missing, fails, or exceeds the deadline or a limit.
     """
     tool = Path(command[0]).name
     if reason := explain_missing_tools(command[0]) if command[0] in TOOL_PACKAGES else "":
@@ -69,8 +86,8 @@ def run_tool(
         done = run_limited(command, directory, replace(limits, time_s=deadline_s))
     except subprocess.TimeoutExpired as error:
         raise ExportError(
-            f"{what or tool} did not end within {deadline_s:.0f} s; try fewer --samples, or when the machine "
-            "is idle"
+            f"{what or tool} did not finish within {deadline_s:.0f} s; try fewer --samples, or run it when "
+            "the machine is idle"
         ) from error
     except OSError as error:
         raise ExportError(f"cannot start {tool}: {error}") from error
@@ -88,11 +105,13 @@ def run_tool(
 
 @cache
 def find_sandbox_options() -> tuple[str, ...]:
-    """Return the options under which QEMU refuses to start other processes, () where this QEMU has no such
-    options.
+    """Return the options with which QEMU refuses to start other processes.
 
-    Semihosting gives a program in QEMU the host's files and its `system()`. Files are needed for samples and
-    outputs; `system()` is not.
+    Semihosting gives a program in QEMU access to the host's files and to its `system()`. The program needs
+    files for samples and outputs, but not `system()`.
+
+    Returns:
+        The options. Empty if this QEMU does not support them.
     """
     options = ("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny")
     quit_at_once = [

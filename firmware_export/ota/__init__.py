@@ -1,1 +1,1 @@
-"""Signed updates of models in the field, and the signs that one is due."""
+"""Signed updates of models in the field, and the detection of drift."""

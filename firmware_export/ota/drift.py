@@ -1,13 +1,16 @@
-"""Drift of a mixture in the field: the gate's use that templates/drift/drift.c counts, against its use at
-export.
+"""Drift of a mixture in the field, measured by how often the gate uses each expert.
+
+It compares the counters of templates/drift/drift.c with the gate's use at export:
 
     PSI = sum_k (p_k - q_k) ln(p_k / q_k)
 
 p holds the experts' shares now, q those at export. Half a count is added to each.
 
-The population stability index is the symmetric Kullback-Leibler divergence (Jeffreys, 1946). Without drift, n
-and m counts give it (1/n + 1/m) times a chi-squared value of k - 1 degrees of freedom, so a small sample
-alone does not raise an alarm.
+The population stability index is the symmetric Kullback-Leibler divergence. Without drift, n and m counts
+give it (1/n + 1/m) times a chi-squared value of k - 1 degrees of freedom. A small sample alone therefore does
+not raise an alarm.
+
+Source: Jeffreys, 1946, for the divergence. Siddiqi, 2006, for the threshold of 0.25.
 """
 
 import struct
@@ -22,17 +25,21 @@ COUNTERS_HEADER = struct.Struct("<4sIII")
 COUNTERS_MAGIC = b"EFLD"
 MAX_EXPERTS = 256
 LARGE_PSI = 0.25
-"""Above it, practice with the index calls a change of population large (Siddiqi, 2006)."""
+"""Index above which a change of population counts as large (Siddiqi, 2006)."""
 ALARM_QUANTILE = 3.09
-"""The normal quantile of one false alarm in a thousand."""
+"""Normal quantile for one false alarm in a thousand."""
 
 
 @dataclass(frozen=True)
 class GateUsage:
-    """Counters of a gate: `chosen` int[k], how often each expert had the largest value.
+    """How often a gate used each expert.
 
-    `shares` float[k], mean values; `entropy_bits` of the shares, mean over inferences; `ties`: inferences
-    with several largest values.
+    Attributes:
+        inferences: number of inferences.
+        chosen: number of inferences in which each expert had the largest gate value.
+        shares: mean gate value of each expert.
+        entropy_bits: entropy of the gate values in bits, the mean over inferences.
+        ties: number of inferences with several largest values.
     """
 
     inferences: int
@@ -44,9 +51,13 @@ class GateUsage:
 
 @dataclass(frozen=True)
 class DriftResult:
-    """`psi`: the index.
+    """The drift between two counts.
 
-    `noise`: what it reaches by chance once in a thousand; `drifted`: above both that and .25.
+    Attributes:
+        psi: population stability index.
+        noise: the index that chance exceeds once in a thousand counts.
+        entropy_change_bits: change of the mean entropy in bits.
+        drifted: whether the index is above `noise` and above LARGE_PSI.
     """
 
     psi: float
@@ -56,10 +67,17 @@ class DriftResult:
 
 
 def read_counters(content: bytes) -> GateUsage:
-    """Return what a firmware counted: the bytes of its `struct drift`. Raises ExportError for other bytes."""
+    """Read the counters of a firmware.
+
+    Args:
+        content: the bytes of the firmware's `struct drift`.
+
+    Raises:
+        ExportError: the bytes are not such a struct, or its counts contradict each other.
+    """
     if len(content) < COUNTERS_HEADER.size or content[:4] != COUNTERS_MAGIC:
         raise ExportError(
-            f"{len(content)} bytes that are no drift counters: expected the mark EFLD; dump the firmware's "
+            f"{len(content)} bytes are not drift counters: expected the mark EFLD; dump the firmware's "
             "struct drift"
         )
     _, experts, inferences, ties = COUNTERS_HEADER.unpack_from(content)
@@ -89,17 +107,18 @@ def read_counters(content: bytes) -> GateUsage:
 
 
 def measure_drift(now: GateUsage, before: GateUsage) -> DriftResult:
-    """Return how far the experts' use has moved.
+    """Return the drift between two counts of the same gate.
 
-    Raises ExportError when one of them counted nothing, or other experts.
+    Raises:
+        ExportError: a count has no inferences, or the counts have different numbers of experts.
     """
     if len(now.chosen) != len(before.chosen):
         raise ExportError(
-            f"the counters are of {len(now.chosen)} experts, the export has {len(before.chosen)}; are they "
-            "of another model?"
+            f"the counters are for {len(now.chosen)} experts, the export has {len(before.chosen)}; dump the "
+            "counters of this export's firmware"
         )
     if not now.inferences or not before.inferences:
-        raise ExportError("no inferences were counted; let the firmware run first")
+        raise ExportError("no inferences were counted, expected at least one; let the firmware run first")
     p, q = ((np.array(u.chosen) + 0.5) / (u.inferences + 0.5 * len(u.chosen)) for u in (now, before))
     psi = float(((p - q) * np.log(p / q)).sum())
     noise = _estimate_chi_squared(len(p) - 1) * (1 / now.inferences + 1 / before.inferences)
@@ -107,7 +126,7 @@ def measure_drift(now: GateUsage, before: GateUsage) -> DriftResult:
 
 
 def _estimate_chi_squared(degrees: int) -> float:
-    """Return the quantile .999 by Wilson and Hilferty (1931)."""
+    """Return the 0.999 quantile of a chi-squared value (Wilson and Hilferty, 1931)."""
     if not degrees:
         return 0.0
     part = 2 / (9 * degrees)
@@ -115,8 +134,9 @@ def _estimate_chi_squared(degrees: int) -> float:
 
 
 def as_values(usage: GateUsage, drift: DriftResult) -> dict[str, Any]:
-    """Return the figures by name, as a device publishes them: no gate, no sample, counts over many
-    samples.
+    """Return the figures by name, in the form that a device publishes.
+
+    The figures are counts over many samples. They contain no gate and no sample.
     """
     return {
         "inferences": usage.inferences,

@@ -1,4 +1,4 @@
-"""A gate's use over the golden samples of an export: what the firmware's drift counters are compared with."""
+"""The gate's use over the golden samples of an export, the reference for a firmware's drift counters."""
 
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,13 @@ from firmware_export.tflite.quantized_model import read_quantized_model
 
 
 def measure_gate_usage(folder: Path) -> GateUsage:
-    """Return the use over golden.npz.
+    """Return the gate's use over the samples of golden.npz.
 
-    Raises ExportError where there are no such samples, or the model has no gate.
+    Args:
+        folder: an export with a target.
+
+    Raises:
+        ExportError: the golden samples cannot be read, or the model has no gate.
     """
     try:
         model = (folder / "model.tflite").read_bytes()
@@ -23,17 +27,29 @@ def measure_gate_usage(folder: Path) -> GateUsage:
             inputs = golden["inputs"]
     except (OSError, KeyError, ValueError) as error:
         raise ExportError(
-            f"cannot read the golden samples of {folder}: {error}; give what `edgefl export --target` wrote"
+            f"cannot read the golden samples of {folder}: {error}; pass a folder that `edgefl export "
+            "--target` wrote"
         ) from error
     return count_gate_usage(run_gate(model, inputs))
 
 
 def run_gate(model: bytes, inputs: Any) -> Any:
-    """Return the gate's values int8[n, experts] for inputs int8[n, *shape], by the reference kernels."""
+    """Return the gate's values for each input, computed by the reference kernels.
+
+    Args:
+        model: an int8 .tflite.
+        inputs: quantized samples, shape (n, ...), int8.
+
+    Returns:
+        Gate values, shape (n, experts), int8.
+
+    Raises:
+        ExportError: the model has no gate.
+    """
     network = read_quantized_model(model)
     gate = find_parts(network).gate
     if not gate:
-        raise ExportError("the model has no gate, so its use cannot drift; export a mixture")
+        raise ExportError("the model has no gate, so gate use cannot drift; export a mixture with a gate")
     interpreter = load_interpreter(model, reference=True, watch=True)
     interpreter.allocate_tensors()
     input_index = interpreter.get_input_details()[0]["index"]
@@ -46,7 +62,11 @@ def run_gate(model: bytes, inputs: Any) -> Any:
 
 
 def count_gate_usage(gates: Any) -> GateUsage:
-    """Return what templates/drift/drift.c counts over gate values int8[n, experts]."""
+    """Return the counts that templates/drift/drift.c would make.
+
+    Args:
+        gates: gate values, shape (n, experts), int8.
+    """
     p = (gates.astype(float) + 128) / 256
     surprise = -p * np.log2(np.where(p > 0, p, 1))
     ties = (gates == gates.max(axis=1, keepdims=True)).sum(axis=1) > 1

@@ -1,5 +1,8 @@
-"""The key that signs updates, and its public half that firmware trusts: one line of base64 each (Ed25519, RFC
-8032).
+"""The Ed25519 key that signs updates, and the public half that firmware trusts.
+
+A key file holds one line of base64.
+
+Source: RFC 8032.
 """
 
 import base64
@@ -14,9 +17,13 @@ PUBLIC_KEY_SUFFIX = ".pub"
 
 
 def make_signing_key(path: Path) -> Path:
-    """Write a new key (mode 0600) and its public half beside it, and return the latter's path.
+    """Write a new private key and its public half, and return the path of the public half.
 
-    ExportError where one lies already.
+    Args:
+        path: file for the private key, mode 0600. The public half gets the suffix `.pub`.
+
+    Raises:
+        ExportError: the file exists or cannot be written.
     """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -31,14 +38,18 @@ def make_signing_key(path: Path) -> Path:
     except FileExistsError as error:
         raise ExportError(f"{path} exists: firmware may trust it already; choose another name") from error
     except OSError as error:
-        raise ExportError(f"cannot write {path}: {error}; choose another place") from error
+        raise ExportError(f"cannot write {path}: {error}; choose another directory") from error
     return public
 
 
 def read_signer(path: Path) -> Callable[[bytes], bytes]:
-    """Return what signs with the key of this file: message -> signature[64].
+    """Return a function that signs with the private key of a file.
 
-    ExportError when it holds none.
+    Returns:
+        A function that maps a message to its signature, 64 bytes.
+
+    Raises:
+        ExportError: the file cannot be read or holds no key.
     """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -46,11 +57,15 @@ def read_signer(path: Path) -> Callable[[bytes], bytes]:
 
 
 def read_public_key(path: Path) -> bytes:
-    """Return a public key, 32 bytes, from its file. ExportError when it holds none."""
+    """Return the public key of a file, 32 bytes.
+
+    Raises:
+        ExportError: the file is not named as a public key, cannot be read or holds no key.
+    """
     if path.suffix != PUBLIC_KEY_SUFFIX:
         raise ExportError(
             f"{path} is not named as a public key, expected *{PUBLIC_KEY_SUFFIX}; the private key must "
-            f"not get into a "
+            f"not get into "
             "firmware"
         )
     return _read(path)

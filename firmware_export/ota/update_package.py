@@ -1,4 +1,4 @@
-"""Updates of a firmware's parts: made and signed on a host, checked and applied by templates/ota/ota.c.
+"""Signed update packages for a firmware's parts, made on a host and applied by templates/ota/ota.c.
 
     120 bytes    mark "EFLU" | version | counter | parts | layout 32 | device 32 | seed | runs | answers 32
      40 bytes    for each part: bytes | carried | sha256 32
@@ -7,10 +7,10 @@
 
 Numbers are uint32, little-endian.
 
-A part is carried when it is not the one that the old firmware has. `layout` names the network's shapes and
-operators: the code that runs the parts. `device` is the SHA-256 of the id of the one device that takes the
-update, or zeros for all devices. `answers` is the SHA-256 of the outputs for `runs` pseudo-random inputs: an
-update holds no sample of anybody's.
+An update carries the parts that differ from the old firmware's parts. `layout` is a digest of the network's
+shapes and operators, that is, of the code that runs the parts. `device` is the SHA-256 of the id of the only
+device that accepts the update, or zeros for all devices. `answers` is the SHA-256 of the outputs for `runs`
+pseudo-random inputs. An update contains no samples.
 """
 
 import hashlib
@@ -36,8 +36,11 @@ UINT32_MAX = 2**32 - 1
 
 @dataclass(frozen=True)
 class FirmwarePart:
-    """One replaceable piece of a firmware: "trunk", "gate", "expert0" ... and its bytes as they lie in
-    flash.
+    """One replaceable part of a firmware.
+
+    Attributes:
+        name: "trunk", "gate", "expert0" and so on.
+        content: the bytes of the part's struct in flash.
     """
 
     name: str
@@ -46,8 +49,11 @@ class FirmwarePart:
 
 @dataclass(frozen=True)
 class FirmwareParts:
-    """All parts of a firmware in their order, and the layout (64 hexadecimal digits) of the code that runs
-    them.
+    """All parts of a firmware, in order.
+
+    Attributes:
+        layout: digest of the code that runs the parts, 64 hexadecimal digits.
+        parts: the parts in the order of MODEL_PARTS.
     """
 
     layout: str
@@ -56,10 +62,16 @@ class FirmwareParts:
 
 @dataclass(frozen=True)
 class UpdateManifest:
-    """What an update says of itself.
+    """The signed header of an update.
 
-    `device`: digest of the device's id, or ALL_DEVICES. `entries`: for each part its bytes, whether they are
-    carried, and their SHA-256.
+    Attributes:
+        counter: number of the update. A device accepts only a higher number than its last one.
+        layout: digest of the code that runs the parts, 64 hexadecimal digits.
+        device: digest of the device's id, 32 bytes, or ALL_DEVICES.
+        seed: random seed of the self-test inputs.
+        runs: number of self-test inputs.
+        answers: SHA-256 of the outputs for the self-test inputs.
+        entries: for each part its size in bytes, whether the update carries it, and its SHA-256.
     """
 
     counter: int
@@ -71,7 +83,7 @@ class UpdateManifest:
     entries: tuple[tuple[int, bool, bytes], ...]
 
     def pack(self) -> bytes:
-        """Return what is signed."""
+        """Return the bytes that are signed."""
         layout = bytes.fromhex(self.layout)
         head = UPDATE_HEADER.pack(
             UPDATE_MAGIC,
@@ -88,16 +100,29 @@ class UpdateManifest:
 
 
 def hash_device_id(device: str) -> bytes:
-    """Return the 32 bytes that stand for a device's id in an update and in its firmware.
+    """Return the digest that stands for a device's id in an update and in its firmware.
 
-    ALL_DEVICES for "".
+    Returns:
+        32 bytes. ALL_DEVICES if `device` is empty.
     """
     return hashlib.sha256(device.encode()).digest() if device else ALL_DEVICES
 
 
 def draw_self_test_inputs(seed: int, runs: int, count: int) -> Any:
-    """Return the self-test's inputs int8[runs, count]: xorshift32 (Marsaglia, 2003), halved once more each
-    run, eight amplitudes.
+    """Return pseudo-random inputs for the self-test of an update.
+
+    A xorshift32 generator draws the values. Run i is shifted right by i mod 8 bits, which gives eight
+    amplitudes.
+
+    Args:
+        seed: initial state of the generator, not zero.
+        runs: number of inputs.
+        count: values of an input.
+
+    Returns:
+        Inputs, shape (runs, count), int8.
+
+    Source: Marsaglia, "Xorshift RNGs", Journal of Statistical Software 8(14), 2003.
     """
     drawn = np.empty(runs * count, np.int32)
     state = seed
@@ -121,12 +146,21 @@ def make_update(
     seed: int = 1,
     device: str = "",
 ) -> bytes:
-    """Return the update that turns a firmware with the parts `old` (None: whatever it has) into one with
-    `new`.
+    """Return a signed update from one firmware to another.
 
-    device: id of the one device that takes it, "" for all devices; sign: message -> Ed25519 signature[64];
-    answer: the new model's outputs int8[runs, m] for int8[runs, inputs], by an interpreter whose bits are the
-    firmware's. Raises ExportError when the layouts differ, nothing changed, or the counter does not fit.
+    Args:
+        old: parts of the installed firmware. None if they are unknown: the update then carries all parts.
+        new: parts of the new firmware.
+        counter: number of the update, from 1.
+        sign: maps a message to its Ed25519 signature, 64 bytes.
+        answer: maps inputs, shape (runs, inputs), int8, to the new model's outputs, shape (runs, m), int8. It
+            must compute the same bytes as the firmware.
+        inputs: values of one input of the model.
+        seed: random seed of the self-test inputs.
+        device: id of the only device that accepts the update. Empty for all devices.
+
+    Raises:
+        ExportError: the layouts differ, no part changed, or `counter` is out of range.
     """
     if not 1 <= counter <= UINT32_MAX:
         raise ExportError(
@@ -140,7 +174,7 @@ def make_update(
     before = {part.name: part.content for part in old.parts} if old else {}
     carried = [part for part in new.parts if before.get(part.name) != part.content]
     if not carried:
-        raise ExportError("old and new firmware have the same parts; there is nothing to update")
+        raise ExportError("the old and the new firmware have the same parts; no update is needed")
     answers = np.ascontiguousarray(answer(draw_self_test_inputs(seed, SELF_TEST_RUNS, inputs)), np.int8)
     entries = tuple((len(p.content), p in carried, hashlib.sha256(p.content).digest()) for p in new.parts)
     manifest = UpdateManifest(
@@ -156,25 +190,27 @@ def make_update(
 
 
 def read_update(update: bytes) -> UpdateManifest:
-    """Return an update's manifest; its signature is not checked.
+    """Return the manifest of an update, without checking its signature.
 
-    Raises ExportError for what is no update, or not a whole one.
+    Raises:
+        ExportError: the bytes are not an update, are truncated, or have another format version.
     """
     if len(update) < UPDATE_HEADER.size or update[:4] != UPDATE_MAGIC:
         raise ExportError(
-            f"{len(update)} bytes that are no update: expected the mark EFLU; make one with `edgefl export "
-            "update`"
+            f"{len(update)} bytes are not an update: expected the mark EFLU; make one with `edgefl "
+            "export update`"
         )
     _, version, counter, count, layout, device, seed, runs, answers = UPDATE_HEADER.unpack_from(update)
     if version < UPDATE_FORMAT_VERSION:
         raise ExportError(
             f"the update has format version {version}, expected {UPDATE_FORMAT_VERSION}: it is not bound "
             f"to a device, and "
-            "newer firmware refuses it; make it again with `edgefl export update`"
+            "newer firmware rejects it; make it again with `edgefl export update`"
         )
     if version != UPDATE_FORMAT_VERSION:
         raise ExportError(
-            f"the update has format version {version}, expected {UPDATE_FORMAT_VERSION}; update edgefl here"
+            f"the update has format version {version}, expected {UPDATE_FORMAT_VERSION}; update edgefl on "
+            "this computer"
         )
     signed = UPDATE_HEADER.size + count * PART_ENTRY.size
     if not 1 <= count <= MAX_FIRMWARE_PARTS or len(update) < signed + UPDATE_SIGNATURE_BYTES:
@@ -194,13 +230,18 @@ def read_update(update: bytes) -> UpdateManifest:
 
 
 def describe_update(manifest: UpdateManifest, names: Sequence[str], size: int, device: str) -> str:
-    """Return one line for people: which parts an update of `size` bytes carries, and for which device ("":
-    all).
+    """Return one line that describes an update.
+
+    Args:
+        manifest: manifest of the update.
+        names: names of the firmware's parts, in order.
+        size: size of the whole update in bytes.
+        device: id of the device that accepts it. Empty for all devices.
     """
     carried = [name for name, (_, is_carried, _) in zip(names, manifest.entries, strict=True) if is_carried]
     whole = sum(n for n, _, _ in manifest.entries)
     parts = f"{', '.join(carried)} of {', '.join(names)}"
     return (
-        f"update {manifest.counter} for {device or 'all devices'}: {parts}; {size:,} bytes ({whole:,} are "
-        "all parts)"
+        f"update {manifest.counter} for {device or 'all devices'}: {parts}; {size:,} bytes (all parts: "
+        f"{whole:,})"
     )

@@ -1,6 +1,6 @@
-"""TensorFlow's converter: a flat tf-keras clone of the mixture -> int8 .tflite, with calibration samples.
+"""TensorFlow's converter: turns a flat tf-keras clone of the mixture into an integer .tflite.
 
-The peer of the device route.
+It is the alternative to the device route.
 """
 
 from collections.abc import Iterator
@@ -15,11 +15,17 @@ from firmware_export.tflite.portable import to_portable
 
 
 def convert_keras(model: Any, x: Array, bits: int = 8) -> bytes:
-    """Return the integer .tflite of a tf-keras model, of batch 1, calibrated on all of x float32[n, *shape].
+    """Return the integer .tflite of a tf-keras model, with batch size 1.
 
-    bits: of activations, 8 or 16; weights have 8. What the model was tuned with (fake quantization) stands
-    before the samples' ranges. Raises ExportError when TensorFlow refuses it, or when an operator has no
-    integer form.
+    Ranges from quantization-aware training take precedence over the ranges of the samples.
+
+    Args:
+        model: a tf-keras model, with or without fake quantization.
+        x: calibration samples, shape (n, ...), float32. All of them are used.
+        bits: bits of the activations, 8 or 16. Weights have 8.
+
+    Raises:
+        ExportError: TensorFlow refuses the model, or an operator has no integer form.
     """
     import tensorflow as tf
 
@@ -44,7 +50,7 @@ def convert_keras(model: Any, x: Array, bits: int = 8) -> bytes:
     try:
         with suppress_stderr():
             made = to_portable(bytes(converter.convert()))
-    except Exception as error:  # the converter raises several types, none of its own
+    except Exception as error:  # the converter raises many unrelated types
         raise ExportError(
             f"TensorFlow refuses the mixture: {str(error).splitlines()[0]}; export with --route device"
         ) from error
@@ -53,5 +59,8 @@ def convert_keras(model: Any, x: Array, bits: int = 8) -> bytes:
 
 
 def convert_float(model: bytes, x: Array, bits: int = 8) -> bytes:
-    """Return the integer form of a float .tflite; see `convert`."""
+    """Return the integer form of a float .tflite.
+
+    The arguments and errors are those of `convert_keras`.
+    """
     return convert_keras(clone(model).model, x, bits)

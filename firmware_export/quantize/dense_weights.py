@@ -1,9 +1,11 @@
-"""Dense layers whose weights take 8 or 16 values, so that the generated C keeps three or four bits of each.
+"""Dense layers whose weights take 8 or 16 values, so that the generated C stores 3 or 4 bits of each.
 
-The model stays an int8 .tflite, which every runtime runs as before. A kernel's values are those of least
-squared error, by k-means in one dimension (Han et al., arXiv:1510.00149, section 3). Its weights are rounded
-input by input, and what a weight loses the following ones make up for, by how the inputs go together in the
-calibration samples (GPTQ: Frantar et al., arXiv:2210.17323, equations 2 and 3).
+The model stays an int8 .tflite that every runtime runs as before. K-means in one dimension chooses the values
+of a kernel with the least squared error. The weights are rounded input by input. The following weights
+compensate for the error of a rounded weight, by the correlation of the inputs in the calibration samples.
+
+Source: Han et al., arXiv:1510.00149, section 3, for k-means. GPTQ: Frantar et al., arXiv:2210.17323,
+equations 2 and 3, for the rounding.
 """
 
 from typing import Any
@@ -20,17 +22,25 @@ from firmware_export.tflite.portable import to_portable
 from firmware_export.tflite.quantized_model import read_quantized_model
 
 MIN_KERNEL_WEIGHTS = 1024
-"""Kernels of fewer weights stay as they are."""
+"""Smaller kernels are not changed."""
 INDEX_BITS = (3, 4)
 INPUTS_PER_BLOCK = 512
-"""Inputs whose correlations are looked at: a matrix of so many squared."""
+"""Inputs whose correlations are considered together, in a square matrix of this size."""
 DAMPING_SHARE = 0.01
 _INT8_VALUES = np.arange(-128, 128)
 
 
 def choose_few_values(kernel: NDArray[np.int8], count: int) -> NDArray[np.int8]:
-    """Return at most `count` values, sorted, that are near all of the kernel's: k-means, the better of two
-    starts.
+    """Return a few values that approximate all weights of a kernel, by k-means.
+
+    It runs k-means from two starts and keeps the better result.
+
+    Args:
+        kernel: weights, any shape, int8.
+        count: maximum number of values.
+
+    Returns:
+        Sorted values, shape (at most `count`,), int8.
     """
     weights = np.bincount(kernel.ravel().astype(np.int64) + 128, minlength=256)
     present = _INT8_VALUES[weights > 0]
@@ -68,8 +78,15 @@ def _find_nearest(of: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
 
 
 def round_kernel(kernel: NDArray[np.int8], inputs: Array, values: NDArray[np.int8]) -> NDArray[np.int8]:
-    """Return the kernel int8[outputs, n] in these values, near in what it makes of inputs float32[samples,
-    n], less their zero point.
+    """Return the kernel rounded to a few values, so that its outputs change as little as possible.
+
+    Args:
+        kernel: weights, shape (outputs, n), int8.
+        inputs: inputs of the layer less their zero point, shape (samples, n), float32.
+        values: the allowed values, shape (count,), int8.
+
+    Returns:
+        Rounded weights, shape (outputs, n), int8.
     """
     made = np.empty_like(kernel)
     for first in range(0, kernel.shape[1], INPUTS_PER_BLOCK):
@@ -89,8 +106,15 @@ def round_kernel(kernel: NDArray[np.int8], inputs: Array, values: NDArray[np.int
 
 
 def with_few_values(model: bytes, x: Array, bits: int) -> bytes:
-    """Return an integer .tflite with 2^bits values in each large kernel of a dense layer. x: float32[n,
-    *shape], calibration samples.
+    """Return an integer .tflite whose large dense kernels have at most 2^bits values.
+
+    Args:
+        model: an integer .tflite.
+        x: calibration samples, shape (n, ...), float32.
+        bits: 3 or 4.
+
+    Raises:
+        ExportError: no dense layer is large enough.
     """
     inline = to_portable(model)
     network = read_quantized_model(inline)
@@ -119,7 +143,7 @@ def with_few_values(model: bytes, x: Array, bits: int) -> bytes:
 
 
 def _record_inputs(model: bytes, x: Array, watched: set[int]) -> dict[int, Array]:
-    """Return what these tensors hold for each sample, as float32[n, size]."""
+    """Return the values of these tensors for each sample, shape (n, size), float32."""
     interpreter = load_interpreter(model, watch=True)
     interpreter.allocate_tensors()
     entry = interpreter.get_input_details()[0]["index"]

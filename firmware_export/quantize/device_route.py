@@ -1,6 +1,6 @@
-"""The device route: ai-edge-quantizer with ranges of its own, without TensorFlow.
+"""The device route: ai-edge-quantizer without TensorFlow, with ranges from `ranges.py`.
 
-Recipes say how ranges are chosen.
+A recipe defines how the ranges are chosen.
 """
 
 import warnings
@@ -21,9 +21,13 @@ WEIGHT_OPERATORS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
 class Recipe:
     """How ranges are chosen and weights are rounded.
 
-    samples: calibration samples used; percentile: of the samples' extremes; margin: how much wider the ranges
-    are made; per_channel: one scale for each output channel of a weight; rounding: the quantizer's algorithm
-    for weights, its own by extremes when empty.
+    Attributes:
+        name: name in reports.
+        samples: number of calibration samples.
+        percentile: percentile of the samples' extremes.
+        margin: how much wider the ranges become. 0.1 is a tenth.
+        per_channel: whether each output channel of a weight has a scale.
+        rounding: the quantizer's algorithm for weights. Empty chooses the quantizer's default.
     """
 
     name: str
@@ -46,10 +50,16 @@ RECIPES = (
 
 
 def quantize(model: bytes, observed: RecordedExtremes, recipe: Recipe, bits: int = 8) -> bytes:
-    """Return the integer form of a float .tflite: activations, input and output int8 or int16 by `bits`,
-    weights int8; see `to_portable`.
+    """Return the integer form of a float .tflite, made portable by `to_portable`.
 
-    Raises ExportError when an operator cannot be an integer one.
+    Args:
+        model: the float .tflite.
+        observed: extremes of its activations.
+        recipe: how to choose ranges and round weights.
+        bits: bits of activations, input and output, 8 or 16. Weights have 8.
+
+    Raises:
+        ExportError: the quantizer is missing or refuses the model, or an operator has no integer form.
     """
     quantizer, recipes, granularity = load_quantizer()
     rules = recipes.RecipeManager()
@@ -63,7 +73,7 @@ def quantize(model: bytes, observed: RecordedExtremes, recipe: Recipe, bits: int
         session = quantizer.Quantizer(model, rules.get_quantization_recipe())
         tensor_ranges = choose_ranges(observed, recipe.samples, recipe.percentile, recipe.margin)
         tensor_ranges |= widen_kernel_ranges(observed.layers, tensor_ranges, recipe.per_channel, bits)
-        # It makes an interpreter that keeps all tensors, which warns of memory
+        # Its interpreter keeps all tensors and warns about the memory
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             result = bytes(
@@ -81,19 +91,28 @@ def quantize(model: bytes, observed: RecordedExtremes, recipe: Recipe, bits: int
 
 
 def load_quantizer() -> tuple[Any, Any, Any]:
-    """Return ai-edge-quantizer's modules; ExportError where it does not exist, which is on 32-bit systems."""
+    """Return the modules `quantizer` and `recipe_manager` of ai-edge-quantizer, and its granularities.
+
+    Raises:
+        ExportError: ai-edge-quantizer is not installed. It does not exist for 32-bit systems.
+    """
     try:
         from ai_edge_quantizer import qtyping, quantizer, recipe_manager
     except ImportError as error:
         raise ExportError(
-            f"this device cannot quantize: {error}; ai-edge-quantizer needs a 64-bit system, export on such "
-            "a one"
+            f"this device cannot quantize: {error}; ai-edge-quantizer needs a 64-bit system; export on one "
+            "of those"
         ) from error
     return quantizer, recipe_manager, qtyping.QuantGranularity
 
 
 def dedupe_recipes(recipes: tuple[Recipe, ...], available: int) -> list[Recipe]:
-    """Leave out what only adds samples to an earlier recipe where there are no more."""
+    """Return the recipes without those that only add samples that do not exist.
+
+    Args:
+        recipes: recipes in order.
+        available: number of calibration samples.
+    """
     unique: dict[Recipe, Recipe] = {}
     for recipe in recipes:
         unique.setdefault(replace(recipe, name="", samples=min(recipe.samples, available)), recipe)

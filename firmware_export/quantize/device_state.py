@@ -1,4 +1,4 @@
-"""Read what a device keeps: its plan, its mixture, and where its data lie."""
+"""Reads a device's state: its plan, its mixture and the source of its data."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,9 +15,15 @@ from edgefl.types import Mixture, Shard
 
 @dataclass(frozen=True)
 class DeviceState:
-    """All that an export needs.
+    """Everything that an export needs from a device.
 
-    `seed` decides which samples are held out; has_digests: whether digests covered plan and mixture.
+    Attributes:
+        plan: the plan of the federation.
+        mixture: the device's mixture.
+        data: the source of its samples.
+        seed: random seed that decides which samples are held out.
+        client_id: id of the client.
+        has_digests: whether digests covered the plan and the mixture.
     """
 
     plan: Plan
@@ -28,11 +34,19 @@ class DeviceState:
     has_digests: bool = True
 
     def read_shard(self) -> Shard:
-        """Read the device's shard, split as it was in training."""
+        """Read the device's shard, split as in training.
+
+        Raises:
+            DataError: the samples cannot be read or do not fit the plan.
+        """
         return self.read_shard_with_split()[0]
 
     def read_shard_with_split(self) -> tuple[Shard, SplitRecord]:
-        """Read the device's shard, split as it was in training, and return it with the note of its split."""
+        """Read the device's shard, split as in training, and the record of its split.
+
+        Raises:
+            DataError: the samples cannot be read or do not fit the plan.
+        """
         arrays = read_source(self.data)
         spec = self.plan.spec
         return make_shard_and_split(
@@ -46,14 +60,19 @@ class DeviceState:
 
 
 def read_state(directory: Path, data: DataSource | None = None) -> DeviceState:
-    """Read a state directory; `data` replaces its data's source.
+    """Read a state directory.
 
-    StateError names the file that is missing or damaged.
+    Code that a file names is not run. A device whose data come from a function therefore needs `data`.
 
-    Code that a file names is not run: a device whose data come from a function needs `data`.
+    Args:
+        directory: the `--state` of `edgefl device start`.
+        data: replaces the data source of the state. None keeps it.
+
+    Raises:
+        StateError: the directory is not a state, a file in it is missing or damaged, or `data` is needed.
     """
     if not directory.is_dir():
-        raise StateError(f"no state directory {directory}; give the --state of `edgefl device start`")
+        raise StateError(f"no state directory {directory}; pass the --state of `edgefl device start`")
     files = DeviceFiles(directory)
     try:
         note = decode_note(files.note.read_bytes())
@@ -63,11 +82,10 @@ def read_state(directory: Path, data: DataSource | None = None) -> DeviceState:
     except OSError as error:
         if _is_simulation(directory):
             raise StateError(
-                f"{directory} is a simulation, expected the state of one client: "
-                f"{_name_the_states(directory)}"
+                f"{directory} is a simulation, expected the state of one client: {_list_states(directory)}"
             ) from error
         raise StateError(
-            f"{directory} is no device's state: {error}; start the device once with --state {directory}"
+            f"{directory} is not a device's state: {error}; start the device once with --state {directory}"
         ) from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StateError(
@@ -75,10 +93,10 @@ def read_state(directory: Path, data: DataSource | None = None) -> DeviceState:
         ) from error
     if source.is_function and data is None:
         raise StateError(
-            f"the data of {directory} come from the function {source.data}; say that it may run: --data "
+            f"the data of {directory} come from the function {source.data}; allow it to run with --data "
             f"{source.data}"
         )
-    # Beside the state, as a simulation writes it
+    # A simulation writes the path relative to the state
     if not source.is_function and not Path(source.data).is_absolute():
         source = replace(source, data=str(directory / source.data))
     plan, mixture, has_digests = load_personal_model(files)
@@ -90,12 +108,12 @@ def _is_simulation(directory: Path) -> bool:
     return run.note.exists() or run.mixtures.is_dir() or directory.name == run.mixtures.name
 
 
-def _name_the_states(directory: Path) -> str:
-    """Return the remedy for the directory of a run: which of its directories are states."""
+def _list_states(directory: Path) -> str:
+    """Return the remedy for a simulation's directory: the state directories that it contains."""
     mixtures = RunFiles(directory).mixtures
     home = directory if directory.name == mixtures.name else mixtures
     states = sorted(path.parent for path in home.glob(f"*/{DeviceFiles.note.name}"))
     if not states:
-        return "it keeps no mixtures; add --mixtures --resume to the `edgefl simulate` that made it"
+        return "it contains no mixtures; add --mixtures --resume to the `edgefl simulate` that made it"
     named = ", ".join(map(str, states[:3])) + (f" and {len(states) - 3} more" if len(states) > 3 else "")
-    return f"each client's state is a directory of its own: {named}; give --state {states[0]}"
+    return f"each client's state is a separate directory: {named}; pass --state {states[0]}"

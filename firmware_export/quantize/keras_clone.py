@@ -1,8 +1,7 @@
-"""A float .tflite as a flat tf-keras model, one layer an operator: what tensorflow-model-optimization can
-tune.
+"""A float .tflite as a flat tf-keras model with one layer per operator, for tensorflow-model-optimization.
 
-The weights are those of the file, so the clone computes what the mixture does; `with_weights` puts tuned ones
-back into it.
+The clone has the weights of the file, so it computes the same as the mixture. `read_tuned_weights` returns
+the tuned weights in the file's form.
 """
 
 from collections.abc import Mapping
@@ -25,8 +24,12 @@ COMBINE = {"ADD": add, "SUB": sub, "MUL": mul}
 
 @dataclass(frozen=True)
 class FlatClone:
-    """model: tf-keras, float32[batch, ...] -> float32[batch, classes]; places: layer -> tensor of its kernel,
-    of its bias (-1: none).
+    """A flat tf-keras model of a .tflite.
+
+    Attributes:
+        model: tf-keras model from shape (batch, ...) to (batch, classes), float32.
+        weight_tensors: maps a layer's name to the tensors of its kernel and its bias. The bias is -1 if there
+            is none.
     """
 
     model: Any
@@ -44,7 +47,11 @@ class _Step:
 
 
 def clone(model: bytes) -> FlatClone:
-    """Return the flat clone. Raises ExportError for an operator or an option that it has no layer for."""
+    """Return the flat clone of a float .tflite.
+
+    Raises:
+        ExportError: tf-keras is missing, or no layer exists for an operator or one of its options.
+    """
     keras = import_tf_keras()
     graph = read_subgraph(model)
     values = read_float_constants(model)
@@ -61,7 +68,7 @@ def clone(model: bytes) -> FlatClone:
             results, kernel = _apply(_Step(name, operator, shapes, integers), tensors, values)
         except KeyError as error:
             raise ExportError(
-                f"the TensorFlow route has no layer for {operator.name} as it is used here ({error}); export "
+                f"the TensorFlow route has no layer for this use of {operator.name} ({error}); export "
                 "with --route device"
             ) from error
         tensors |= dict(zip(operator.outputs, results, strict=True))
@@ -87,7 +94,7 @@ def _apply(
         return [out], (kernel, bias)
     if step.operator.name in ("ADD", "SUB", "MUL"):
         if step.operator.options.get("fusedActivationFunction"):
-            raise KeyError("with an activation in it")
+            raise KeyError("fused activation")
         fixed = [values[i].tolist() if i in values else None for i in inputs]
         operands = [tensors[i] for i in inputs if i not in values]
         return [
@@ -124,7 +131,7 @@ def _make_unary_layer(step: _Step) -> Any:
 
 
 def _make_weight_layer(step: _Step, kernel: Array) -> tuple[Any, Array]:
-    """Return the layer and its kernel as tf-keras has it."""
+    """Return the layer and its kernel in the layout of tf-keras."""
     keras = import_tf_keras()
     options = step.operator.options
     activation = ACTIVATIONS[options["fusedActivationFunction"]]
@@ -161,8 +168,15 @@ def _apply_slices(step: _Step, tensors: Mapping[int, Any], kind: Any) -> list[An
 
 
 def read_tuned_weights(flat: FlatClone, model: Any, constants: Mapping[int, Array]) -> dict[int, Array]:
-    """Return the constants of `model`, a tuned clone whose layers have the flat one's names, by tensor index
-    and in the file's shape.
+    """Return the weights of a tuned clone in the file's form.
+
+    Args:
+        flat: the clone before tuning.
+        model: the tuned clone. Its layers have the names of the flat clone.
+        constants: the float constants of the file, by tensor index.
+
+    Returns:
+        Kernels and biases by tensor index, in the file's shapes, float32.
     """
     tuned = {}
     for name, (kernel, bias) in flat.weight_tensors.items():
@@ -182,25 +196,29 @@ def read_tuned_weights(flat: FlatClone, model: Any, constants: Mapping[int, Arra
 
 
 def import_tf_keras() -> Any:
-    """Return tf-keras; ExportError when the host has it not."""
+    """Return the module tf_keras.
+
+    Raises:
+        ExportError: it is not installed.
+    """
     try:
-        import tf_keras as found
+        import tf_keras
     except ImportError as error:
         raise ExportError(
             f"the TensorFlow route needs {error.name}, which this environment lacks; "
             "pip install -e '.[aggregator]', or export with --route device"
         ) from error
-    return found
+    return tf_keras
 
 
 @cache
 def define_layers() -> dict[str, Any]:
-    """Return the classes by name; they are made here since their base is tf-keras's."""
+    """Return the custom layer classes by name. Their base class needs tf-keras, so they are made late."""
     keras = import_tf_keras()
     import tensorflow as tf
 
     class Slice(keras.layers.Layer):  # type: ignore[misc, name-defined]
-        """x[begin : begin + size]; a size of -1 is all that is left."""
+        """x[begin : begin + size]. A size of -1 takes the rest of the axis."""
 
         def __init__(self, begin: list[int], size: list[int], **named: Any) -> None:
             super().__init__(**named)
@@ -228,7 +246,7 @@ def define_layers() -> dict[str, Any]:
             return {**super().get_config(), "axes": self.axes, "keepdims": self.keepdims}
 
     class Combine(keras.layers.Layer):  # type: ignore[misc, name-defined]
-        """first + second, first - second or first * second, one of which may be a constant."""
+        """first + second, first - second or first * second. Either operand may be a constant."""
 
         def __init__(self, kind: str, first: Any = None, second: Any = None, **named: Any) -> None:
             super().__init__(**named)

@@ -1,8 +1,8 @@
-"""Mixture -> int8 .tflite: template, weights, the device's own calibration samples, measured accuracy.
+"""Exports a mixture as an int8 .tflite, calibrated and measured with the device's own samples.
 
-By the device route there is no TensorFlow. Candidates are tried in order until one loses at most one point on
-the validation samples. No candidate is tuned on the validation samples. Test samples only measure the one
-that was chosen.
+The device route needs no TensorFlow. Candidates are tried in order until one loses at most one point of
+accuracy on the validation samples. No candidate is tuned on the validation samples. The test samples only
+measure the chosen candidate.
 """
 
 import hashlib
@@ -57,18 +57,32 @@ def export_mixture(
     options: QuantizationOptions | None = None,
     split: SplitRecord | None = None,
 ) -> ExportReport:
-    """Write model.tflite (integers), model_float.tflite and report.json into `out`, and return the report.
+    """Write model.tflite, model_float.tflite and report.json, and return the report.
 
-    The integer model's accuracy is that of the reference kernels, as on a microcontroller; float runs on the
-    default ones, which differ by rounding only. Both are of the held-out split; of the training split where
-    nothing is held out. `seed` draws the calibration samples; it and `client_id` stand in the report. `split`
-    becomes metadata of both models: by it `edgefl infer` finds the held-out samples, wherever the file is.
-    `recipes` are the device route's.
-    A tuned model that loses more than a point against float is not kept while an untuned one does better.
-    Where the plan holds back no validation samples, an export with tuning holds back the default share from
-    tuning, and compares on these samples.
-    Raises PlanError for a mixture of another plan, ExportError for data that cannot calibrate or a route that
-    this machine has not.
+    The accuracy of the integer model is measured with the reference kernels, which compute like a
+    microcontroller. The float model runs on the default kernels, which differ by rounding only. Both are
+    measured on the held-out samples, or on the training samples if nothing is held out.
+
+    If a tuned model loses more than a point against float, an untuned model with a higher accuracy replaces
+    it. If the plan holds out no validation samples, an export with tuning holds out the default share of the
+    training samples and compares the candidates on them.
+
+    Args:
+        plan: the plan of the mixture.
+        mixture: the mixture to quantize.
+        shard: the device's samples.
+        out: directory for the files.
+        seed: random seed for the calibration samples. The report contains it.
+        client_id: id of the client. The report contains it.
+        recipes: recipes of the device route, in the order to try.
+        options: how to quantize. None means the defaults.
+        split: how the samples were held out. Both models carry it as metadata, so that `edgefl infer` finds
+            the held-out samples.
+
+    Raises:
+        PlanError: the mixture belongs to another plan.
+        ExportError: the samples cannot calibrate, the route is not available on this machine, or the files
+            cannot be written.
     """
     chosen = options or QuantizationOptions()
     if chosen.route == DEVICE_ROUTE:
@@ -84,10 +98,10 @@ def export_mixture(
         (validation.x, validation.y) if len(validation.y) else (shard.x_train, shard.y_train)
     )
     if not np.isfinite(x).all():
-        raise ExportError("the held-out samples hold NaN or infinite values; clean the shard")
+        raise ExportError("the held-out samples contain NaN or infinite values; clean the shard")
     if len(y) and y.max() >= plan.spec.num_classes:
         raise ExportError(
-            f"a label is {y.max()}, the mixture has {plan.spec.num_classes} classes; is this shard of "
+            f"a label is {y.max()}, the mixture has {plan.spec.num_classes} classes; is this shard from "
             "another data set?"
         )
     model = fill_template(*plan.find_template(mixture.signature), mixture.weights)
@@ -157,14 +171,16 @@ def export_mixture(
 
 
 def _shuffle_samples(shard: Shard, seed: int) -> tuple[Array, Labels]:
-    """Return the training samples in the order of calibration."""
+    """Return the training samples and their labels in the order of calibration."""
     order = derive_rng(seed, 0, "calibration").permutation(len(shard.x_train))
     return shard.x_train[order], shard.y_train[order]
 
 
 def detect_mixing(graph: OperatorGraph) -> str:
-    """Return what the graph mixes, by products and sums: `probabilities` of the experts, their `logits`, or
-    `none`: one model.
+    """Return the values that a graph mixes, detected from its products and softmax operators.
+
+    Returns:
+        "probabilities" or "logits" of the experts, or "none" for a single model.
     """
     products = {
         i

@@ -1,9 +1,9 @@
-"""Which values each tensor takes over the calibration samples.
+"""The range of values of each tensor over the calibration samples.
 
-The quantizer's own calibration keeps a moving average of each sample's minimum and maximum. That clips what
-is rare, and a tensor of one value a sample, as a gate's logit is, ends with minimum = maximum: the gate
-becomes a constant.
-So the extremes of every sample are kept here, and a recipe chooses the range from them.
+The quantizer's own calibration keeps a moving average of the minimum and maximum of each sample. The average
+clips rare values. A tensor with one value a sample, such as a gate's logit, ends with minimum = maximum, and
+the gate becomes a constant. This module therefore records the extremes of every sample. A recipe chooses the
+range from them.
 """
 
 from collections.abc import Mapping
@@ -20,17 +20,21 @@ from firmware_export.tflite.graph import read_graph
 
 STEEP_OPERATORS = ("SOFTMAX", "LOGISTIC")
 MIN_STEEP_WIDTH = 1e-3
-"""The least width of what these take, for their kernels end the process below 4e-6. So little changes a
-probability by a thousandth.
+"""Minimum width of the inputs of these operators. Their kernels abort the process below 4e-6.
+
+A width of 1e-3 changes a probability by at most a thousandth.
 """
 
 
 @dataclass(frozen=True)
 class RecordedExtremes:
-    """`extremes` maps a tensor's name to float32[samples, 2]: minimum and maximum in each sample.
+    """The extremes of each activation in each calibration sample.
 
-    ranks: the tensors' numbers of axes. steep: what a softmax or a logistic function takes. layers: those
-    with kernel and bias.
+    Attributes:
+        extremes: maps a tensor's name to the minimum and maximum in each sample, shape (samples, 2), float32.
+        ranks: number of axes of each tensor, by name.
+        steep: names of the tensors that are inputs of a softmax or a logistic function.
+        layers: layers with a kernel and a bias.
     """
 
     extremes: Mapping[str, Array]
@@ -40,25 +44,32 @@ class RecordedExtremes:
 
     @property
     def samples(self) -> int:
-        """How many calibration samples were seen."""
+        """Number of recorded calibration samples."""
         return len(next(iter(self.extremes.values())))
 
 
 def check_calibration(x: Array, shape: tuple[int, ...]) -> None:
-    """Raise ExportError for calibration samples that give no range: none, of another shape, not finite, all
-    values equal.
+    """Check that samples can calibrate a model.
+
+    Args:
+        x: calibration samples, shape (n, *shape), float32.
+        shape: shape of one input of the model.
+
+    Raises:
+        ExportError: there are no samples, their shape differs, they are not finite, or all values are equal.
     """
     if len(x) == 0:
         raise ExportError(
-            "no calibration samples; the int8 ranges come from the device's own training samples, give it a "
-            "shard with some"
+            "no calibration samples; the int8 ranges come from the device's own training samples, use a "
+            "shard that has some"
         )
     if x.shape[1:] != shape:
         raise ExportError(
-            f"the calibration samples are {x.shape[1:]}, expected {shape}; is this shard of another data set?"
+            f"the calibration samples are {x.shape[1:]}, expected {shape}; is this shard from another data "
+            "set?"
         )
     if not np.isfinite(x).all():
-        raise ExportError("the calibration samples hold NaN or infinite values; clean the shard")
+        raise ExportError("the calibration samples contain NaN or infinite values; clean the shard")
     if x.min() == x.max():
         raise ExportError(
             f"all calibration values are {x.min():g}, which gives no range; check the sensor or the file "
@@ -67,7 +78,15 @@ def check_calibration(x: Array, shape: tuple[int, ...]) -> None:
 
 
 def record_extremes(model: bytes, x: Array) -> RecordedExtremes:
-    """Run the float model on each sample of x float32[n, *shape] and keep each activation's extremes."""
+    """Run the float model on each sample and record the extremes of each activation.
+
+    Args:
+        model: a float .tflite.
+        x: calibration samples, shape (n, ...), float32.
+
+    Raises:
+        ExportError: the model computes NaN or infinite values.
+    """
     graph = read_graph(model)
     interpreter = load_interpreter(model, watch=True)
     interpreter.allocate_tensors()
@@ -83,8 +102,8 @@ def record_extremes(model: bytes, x: Array) -> RecordedExtremes:
             extremes[row, column] = values.min(), values.max()
     if not np.isfinite(extremes).all():
         raise ExportError(
-            "the mixture gives NaN or infinite values on its own training samples; personalize again with a "
-            "smaller learning rate"
+            "the mixture computes NaN or infinite values on its own training samples; personalize again with "
+            "a smaller learning rate"
         )
     names = [graph.tensors[index].name for index in watched]
     ranks = {name: interpreter.get_tensor(index).ndim for name, index in zip(names, watched, strict=True)}
@@ -104,12 +123,16 @@ def record_extremes(model: bytes, x: Array) -> RecordedExtremes:
 def choose_ranges(
     observed: RecordedExtremes, samples: int, percentile: float, margin: float
 ) -> dict[str, dict[str, Any]]:
-    """Return each tensor's range in the quantizer's form, from the first `samples` samples.
+    """Return each tensor's range in the quantizer's form.
 
-    percentile: of the samples' extremes, 100 keeps them all; margin: how much wider than that, 0.1 is a
-    tenth.
-    A tensor that is always zero gets a width too, for the kernels divide by it (an experts' gate of zeros:
-    all weigh alike).
+    A tensor that is always zero gets a width too, because the kernels divide by the width. An example is a
+    gate of zeros, which weighs all experts equally.
+
+    Args:
+        observed: the recorded extremes.
+        samples: number of samples to use, from the first.
+        percentile: percentile of the samples' extremes. 100 keeps them all.
+        margin: how much wider the range becomes. 0.1 is a tenth.
     """
     tensor_ranges = {}
     for name, extremes in observed.extremes.items():

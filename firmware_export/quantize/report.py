@@ -1,42 +1,46 @@
-"""What an export says of itself: the figures of report.json."""
+"""The figures of report.json, with warnings about weak measurements."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
 MIN_MEASURED_SAMPLES = 30
-"""Held-out samples below which a measured accuracy says next to nothing."""
+"""Number of held-out samples below which a measured accuracy means little."""
 
 
 def find_warnings(answers: Any) -> tuple[str, ...]:
-    """Return why measurements on these answers prove little.
+    """Return the reasons why measurements on these answers prove little.
 
     Args:
-        answers: Outputs of the integer model, [samples, classes].
+        answers: outputs of the integer model, shape (samples, classes), int8 or int16.
 
     Returns:
-        A sentence for each reason: too few samples, or one class for all of them.
+        One sentence for each reason: too few samples, or one class for all of them.
     """
     warnings = []
     if len(answers) < MIN_MEASURED_SAMPLES:
         warnings.append(
             f"{len(answers)} samples prove little, expected {MIN_MEASURED_SAMPLES} or more; collect more "
             f"on this "
-            "device, or give others by --data"
+            "device, or pass others with --data"
         )
     classes = {int(answer) for answer in answers.argmax(axis=1)}
     if len(classes) == 1 and len(answers) > 1:
         warnings.append(
             f"the int8 model answers class {classes.pop()} for all {len(answers)} samples, so equal outputs "
-            "prove little of its layers; train for more rounds, or look at the classes of the samples"
+            "prove little about its layers; train for more rounds, or check the classes of the samples"
         )
     return tuple(warnings)
 
 
 @dataclass(frozen=True)
 class QuantizationAttempt:
-    """One recipe, what it used, and what it gave.
+    """One tried recipe and its result.
 
-    Agreement is the share of samples with the float model's answer.
+    Attributes:
+        recipe: name of the recipe.
+        calibration_samples: number of samples that it used.
+        accuracy_int8: accuracy of the integer model on the samples that compare recipes.
+        agreement: share of samples for which it gives the float model's answer.
     """
 
     recipe: str
@@ -47,13 +51,32 @@ class QuantizationAttempt:
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What was exported and what was measured.
+    """What was exported and measured, as report.json stores it.
 
-    `within_one_point` False: every remedy was tried and this is the best.
-
-    route: device or tensorflow; activation_bits: 8 or 16; mixing: what the graph mixes (`mixing_of`);
-    deflated_bytes: of the model when zlib packs it, which is where pruned and clustered weights show;
-    warnings: see `warnings_of`. held_out: the rule that held out the samples, in words.
+    Attributes:
+        accuracy_float: accuracy of the float model.
+        accuracy_int8: accuracy of the integer model.
+        agreement: share of samples for which both models give the same answer.
+        within_one_point: False if all remedies were tried and the best model still loses more than a point.
+        measured_on: "held-out" or "training" samples.
+        num_test: number of those samples.
+        tflite_bytes: size of the integer model.
+        float_bytes: size of the float model.
+        sha256: digest of model.tflite.
+        recipe: name of the chosen recipe.
+        calibration_samples: number of samples that the recipe used.
+        tried: all attempts in order.
+        runtime: name and version of the runtime that measured.
+        quantizer: name and version of the library that quantized.
+        peak_rss_mb: peak memory of the process, in MB.
+        seed: random seed for the calibration samples.
+        client_id: id of the client.
+        route: "device" or "tensorflow".
+        activation_bits: 8 or 16.
+        mixing: what the graph mixes, see `detect_mixing`.
+        deflated_bytes: size of the integer model after zlib. Pruned and clustered weights reduce it.
+        warnings: see `find_warnings`.
+        held_out: a description of the rule that held out the samples.
     """
 
     accuracy_float: float
@@ -81,5 +104,5 @@ class ExportReport:
     held_out: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as what JSON holds."""
+        """Return the report as values for JSON."""
         return asdict(self)

@@ -1,5 +1,6 @@
-"""The ways from a float .tflite to an integer one, behind one interface: candidates to be tried until one
-keeps the accuracy.
+"""Quantization routes from a float .tflite to an integer one, behind one interface.
+
+A route yields candidates. The caller tries them in order until one keeps the accuracy.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,13 +23,17 @@ CALIBRATION_SAMPLES = 256
 
 @dataclass(frozen=True)
 class QuantizationOptions:
-    """route: the device's own, or TensorFlow's converter on a host that has it; bits: of activations, 8 or
-    16, where weights have 8.
+    """How to quantize a model.
 
-    dense: bits of a dense layer's weights in the generated C: 8, or 3 or 4 with as many values as they tell
-    apart.
+    Attributes:
+        route: "device" quantizes on the device, "tensorflow" uses TensorFlow's converter on a host.
+        bits: bits of the activations, 8 or 16. Weights have 8.
+        tuning: tuning before the quantization, for the TensorFlow route.
+        dense: bits of a large dense layer's weights in the generated C. With 3 or 4, such a layer has at most
+            8 or 16 different values.
 
-    Raises ExportError for a tuning by the device route, or one of 16 bits.
+    Raises:
+        ExportError: a value is out of range, or two options exclude each other.
     """
 
     route: Literal["device", "tensorflow"] = "device"
@@ -45,22 +50,22 @@ class QuantizationOptions:
             raise ExportError(f"dense weights of {self.dense} bits, expected 3, 4 or 8")
         if self.dense < 8 and self.bits == 16:
             raise ExportError(
-                "--weights is of the C, which is of 8-bit activations; leave out --weights, or "
+                "--weights is for the generated C, which has 8-bit activations; leave out --weights or "
                 "--activations 16"
             )
         if self.tuning.name and self.route == DEVICE_ROUTE:
             raise ExportError(
-                f"{self.tuning.name}: the device route tunes nothing; use --route tensorflow on a host that "
+                f"{self.tuning.name}: the device route cannot tune; use --route tensorflow on a host that "
                 "has TensorFlow"
             )
         if self.tuning.qat and self.bits == 16:
             raise ExportError(
-                "quantization-aware training is of 8-bit activations; leave out --qat, or --activations 16"
+                "quantization-aware training needs 8-bit activations; leave out --qat or --activations 16"
             )
 
     @property
     def quantizer(self) -> str:
-        """The name and version of what quantizes."""
+        """The name and version of the library that quantizes."""
         package = "ai-edge-quantizer" if self.route == DEVICE_ROUTE else "tensorflow"
         try:
             return f"{package} {version(package)}"
@@ -70,8 +75,12 @@ class QuantizationOptions:
 
 @dataclass(frozen=True)
 class QuantizationCandidate:
-    """name: of the recipe; samples: how many calibrate it; make: gives the integer .tflite, or raises
-    ExportError.
+    """One way to quantize a model.
+
+    Attributes:
+        name: name of the recipe.
+        samples: number of calibration samples.
+        make: returns the integer .tflite, or raises ExportError.
     """
 
     name: str
@@ -86,17 +95,20 @@ def generate_candidates(
     options: QuantizationOptions,
     recipes: tuple[Recipe, ...] = RECIPES,
 ) -> Iterator[QuantizationCandidate]:
-    """Give what is to be tried, the likeliest first.
+    """Yield the candidates, the most promising first.
 
     Args:
         model: the float .tflite.
-        calibration: training samples in drawn order, float32[n, *shape]. Every candidate takes its ranges
-            from them.
-        tuning_samples: returns the samples that a tuned candidate trains on, float32[m, *shape] and int64[m],
-            in drawn order. The samples on which candidates are compared must not be among them: a tuned model
-            has learned the labels of its samples.
-        options: the route, its bits and its tuning.
-        recipes: those of the device route.
+        calibration: shuffled training samples, shape (n, ...), float32. Every candidate takes its ranges from
+            them.
+        tuning_samples: returns the shuffled samples and labels that a tuned candidate trains on, shapes (m,
+            ...) and (m,), float32 and int64. It must not return samples on which candidates are compared,
+            because a tuned model has learned their labels.
+        options: route, bits and tuning.
+        recipes: recipes of the device route.
+
+    Raises:
+        ExportError: the quantizer is missing, or the model fails on the calibration samples.
     """
     for candidate in _generate_route_candidates(model, calibration, tuning_samples, options, recipes):
         yield (

@@ -1,10 +1,11 @@
-"""Tuning on a host that has TensorFlow: magnitude pruning, weight clustering, quantization-aware training, in
-this order.
+"""Tuning on a host with TensorFlow: magnitude pruning, weight clustering, quantization-aware training.
 
-tensorflow-model-optimization on the flat tf-keras clone of a mixture, with the client's own training samples,
-which stay where they are. Pruning: Zhu and Gupta, arXiv:1710.01878, at constant sparsity; clustering: Han et
-al., arXiv:1510.00149; quantization-aware training: Jacob et al., arXiv:1712.05877. What is pruned stays so in
-what follows.
+The steps run in this order. They use tensorflow-model-optimization on the flat tf-keras clone of a mixture.
+The client's own training samples tune it, and they do not leave the host. Pruned weights stay zero in the
+later steps.
+
+Source: Zhu and Gupta, arXiv:1710.01878, for pruning, at constant sparsity. Han et al., arXiv:1510.00149, for
+clustering. Jacob et al., arXiv:1712.05877, for quantization-aware training.
 """
 
 from collections.abc import Mapping
@@ -31,11 +32,16 @@ TUNING_BATCH_SIZE = 32
 
 @dataclass(frozen=True)
 class Tuning:
-    """prune: the share of each kernel's weights that become zero, 0: none; cluster: how many values each
-    kernel may have, 0: any.
+    """What to tune before the quantization.
 
-    qat: train with the rounding of int8 in the graph; epochs: over the training samples, for each of the
-    three.
+    Attributes:
+        prune: share of each kernel's weights that become zero, from 0 to below 1. 0 prunes nothing.
+        cluster: number of different values of each kernel, 2 to 256. 0 clusters nothing.
+        qat: whether to train with int8 rounding in the graph.
+        epochs: epochs over the training samples, for each of the three steps.
+
+    Raises:
+        ExportError: a value is out of range, or `cluster` and `qat` are set together.
     """
 
     prune: float = 0.0
@@ -50,19 +56,19 @@ class Tuning:
             )
         if self.cluster and not 2 <= self.cluster <= 256:
             raise ExportError(
-                f"cluster_weights is {self.cluster}, expected 2 to 256 values a kernel (0: none), such as 16"
+                f"cluster_weights is {self.cluster}, expected 2 to 256 values per kernel (0: any), such as 16"
             )
         if self.cluster and self.qat:
             raise ExportError(
-                "cluster_weights and qat together: training would part the clusters again; ask for one of "
-                "the two"
+                "cluster_weights and qat exclude each other: training would split the clusters again; use "
+                "one of the two"
             )
         if self.epochs < 1:
             raise ExportError(f"tuning for {self.epochs} epochs, expected at least 1")
 
     @property
     def name(self) -> str:
-        """What is done, in words; empty: nothing."""
+        """A description of the steps. Empty if there are none."""
         done = [f"{self.prune:g} of the weights pruned"] * bool(self.prune) + [
             f"{self.cluster} values a kernel"
         ] * bool(self.cluster)
@@ -72,19 +78,27 @@ class Tuning:
 def _import_optimization() -> Any:
     import_tf_keras()
     try:
-        import tensorflow_model_optimization as found
+        import tensorflow_model_optimization
     except ImportError as error:
         raise ExportError(
             f"tuning needs {error.name}, which this environment lacks; pip install -e '.[aggregator]', or "
             "export untuned"
         ) from error
-    return found
+    return tensorflow_model_optimization
 
 
 def tune_float(model: bytes, x: Array, y: Labels, tuning: Tuning, seed: int = 1) -> bytes:
     """Return the float .tflite with pruned and clustered kernels.
 
-    The same bytes when neither is asked for.
+    Args:
+        model: a float .tflite. It is returned unchanged if `tuning` neither prunes nor clusters.
+        x: training samples, shape (n, ...), float32.
+        y: labels, shape (n,), int64.
+        tuning: what to tune.
+        seed: random seed.
+
+    Raises:
+        ExportError: a library is missing, a layer cannot be tuned, or the weights are not finite afterwards.
     """
     optimization = _import_optimization()
     keras = import_tf_keras()
@@ -115,11 +129,19 @@ def tune_float(model: bytes, x: Array, y: Labels, tuning: Tuning, seed: int = 1)
 
 
 def tune_int8(model: bytes, x: Array, y: Labels, calibration: Array, tuning: Tuning, bits: int = 8) -> bytes:
-    """Return the tuned int8 .tflite of a float one: x float32[n, *shape], y int64[n] train it, `calibration`
-    gives the ranges.
+    """Return the tuned integer form of a float .tflite.
 
-    Raises ExportError when a library is missing, the mixture has a layer that cannot be tuned, or tuning ends
-    in NaN.
+    Args:
+        model: a float .tflite.
+        x: training samples, shape (n, ...), float32.
+        y: labels, shape (n,), int64.
+        calibration: samples for the ranges, shape (m, ...), float32.
+        tuning: what to tune.
+        bits: bits of the activations, 8 or 16. Quantization-aware training ignores it and uses 8.
+
+    Raises:
+        ExportError: the labels have one class only, a library is missing, the mixture has a layer that cannot
+            be tuned, or tuning ends in NaN.
     """
     if len(np.unique(y)) < 2:
         raise ExportError(
@@ -139,7 +161,7 @@ def _train_quantization_aware(flat: FlatClone, x: Array, y: Labels, tuning: Tuni
     quantization = _import_optimization().quantization.keras
 
     def annotate(layer: Any) -> Any:
-        # The range is the kernel's, or that of the input
+        # These layers take the range of the kernel or of the input
         has_fixed_range = layer.name.startswith("logistic") or isinstance(layer, layer_classes["Slice"])
         if has_fixed_range or isinstance(layer, tuple(layer_classes.values())):
             return quantization.quantize_annotate_layer(layer, config(not has_fixed_range))
@@ -163,9 +185,7 @@ def _train_quantization_aware(flat: FlatClone, x: Array, y: Labels, tuning: Tuni
 
 
 def _define_output_config() -> Any:
-    """Return the class of what quantizes only the outputs of a layer, by the range that they are seen to
-    take.
-    """
+    """Return a class that quantizes only the outputs of a layer, by their observed range."""
     quantizers = _import_optimization().quantization.keras.quantizers
     base = _import_optimization().quantization.keras.QuantizeConfig
 
@@ -198,8 +218,9 @@ def _define_output_config() -> Any:
 
 
 def _initialize_ranges(model: Any, flat: FlatClone, x: Array) -> None:
-    """Set the ranges that training goes on from to those that the layers' values have: they start at -6 and
-    6, and move slowly.
+    """Set the initial ranges for training to the ranges of the layers' values.
+
+    The default is -6 to 6, and training moves it only slowly.
     """
     layers = flat.model.layers[1:]
     values = import_tf_keras().Model(flat.model.input, [layer.output for layer in layers])
@@ -218,7 +239,7 @@ def _initialize_ranges(model: Any, flat: FlatClone, x: Array) -> None:
 
 
 def _find_source(layer: Any) -> str:
-    """Return the name of the layer that a layer of one input takes its values from."""
+    """Return the name of the layer that feeds a layer with one input."""
     source = layer.input[0] if isinstance(layer.input, list) else layer.input
     return str(source.node.layer.name)
 
@@ -245,7 +266,7 @@ def _copy(layer: Any) -> Any:
 def _fit(model: Any, x: Array, y: Labels, epochs: int, callbacks: list[Any] | None = None) -> None:
     keras = import_tf_keras()
     predicted = model.predict(x[:64], verbose=0)
-    # Of a mixture of probabilities
+    # A mixture of probabilities has no logits as outputs
     probabilities = bool((predicted >= -0.01).all() and (np.abs(predicted.sum(axis=1) - 1) < 0.1).all())
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=not probabilities)
     model.compile(keras.optimizers.Adam(TUNING_LEARNING_RATE, clipnorm=1.0), loss)
@@ -256,6 +277,6 @@ def _write_weights(model: bytes, flat: FlatClone, tuned: Any) -> bytes:
     values: Mapping[int, Array] = read_tuned_weights(flat, tuned, read_float_constants(model))
     if not all(np.isfinite(value).all() for value in values.values()):
         raise ExportError(
-            "tuning ended in NaN or infinite weights; prune less, or allow more values a kernel"
+            "tuning ended in NaN or infinite weights; prune less, or allow more values per kernel"
         )
     return with_constants(model, values)

@@ -1,9 +1,8 @@
-"""Layers with a kernel and a bias in a float .tflite, and the kernel's range with which the int8 layer can
-hold its bias.
+"""Layers with a kernel and a bias in a float .tflite, and kernel ranges wide enough for their biases.
 
 An int8 layer adds its bias to the int32 accumulator, in steps of input_scale * kernel_scale. A kernel of
-zeros (a filter that is pruned or dead) has next to no scale, and the quantizer cuts its bias off at 2^31
-steps, which for a bias of 3 leaves 0.
+zeros, such as a pruned or dead filter, has a scale near zero. The quantizer then clips its bias to 2^31
+steps, and a bias of 3 becomes 0.
 """
 
 from collections.abc import Mapping
@@ -18,13 +17,19 @@ from firmware_export.tflite.graph import read_graph
 
 CHANNEL_AXIS = {"CONV_2D": 0, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 0}
 MAX_BIAS_STEPS = float(1 << 30)
-"""Steps that a bias may take: half of an int32, the other half is for the products."""
+"""Maximum steps of a bias: half of an int32. The other half is for the products."""
 
 
 @dataclass(frozen=True)
 class WeightLayer:
-    """The names of a layer's input and kernel, the axis of the kernel's output channels, kernel float32[...]
-    and bias float32[channels].
+    """A layer with a kernel and a bias.
+
+    Attributes:
+        source: name of the layer's input.
+        name: name of the kernel.
+        axis: axis of the kernel's output channels.
+        kernel: weights, float32.
+        bias: biases, shape (channels,), float32.
     """
 
     source: str
@@ -35,7 +40,7 @@ class WeightLayer:
 
 
 def find_weight_layers(model: bytes) -> tuple[WeightLayer, ...]:
-    """Return the layers that have a bias, in the graph's order."""
+    """Return the layers with a bias in a float .tflite, in the graph's order."""
     graph = read_graph(model)
     values = read_float_constants(model)
     layers = []
@@ -51,12 +56,16 @@ def find_weight_layers(model: bytes) -> tuple[WeightLayer, ...]:
 def widen_kernel_ranges(
     layers: tuple[WeightLayer, ...], activation_ranges: Mapping[str, Any], per_channel: bool, bits: int
 ) -> dict[str, dict[str, Array]]:
-    """Return the ranges of the kernels that are too small for their biases, in the quantizer's form.
+    """Return wider ranges for the kernels that are too small for their biases.
 
-    Of the others none.
+    Args:
+        layers: layers with a bias.
+        activation_ranges: ranges of the activations by name, each including zero, from `choose_ranges`.
+        per_channel: whether each output channel has a scale.
+        bits: bits of the activations, 8 or 16. Ranges of 16 bits are symmetric around zero.
 
-    found: the activations' ranges (`ranges`), each with zero in it; bits: of activations; those of 16 have
-    zero in their middle.
+    Returns:
+        Ranges by the kernel's name, in the quantizer's form. Kernels that are wide enough are left out.
     """
     wider = {}
     for layer in layers:

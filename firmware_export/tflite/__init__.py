@@ -1,1 +1,1 @@
-"""Quantized `.tflite` files as data: read, check, run."""
+"""Reads, checks and runs quantized `.tflite` files."""

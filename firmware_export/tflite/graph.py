@@ -1,4 +1,4 @@
-"""The operators and tensors of a `.tflite` by name, without their values."""
+"""The operators and tensors of a `.tflite` by name, without values."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,13 @@ FORBIDDEN_OPERATORS = {
 
 @dataclass(frozen=True)
 class TensorKind:
-    """Name as it is in the file (the quantizer looks it up), type, and whether its values are in the file."""
+    """A tensor without its values.
+
+    Attributes:
+        name: name in the file, by which the quantizer finds the tensor.
+        dtype: type, such as "INT8".
+        constant: whether the file contains its values.
+    """
 
     name: str
     dtype: str
@@ -23,8 +29,12 @@ class TensorKind:
 
 @dataclass(frozen=True)
 class OperatorGraph:
-    """The operators' names in order with the indices of their outputs, the tensors by index, each operator's
-    inputs.
+    """The operators and tensors of a subgraph.
+
+    Attributes:
+        operators: each operator's name and the indices of its outputs, in order.
+        tensors: tensors by index.
+        inputs: the indices of each operator's inputs, in order.
     """
 
     operators: tuple[tuple[str, tuple[int, ...]], ...]
@@ -33,7 +43,11 @@ class OperatorGraph:
 
 
 def read_graph(model: bytes) -> OperatorGraph:
-    """Return the subgraph of a model that has one. Raises ExportError for bytes that are no model."""
+    """Return the operators and tensors of a model with one subgraph.
+
+    Raises:
+        ModelFileError: the bytes are not a model, are damaged, or have several subgraphs.
+    """
     graph = read_subgraph(model)
     return OperatorGraph(
         tuple((operator.name, operator.outputs) for operator in graph.operators),
@@ -43,23 +57,29 @@ def read_graph(model: bytes) -> OperatorGraph:
 
 
 def check_integer(graph: OperatorGraph) -> None:
-    """Raise ExportError that names the operator when it is forbidden, or when one is not of integers only."""
+    """Check that a model computes with integers only.
+
+    Raises:
+        ExportError: an operator has a float output, or is forbidden. The error names the operator and its
+            layer.
+    """
     for name, outputs in graph.operators:
         if name in FORBIDDEN_OPERATORS:
             raise ExportError(
-                f"the mixture holds int8 {name} ({_name_layer(graph, outputs)}): {FORBIDDEN_OPERATORS[name]}"
+                f"the mixture contains int8 {name} ({_name_layer(graph, outputs)}): "
+                f"{FORBIDDEN_OPERATORS[name]}"
             )
-    left = [
+    float_operators = [
         (name, outputs)
         for name, outputs in graph.operators
         if any(graph.tensors[i].dtype == "FLOAT32" for i in outputs)
     ]
-    computing = [pair for pair in left if pair[0] not in ("QUANTIZE", "DEQUANTIZE")]
-    for name, outputs in computing or left:
+    computing = [pair for pair in float_operators if pair[0] not in ("QUANTIZE", "DEQUANTIZE")]
+    for name, outputs in computing or float_operators:
         where = _name_layer(graph, outputs)
         raise ExportError(
-            f"operator {name} ({where}) has no int8 form, expected integers only; export needs another layer "
-            "there (ReLU for a smooth activation)"
+            f"operator {name} ({where}) has no int8 form, expected integers only; use another layer "
+            "instead (ReLU for a smooth activation)"
         )
 
 

@@ -1,4 +1,4 @@
-"""Run a .tflite sample by sample: float or int8 in, the same out, on any of the three runtimes."""
+"""Runs a .tflite sample by sample, float or int8, on any of the three runtimes."""
 
 import importlib.metadata
 import importlib.util
@@ -20,9 +20,15 @@ MICRO_RUNTIME = "tflite-micro"
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to run.
+    """A model that is ready to run.
 
-    `invoke` takes one sample with its batch axis in the model's own type and returns the output's row.
+    Attributes:
+        invoke: maps one sample, shape `shape` and type `dtype`, to the output without its batch axis.
+        shape: shape of the input, with a batch axis of 1.
+        dtype: type of the input.
+        scale: scale of the input's quantization. 0 for a float input.
+        zero_point: zero point of the input's quantization.
+        runtime: name and version of the runtime.
     """
 
     invoke: Callable[[Any], Any]
@@ -36,11 +42,20 @@ class LoadedModel:
 def load_tflite(
     model: bytes, runtime: str = "auto", *, reference: bool = False, threads: int = 1
 ) -> LoadedModel:
-    """Load a model of one input and one output.
+    """Load a model with one input and one output.
 
-    Raises PlanError or ExportError when it or the runtime is not usable.
+    Args:
+        model: the .tflite.
+        runtime: "auto" chooses an installed runtime. Others are "litert", "tflite-runtime" and
+            "tflite-micro".
+        reference: whether to use the reference kernels, which are slow and compute like a microcontroller.
+        threads: number of threads.
+
+    Raises:
+        PlanError: the runtime is not installed, or it refuses the model.
+        ExportError: the model has several inputs or outputs, or cannot be run.
     """
-    with suppress_stderr():  # the runtime tells of its delegate
+    with suppress_stderr():  # the runtime prints a line about its delegate
         return _load_micro(model) if runtime == MICRO_RUNTIME else _load(model, runtime, reference, threads)
 
 
@@ -50,7 +65,7 @@ def _load(model: bytes, runtime: str, reference: bool, threads: int) -> LoadedMo
     outputs = interpreter.get_output_details()
     if len(inputs) != 1 or len(outputs) != 1:
         raise ExportError(
-            f"the model has {len(inputs)} inputs and {len(outputs)} outputs, expected one each; is it a "
+            f"the model has {len(inputs)} inputs and {len(outputs)} outputs, expected one each; is this a "
             "plan's program?"
         )
     try:
@@ -83,14 +98,14 @@ def _load_micro(model: bytes) -> LoadedModel:
         )
     check_inside(model)
     if list_runtimes():
-        load_interpreter(model)  # tflite-micro trusts its input: a damaged model would end the process
+        load_interpreter(model)  # tflite-micro trusts its input: a damaged model would abort the process
     from tflite_micro.python.tflite_micro import runtime as micro
 
     try:
         interpreter = micro.Interpreter.from_bytes(model)
     except (RuntimeError, ValueError) as error:
         raise ExportError(
-            f"tflite-micro refuses this model: {error}; it runs int8 models of the operators it knows"
+            f"tflite-micro refuses this model: {error}; it runs int8 models with the operators that it has"
         ) from error
 
     def invoke(sample: Any) -> Any:
@@ -114,13 +129,21 @@ def _load_micro(model: bytes) -> LoadedModel:
 
 
 def quantize_input(loaded: LoadedModel, x: Array) -> Any:
-    """Return samples in the model's own type: int8[n, *shape] or float32[n, *shape].
+    """Return samples in the type of the model's input.
 
-    Raises ExportError for another shape.
+    Args:
+        loaded: the model.
+        x: samples, shape (n, ...), float32.
+
+    Returns:
+        Samples, shape (n, ...), in the type of the input. A float input returns `x` unchanged.
+
+    Raises:
+        ExportError: the samples have another shape than the input.
     """
     if tuple(x.shape[1:]) != loaded.shape[1:]:
         raise ExportError(
-            f"the samples are {tuple(x.shape[1:])}, the model takes {loaded.shape[1:]}; is this shard of "
+            f"the samples are {tuple(x.shape[1:])}, the model takes {loaded.shape[1:]}; is this shard from "
             "another data set?"
         )
     if loaded.dtype == np.float32:
@@ -132,7 +155,19 @@ def quantize_input(loaded: LoadedModel, x: Array) -> Any:
 
 
 def run_samples(loaded: LoadedModel, x: Array) -> tuple[Any, Array]:
-    """Return the raw outputs [n, classes] and the milliseconds of each inference, float32[n]."""
+    """Run a model on each sample.
+
+    Args:
+        loaded: the model.
+        x: samples, shape (n, ...), float32.
+
+    Returns:
+        Raw outputs, shape (n, classes), and the duration of each inference in milliseconds, shape (n,),
+            float32.
+
+    Raises:
+        ExportError: the samples have another shape than the input.
+    """
     rows = []
     times = np.empty(len(x), np.float32)
     for index, sample in enumerate(quantize_input(loaded, x)):
@@ -143,5 +178,10 @@ def run_samples(loaded: LoadedModel, x: Array) -> tuple[Any, Array]:
 
 
 def measure_accuracy(predicted: Any, labels: Labels) -> float:
-    """Return the share of right answers: outputs [n, classes], labels int64[n]."""
+    """Return the share of correct answers.
+
+    Args:
+        predicted: outputs, shape (n, classes).
+        labels: labels, shape (n,), int64.
+    """
     return float((predicted.argmax(axis=1) == labels).mean())

@@ -1,8 +1,10 @@
-"""The version that each integer operator must name in a .tflite file.
+"""The version that each integer operator must have in a .tflite file.
 
-Source: `GetBuiltinOperatorVersion` in tflite/tools/versioning/op_version.cc of LiteRT (TensorFlow before),
-November 2026. A reader of a lower version may misread an operator, so strict importers refuse a file that
-names another version than this one.
+A reader for a lower version may misread an operator. Strict importers therefore refuse a file with other
+versions.
+
+Source: `GetBuiltinOperatorVersion` in tflite/tools/versioning/op_version.cc of LiteRT (formerly TensorFlow),
+November 2026.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,19 +52,19 @@ OPERATOR_VERSIONS: dict[str, tuple[int, int]] = {
     "TRANSPOSE": (2, 5),
     "UNPACK": (2, 4),
 }
-"""Operator -> version for int8 and for int16 activations, before the exceptions of `version_of_operator`."""
+"""Versions for int8 and for int16 activations, before the exceptions of `find_operator_version`."""
 
 
 def find_operator_version(operator: Operator, tensors: Sequence[TfliteTensor]) -> int:
-    """Return the version that an operator must name.
+    """Return the version that an operator must have.
 
     Args:
-        operator: An operator of a subgraph.
-        tensors: The subgraph's tensors.
+        operator: an operator of a subgraph.
+        tensors: the subgraph's tensors.
 
     Returns:
-        The version; 0 if the table does not hold the operator, or if its activations are neither int8 nor
-        int16.
+        The version. 0 if the table does not contain the operator, or if its activations are neither int8 nor
+            int16.
     """
     kinds = {"INT8": 0, "INT16": 1}
     name = operator.name
@@ -127,6 +129,6 @@ def _find_fully_connected_version(
 
 
 def _compute_product_scale(inputs: Sequence[TfliteTensor], output: TfliteTensor) -> float:
-    """Return the factor by which a product of two int8 is rescaled, 0 where a tensor has no scale."""
+    """Return the factor that rescales a product of two int8, or 0 if a tensor has no scale."""
     scales = [tensor.scale[0] for tensor in (*inputs[:2], output) if len(tensor.scale)]
     return float(scales[0] * scales[1] / scales[2]) if len(scales) == 3 else 0.0

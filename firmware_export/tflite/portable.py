@@ -1,9 +1,8 @@
-"""The form of a model that strict readers take: aligned buffers inside the flatbuffer, operator versions and
-options as the schema asks.
+"""Rewrites a model for strict readers, with buffers in the flatbuffer and operators as in the schema.
 
-ai-edge-quantizer puts the weights of a large model (256 KiB and more) behind the flatbuffer, at offsets that
-TensorFlow Lite Micro does not follow: it reads zeros. It also writes version 1 for every operator, which
-strict importers refuse, as they do a RESHAPE without options.
+ai-edge-quantizer puts the weights of a large model (256 KiB and more) behind the flatbuffer. TensorFlow Lite
+Micro does not follow such offsets and reads zeros. The quantizer also writes version 1 for every operator.
+Strict importers refuse this, and a RESHAPE without options.
 """
 
 from collections.abc import Sequence
@@ -24,14 +23,13 @@ from firmware_export.tflite.operator_versions import find_operator_version
 
 
 def to_portable(model: bytes) -> bytes:
-    """Return the same model with its buffers inside the flatbuffer and with the operator versions of the
-    schema.
+    """Return the same model with its buffers inside the flatbuffer and the schema's operator versions.
 
     Args:
-        model: A .tflite of any size.
+        model: a .tflite of any size.
 
     Raises:
-        ExportError: The bytes cannot be read.
+        ExportError: the bytes cannot be read.
     """
     subgraphs = read_model(model).subgraphs
     with report_damage(model):
@@ -42,10 +40,13 @@ def to_portable(model: bytes) -> bytes:
 
 
 def check_inside(model: bytes) -> None:
-    """Raise ExportError if weights lie behind the flatbuffer, where TensorFlow Lite Micro reads zeros without
-    an error.
+    """Check that all weights lie inside the flatbuffer.
 
-    Bytes that cannot be read pass: the runtime refuses them.
+    TensorFlow Lite Micro reads weights behind the flatbuffer as zeros, without an error. Bytes that cannot be
+    read pass this check, because the runtime refuses them.
+
+    Raises:
+        ExportError: weights lie behind the flatbuffer.
     """
     try:
         outside = read_model(model).bytes_behind
@@ -53,13 +54,13 @@ def check_inside(model: bytes) -> None:
         return
     if outside:
         raise ExportError(
-            f"{outside:,} bytes of weights lie behind the model's flatbuffer, expected all inside: "
+            f"{outside:,} bytes of weights lie behind the model's flatbuffer, expected all inside it: "
             "TensorFlow Lite Micro would read zeros; export the model again with this edgefl"
         )
 
 
 def _set_versions(root: Any, subgraphs: Sequence[Subgraph]) -> None:
-    """Give each operator the code of its own version; operators of one kind may need different ones."""
+    """Set the version of each operator. Operators of one kind may need different versions."""
     codes: dict[tuple[int, bytes, int], int] = {}
     new_codes: list[Any] = []
     for graph, subgraph in zip(root.subgraphs, subgraphs, strict=True):
@@ -79,9 +80,9 @@ def _set_versions(root: Any, subgraphs: Sequence[Subgraph]) -> None:
 
 
 def _complete_reshapes(root: Any, subgraphs: Sequence[Subgraph]) -> None:
-    """Give each RESHAPE the options that name its new shape.
+    """Add the options with the new shape to each RESHAPE.
 
-    The converter leaves them out where a tensor holds the shape.
+    The converter omits them if a tensor holds the shape.
     """
     for graph, subgraph in zip(root.subgraphs, subgraphs, strict=True):
         for packed, operator in zip(graph.operators, subgraph.operators, strict=True):

@@ -1,8 +1,7 @@
-"""An int8 `.tflite` as data: tensors with their values and quantization, operators in order with their
-options.
+"""An int8 `.tflite` as data: tensors with values and quantization, and operators with options, in order.
 
-`graph.py` lists what a file holds. This module also checks that it can be computed, and makes its names safe
-to print.
+`graph.py` lists the contents of a file. This module also checks that the model can be computed, and makes its
+names safe to print.
 """
 
 import re
@@ -18,8 +17,8 @@ def clean_name(name: str) -> str:
     """Return a name from a model file as text that is safe in C comments, HTML, errors and on a terminal.
 
     Everything that this package writes uses this form of a name. ASCII letters, digits, space and `_/:.;-`
-    stay, any other character becomes `_`: a name cannot end a comment or a line, hold a trigraph or a
-    terminal escape.
+    stay. Any other character becomes `_`. A name therefore cannot end a comment or a line, and cannot contain
+    a trigraph or a terminal escape.
 
     Returns:
         At most MAX_NAME_LENGTH characters.
@@ -32,6 +31,12 @@ class QuantizedModel:
     """The subgraph of an int8 model.
 
     Each operator's inputs are made before it runs. Names are safe to print.
+
+    Attributes:
+        tensors: tensors by index.
+        operators: operators in the order of their run.
+        inputs: indices of the inputs.
+        outputs: indices of the outputs.
     """
 
     tensors: tuple[TfliteTensor, ...]
@@ -40,18 +45,18 @@ class QuantizedModel:
     outputs: tuple[int, ...]
 
     def get_tensor(self, index: int) -> TfliteTensor:
-        """Return the tensor of an operator's input or output."""
+        """Return the tensor with an operator's input or output index."""
         return self.tensors[index]
 
 
 def read_quantized_model(model: bytes) -> QuantizedModel:
-    """Return a model of one subgraph.
+    """Return a model with one subgraph.
 
-    A CUSTOM operator's name is `CUSTOM` and its own name.
+    The name of a CUSTOM operator is `CUSTOM`, followed by its custom name.
 
     Raises:
-        ExportError: The bytes are no model, end early, were written by a newer schema, or name a tensor that
-            is not in the file.
+        ExportError: the bytes are not a model, are truncated, were written by a newer schema, or name a
+            tensor that is not in the file.
     """
     graph = read_subgraph(model)
     network = QuantizedModel(
@@ -70,7 +75,7 @@ def read_quantized_model(model: bytes) -> QuantizedModel:
 
 
 def _check(network: QuantizedModel) -> None:
-    """Indices lie inside, and every operator's input is there before it runs."""
+    """Check that indices are in range, and that every operator's inputs are made before it runs."""
     count = len(network.tensors)
     ready = (
         {tensor.index for tensor in network.tensors if tensor.data is not None} | set(network.inputs) | {-1}
@@ -83,13 +88,12 @@ def _check(network: QuantizedModel) -> None:
             or not all(i in ready for i in operator.inputs)
         ):
             raise ExportError(
-                f"operator {operator.name} names a tensor that is not there; the model is damaged, copy it "
-                "again"
+                f"operator {operator.name} names a missing tensor; the model is damaged, copy it again"
             )
         ready.update(operator.outputs)
     if not network.outputs or not all(
         0 <= i < count and i in ready for i in (*network.inputs, *network.outputs)
     ):
         raise ExportError(
-            "the model has no output, or one that no operator makes; it is damaged, copy it again"
+            "the model has no output, or no operator makes its output; it is damaged, copy it again"
         )

@@ -1,4 +1,4 @@
-"""Generated C on the host, and what it must equal: tflite-micro, sample by sample."""
+"""Compiles and runs generated C on the host, and compares it with tflite-micro sample by sample."""
 
 import subprocess
 from pathlib import Path
@@ -40,7 +40,7 @@ int main(void)
 
 
 def write(source: CSource, directory: Path) -> list[Path]:
-    """Write the files and return those to compile."""
+    """Write the files, and return those to compile."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in source.files.items():
         (directory / name).write_text(text)
@@ -59,14 +59,18 @@ def build(source: CSource, directory: Path, *flags: str, main: str = MAIN) -> Pa
 
 
 def run(program: Path, samples: Any, out_bytes: int) -> tuple[Any, bytes]:
-    """Return outputs int8[n, out_bytes], and the gates' bytes."""
+    """Run a program on inputs.
+
+    Returns:
+        Outputs, shape (n, out_bytes), int8, and the bytes of the gates.
+    """
     ran = subprocess.run([program], input=samples.tobytes(), capture_output=True, timeout=600)
     assert ran.returncode == 0, ran.stderr
     return np.frombuffer(ran.stdout, np.int8).reshape(len(samples), out_bytes), ran.stderr
 
 
 def micro(model: bytes, samples: Any) -> Any:
-    """Return tflite-micro's outputs int8[n, ...]."""
+    """Return tflite-micro's outputs, shape (n, ...), int8."""
     from tflite_micro.python.tflite_micro import runtime
 
     interpreter = runtime.Interpreter.from_bytes(to_portable(model))
@@ -79,9 +83,9 @@ def micro(model: bytes, samples: Any) -> Any:
 
 
 def check(model: bytes, x: Any, directory: Path) -> None:
-    """Fail unless the C of a model gives tflite-micro's bytes for real inputs x."""
+    """Check that the C of a model gives tflite-micro's bytes for samples x, shape (n, ...), float32."""
     samples = quantize_input(load_tflite(model, reference=True), x)
-    wanted = micro(model, samples)
+    expected = micro(model, samples)
     np.testing.assert_array_equal(
-        run(build(generate_c(model), directory), samples, wanted.shape[1])[0], wanted
+        run(build(generate_c(model), directory), samples, expected.shape[1])[0], expected
     )

@@ -1,7 +1,7 @@
-"""Real mixtures for the export tests: LeNet-5 by FedAvg and PFL-MFE on two clients of Fashion-MNIST, trained
-by the plan itself.
+"""Real mixtures for the export tests.
 
-Those of every other kind and data set are in mixtures.py.
+FedAvg and PFL-MFE train LeNet-5 with the plan itself, on two clients of Fashion-MNIST. mixtures.py has the
+other kinds and data sets.
 """
 
 import importlib.util
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def load(name):
-    """Return a module that lies beside this file."""
+    """Import a module from the folder of this file."""
     key = f"edgefl_export_tests_{name}"
     if key not in sys.modules:
         spec = importlib.util.spec_from_file_location(key, Path(__file__).with_name(f"{name}.py"))
@@ -45,47 +45,51 @@ hand_model = load("hand_model")
 
 @pytest.fixture(scope="session")
 def hand():
-    """A model written by hand to the interface of model.h: FILES, and expected(inputs) in numpy."""
+    """A handwritten model with the interface of model.h.
+
+    It has FILES, and expected(inputs) in numpy.
+    """
     return hand_model
 
 
 @pytest.fixture(scope="session")
 def compiled():
-    """The module compiled.py: generated C on the host, and tflite-micro."""
+    """The module compiled.py, for generated C on the host and tflite-micro."""
     return load("compiled")
 
 
 @pytest.fixture(scope="session")
 def graphs():
-    """The module graphs.py: models of a few operators."""
+    """The module graphs.py, for models with a few operators."""
     return load("graphs")
 
 
 @pytest.fixture(scope="session")
 def random_models():
-    """The module random_models.py: models of every kernel."""
+    """The module random_models.py, for models with every kernel."""
     return load("random_models")
 
 
 @pytest.fixture(scope="session")
 def mixture_of():
-    """A function of kind and data set, each of `mixtures.KINDS` and `mixtures.DATA`, that gives a
-    `mixtures.Made`.
+    """A function that maps a kind and a data set to a `mixtures.Made`.
+
+    Kinds are in `mixtures.KINDS`, data sets in `mixtures.DATA`.
     """
     pytest.importorskip("tensorflow")
 
-    def found(kind, data):
+    def make(kind, data):
         try:
             return mixtures.make(kind, data)
         except DataError as error:
             pytest.skip(str(error))
 
-    return found
+    return make
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A client's mixture with the plan and the shard that it came from."""
+    """A client's mixture with its plan and its shard."""
 
     plan: Plan
     mixture: Mixture
@@ -94,7 +98,7 @@ class Trained:
 
 @pytest.fixture(scope="session")
 def lenet() -> tuple[Plan, Weights]:
-    """The plan of LeNet-5 by PFL-MFE and its initial weights."""
+    """The plan of LeNet-5 with PFL-MFE, and its initial weights."""
     pytest.importorskip("tensorflow")
     from edgefl.algorithms.plans import build_plan
 
@@ -102,7 +106,7 @@ def lenet() -> tuple[Plan, Weights]:
 
 
 def train(plan: Plan, initial: Weights, dataset: Dataset) -> Trained:
-    """Two rounds of one client, then its mixture."""
+    """Run two rounds of one client, and return its mixture."""
     shard = make_shards(dataset, PartitionConfig("dirichlet", 2), 1)["client-000"]
     algorithm = make_algorithm("pfl-mfe", LiteRTLearner(plan), {})
     model = initial
@@ -139,7 +143,7 @@ def digits(lenet: tuple[Plan, Weights]) -> Trained:
 
 @pytest.fixture(scope="session")
 def bundle(digits, tmp_path_factory) -> Path:
-    """An export for a Cortex-M4, with a certificate over 30 samples."""
+    """An export for a Cortex-M4, with a certificate for 30 samples."""
     pytest.importorskip("tflite_micro")
     from firmware_export.certificate.budget import Budget
     from firmware_export.certificate.bundle import write_bundle
@@ -163,7 +167,7 @@ def bundle(digits, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def copy(bundle, tmp_path) -> Path:
-    """That export, to be damaged."""
+    """A copy of that export, for damage."""
     return Path(shutil.copytree(bundle, tmp_path / "copy"))
 
 
@@ -171,7 +175,7 @@ def copy(bundle, tmp_path) -> Path:
 def micro_environment(
     packages: Path, pip: Callable[..., None], alone: Callable[[], AbstractContextManager[None]]
 ) -> dict[str, str]:
-    """Environment variables under which this Python finds tflite-micro."""
+    """Environment variables with which this Python finds tflite-micro."""
     home = packages / "tflite-micro"
     with alone():
         if not (home / "ready").exists():

@@ -1,5 +1,6 @@
-"""Run a model elsewhere: `foreign.py RUNTIME MODEL SAMPLES.npy OUT.npy`, with numpy and that runtime alone.
-Samples are raw inputs.
+"""Runs a model in another environment, with numpy and one runtime alone.
+
+Usage: `foreign.py RUNTIME MODEL SAMPLES.npy OUT.npy`. Samples are raw inputs.
 """
 
 import sys

@@ -1,5 +1,6 @@
-"""int8 .tflite files of one operator or a few, written with the schema: for oracles of single kernels and for
-damaged input.
+"""int8 .tflite files with one or a few operators, written with the schema.
+
+They serve as oracles of single kernels and as damaged input.
 """
 
 from dataclasses import dataclass, field
@@ -10,7 +11,13 @@ import numpy as np
 
 @dataclass(frozen=True)
 class T:
-    """A tensor: an activation without data. scales and zero: its quantization, axis that of the scales."""
+    """A tensor. Without data it is an activation.
+
+    Attributes:
+        scales: scale, or one scale per channel.
+        zero: zero point.
+        axis: axis of the scales.
+    """
 
     shape: tuple[int, ...]
     scales: Any = 0.05
@@ -23,7 +30,12 @@ class T:
 
 @dataclass(frozen=True)
 class Op:
-    """An operator: the options' class without its ending, and its members."""
+    """An operator.
+
+    Attributes:
+        options_class: class of the options without its ending.
+        options: members of the options.
+    """
 
     name: str
     inputs: tuple[int, ...]
@@ -39,7 +51,7 @@ def model_of(
     inputs: tuple[int, ...] = (0,),
     outputs: tuple[int, ...] | None = None,
 ) -> bytes:
-    """Return the file; the last tensor is the output unless another is given."""
+    """Return the file. The last tensor is the output unless another one is passed."""
     from ai_edge_litert import schema_py_generated as schema
 
     from edgefl.plan.tflite import pack_model
@@ -54,44 +66,44 @@ def model_of(
     graph.operators = []
     graph.inputs = list(inputs)
     graph.outputs = list(outputs or (len(tensors) - 1,))
-    for number, each in enumerate(tensors):
+    for number, described in enumerate(tensors):
         tensor = schema.TensorT()
         buffer = schema.BufferT()
         kind = (
-            each.kind
-            if each.data is None
-            else {"int8": "INT8", "int32": "INT32", "float32": "FLOAT32"}[str(each.data.dtype)]
+            described.kind
+            if described.data is None
+            else {"int8": "INT8", "int32": "INT32", "float32": "FLOAT32"}[str(described.data.dtype)]
         )
-        tensor.name = (each.name or f"t{number}").encode()
-        tensor.shape = list(each.shape)
+        tensor.name = (described.name or f"t{number}").encode()
+        tensor.shape = list(described.shape)
         tensor.type = getattr(schema.TensorType, kind)
-        if each.data is not None:
-            buffer.data = np.frombuffer(np.ascontiguousarray(each.data).tobytes(), np.uint8)
-        if kind == "INT8" or (kind == "INT32" and np.ndim(each.scales)):
-            scales = np.atleast_1d(np.asarray(each.scales, np.float32))
+        if described.data is not None:
+            buffer.data = np.frombuffer(np.ascontiguousarray(described.data).tobytes(), np.uint8)
+        if kind == "INT8" or (kind == "INT32" and np.ndim(described.scales)):
+            scales = np.atleast_1d(np.asarray(described.scales, np.float32))
             tensor.quantization = schema.QuantizationParametersT()
             tensor.quantization.scale = scales
-            tensor.quantization.zeroPoint = np.full(len(scales), each.zero, np.int64)
-            tensor.quantization.quantizedDimension = each.axis
+            tensor.quantization.zeroPoint = np.full(len(scales), described.zero, np.int64)
+            tensor.quantization.quantizedDimension = described.axis
         tensor.buffer = len(model.buffers)
         model.buffers.append(buffer)
         graph.tensors.append(tensor)
-    for each in operators:
+    for described in operators:
         code = schema.OperatorCodeT()
         operator = schema.OperatorT()
-        code.builtinCode = getattr(schema.BuiltinOperator, each.name)
+        code.builtinCode = getattr(schema.BuiltinOperator, described.name)
         code.deprecatedBuiltinCode = min(code.builtinCode, 127)
-        code.version = each.version
+        code.version = described.version
         operator.opcodeIndex = len(model.operatorCodes)
-        operator.inputs = list(each.inputs)
-        operator.outputs = list(each.outputs)
-        if each.options_class:
-            options = getattr(schema, f"{each.options_class}OptionsT")()
-            for key, value in each.options.items():
+        operator.inputs = list(described.inputs)
+        operator.outputs = list(described.outputs)
+        if described.options_class:
+            options = getattr(schema, f"{described.options_class}OptionsT")()
+            for key, value in described.options.items():
                 assert hasattr(options, key), key
                 setattr(options, key, value)
             operator.builtinOptions = options
-            operator.builtinOptionsType = getattr(schema.BuiltinOptions, f"{each.options_class}Options")
+            operator.builtinOptionsType = getattr(schema.BuiltinOptions, f"{described.options_class}Options")
         model.operatorCodes.append(code)
         graph.operators.append(operator)
     return pack_model(model, 1024)

@@ -1,5 +1,6 @@
-"""A model of three numbers in, two out, written by hand to the interface of model.h, and the same in
-numpy.
+"""A handwritten model with the interface of model.h, with three inputs and two outputs.
+
+The same function exists in numpy.
 """
 
 import numpy as np
@@ -55,6 +56,9 @@ FILES = {"model.h": HEADER, "model.c": SOURCE, "model_weights.c": CONSTANTS}
 
 
 def expected(inputs: np.ndarray) -> np.ndarray:
-    """int8[n, 3] -> int8[n, 2]; C's division rounds towards zero."""
+    """Return the outputs, shape (n, 2), int8, of inputs, shape (n, 3), int8.
+
+    C's division rounds towards zero.
+    """
     sums = inputs.astype(int) @ WEIGHTS.T
     return np.clip(np.sign(sums) * (np.abs(sums) // 16), -128, 127).astype(np.int8)

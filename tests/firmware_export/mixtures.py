@@ -1,8 +1,8 @@
-"""A real mixture of every kind on every data set: a short federation of two clients, then the first client's
-mixture and its int8 model.
+"""Real mixtures of every kind on every data set.
 
-`mixture_of(kind, data)` (a fixture of conftest.py) gives each, made once in a test session; skipped where the
-data are missing.
+A short federation of two clients trains each mixture. The first client's mixture and its int8 model are
+used. The fixture `mixture_of(kind, data)` of conftest.py makes each mixture once per test session. It skips
+the test if the data are missing.
 """
 
 import tempfile
@@ -58,8 +58,12 @@ KINDS = tuple(OPTIONS)
 
 @dataclass(frozen=True)
 class Made:
-    """model: the int8 .tflite; model_float: the filled template that it was made from; report: the
-    `ExportReport`.
+    """A mixture with its int8 model.
+
+    Attributes:
+        model: the int8 .tflite.
+        model_float: the filled template from which it was made.
+        report: the report of the export.
     """
 
     kind: str
@@ -74,8 +78,10 @@ class Made:
 
 @cache
 def dataset(data: str) -> Dataset:
-    """Return 1,600 training and 2,400 test samples (as many as there are): DataError where the data set is
-    not on this machine.
+    """Return up to 1,600 training and 2,400 test samples.
+
+    Raises:
+        DataError: the data set is not on this machine.
     """
     return load_data(DataConfig(data, 1600, 2400), 1)
 
@@ -86,11 +92,11 @@ def ended(kind: str, data: str) -> tuple[Plan, Mixture, Shard]:
     from edgefl.algorithms.plans import build_plan
 
     algorithm, options = OPTIONS[kind]
-    own = GATES[data] if algorithm == "aem" else {}
+    gate_options = GATES[data] if algorithm == "aem" else {}
     config = FederationConfig(
         rounds=ROUNDS.get((algorithm, data), 2),
         algorithm=algorithm,
-        options={**options, **own},
+        options={**options, **gate_options},
         model=MODELS[data],
         personalization=MIXTURE_ONLY,
     )

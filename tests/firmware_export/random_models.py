@@ -1,8 +1,7 @@
-"""Random int8 models of every kernel that the generated C has: chains, residual blocks, norms, and mixtures
-with a gate.
+"""Random int8 models of every kernel in the generated C: chains, residual blocks, norms and gated mixtures.
 
-Weights, scales and zero points are drawn over their whole range, so that outputs saturate and sums are as
-large as they can be.
+Weights, scales and zero points are drawn over their whole range. Outputs therefore saturate, and sums are as
+large as possible.
 """
 
 from dataclasses import dataclass, field
@@ -15,8 +14,12 @@ KINDS = ("convolutions", "depthwise", "dense", "pooling", "residual", "norms", "
 
 @dataclass
 class Graph:
-    """A model under construction. `graphs` is the module graphs.py; `tip` is the last activation, `shape` its
-    shape.
+    """A model under construction.
+
+    Attributes:
+        graphs: the module graphs.py.
+        tip: the last activation.
+        shape: shape of the last activation.
     """
 
     graphs: Any
@@ -27,7 +30,7 @@ class Graph:
     def tensor(
         self, shape: tuple[int, ...], scale: float | None = None, zero: int | None = None, **values: Any
     ) -> int:
-        """Add a tensor with a random quantization unless one is given."""
+        """Add a tensor. Its quantization is random unless it is passed."""
         scale = float(np.float32(2.0 ** self.rng.uniform(-7, -1))) if scale is None else scale
         zero = int(np.clip(self.rng.normal(0, 50), -128, 127)) if zero is None else zero
         self.tensors.append(self.graphs.T(shape, scale, zero, **values))
@@ -52,11 +55,11 @@ class Graph:
 
     def shape(self, index: int) -> tuple[int, ...]:
         """Return a tensor's shape."""
-        found: tuple[int, ...] = self.tensors[index].shape
-        return found
+        shape: tuple[int, ...] = self.tensors[index].shape
+        return shape
 
     def weights(self, *shape: int) -> Any:
-        """Return int8 weights: uniform, or the two extremes alone."""
+        """Return int8 weights: uniform values, or only the two extremes."""
         if self.rng.random() < 0.2:
             return self.rng.choice(np.array([-128, 127], np.int8), shape)
         return self.rng.integers(-128, 128, shape).astype(np.int8)
@@ -64,19 +67,20 @@ class Graph:
     def kernel(
         self, source: int, weights: Any, channels: int, axis: int
     ) -> tuple[tuple[int, int, int], float]:
-        """Return activation, weights with a scale for each channel, and bias; and a scale that spreads the
-        outputs over int8.
+        """Return activation, weights with a scale per channel, and bias.
+
+        The last value is a scale that spreads the outputs over int8.
         """
         scales = [float(np.float32(2.0 ** self.rng.uniform(-8, -6))) for _ in range(channels)]
         reach = 5400 * (weights.size / channels) ** 0.5
         bias = (self.rng.normal(0, reach / 2, channels)).astype(np.int32)
-        own = float(np.float32(self.tensors[source].scales))
+        input_scale = float(np.float32(self.tensors[source].scales))
         inputs = (
             source,
             self.constant(weights, scales, axis),
-            self.constant(bias, [own * each for each in scales]),
+            self.constant(bias, [input_scale * scale for scale in scales]),
         )
-        return inputs, own * 2.0**-7 * reach / float(self.rng.uniform(15, 200))
+        return inputs, input_scale * 2.0**-7 * reach / float(self.rng.uniform(15, 200))
 
     def convolution(self, source: int, *, depthwise: bool = False) -> int:
         """Add CONV_2D or DEPTHWISE_CONV_2D with random kernel, stride, padding, dilation and activation."""
@@ -111,8 +115,9 @@ class Graph:
     def dense(
         self, source: int, outputs: int, scale: float | None = None, zero: int | None = None, few: float = 0.3
     ) -> int:
-        """Add FULLY_CONNECTED; some kernels hold so few values that the C packs them into three or four
-        bits.
+        """Add FULLY_CONNECTED.
+
+        Some kernels have so few values that the C packs them into three or four bits.
         """
         inputs = self.shape(source)[-1]
         weights = self.weights(outputs, inputs)
@@ -143,12 +148,12 @@ class Graph:
             "strideW": stride[1],
             "fusedActivationFunction": int(rng.integers(2)),
         }
-        own = self.tensors[source]
-        output = self.tensor((1, *size, channels), own.scales, own.zero)
+        tensor = self.tensors[source]
+        output = self.tensor((1, *size, channels), tensor.scales, tensor.zero)
         return self.add(name, (source,), (output,), options, "Pool2D")
 
     def table(self, source: int) -> int:
-        """Add an operator that the C computes by a table."""
+        """Add an operator that the C computes with a table."""
         name = str(self.rng.choice(["LOGISTIC", "TANH", "LEAKY_RELU", "RELU", "QUANTIZE"]))
         scale, zero = {"LOGISTIC": (1 / 256, -128), "TANH": (1 / 128, 0)}.get(name, (None, None))
         options, options_class = ({"alpha": 0.3}, "LeakyRelu") if name == "LEAKY_RELU" else ({}, "")
@@ -157,7 +162,7 @@ class Graph:
         )
 
     def binary(self, first: int, second: int, name: str = "") -> int:
-        """Add ADD, SUB or MUL of two activations, or of one and a constant where `second` is -1."""
+        """Add ADD, SUB or MUL of two activations, or of an activation and a constant if `second` is -1."""
         name = name or str(self.rng.choice(["ADD", "SUB", "MUL"]))
         if second < 0:
             second = self.constant(self.weights(self.shape(first)[-1]), 2.0**-5)
@@ -174,18 +179,18 @@ class Graph:
 
     def larger(self, source: int, name: str) -> int:
         """Add MAXIMUM or MINIMUM of an activation and a constant for each channel."""
-        own = self.tensors[source]
+        tensor = self.tensors[source]
         shape = self.shape(source)
-        self.tensors.append(self.graphs.T(shape[-1:], own.scales, own.zero, self.weights(shape[-1])))
+        self.tensors.append(self.graphs.T(shape[-1:], tensor.scales, tensor.zero, self.weights(shape[-1])))
         other = len(self.tensors) - 1
         return self.add(
-            name, (source, other), (self.tensor(shape, own.scales, own.zero),), {}, "MaximumMinimum"
+            name, (source, other), (self.tensor(shape, tensor.scales, tensor.zero),), {}, "MaximumMinimum"
         )
 
     def mean(
         self, source: int, axes: tuple[int, ...], scale: float | None = None, zero: int | None = None
     ) -> int:
-        """Add MEAN over axes, which stay with length one."""
+        """Add MEAN over axes, which remain with length one."""
         shape = tuple(1 if i in axes else n for i, n in enumerate(self.shape(source)))
         output = self.tensor(shape, scale, zero)
         return self.add(
@@ -197,7 +202,10 @@ class Graph:
         )
 
     def norm(self, source: int) -> int:
-        """Add a layer normalization: x - mean, its square's mean, the reciprocal root, the product."""
+        """Add a layer normalization.
+
+        It computes x - mean, the mean of its square, the reciprocal root and the product.
+        """
         axes = (len(self.shape(source)) - 1,)
         centred = self.binary(source, self.mean(source, axes), "SUB")
         square = self.binary(centred, centred, "MUL")
@@ -207,8 +215,8 @@ class Graph:
 
     def reshape(self, source: int, shape: tuple[int, ...]) -> int:
         """Add RESHAPE."""
-        own = self.tensors[source]
-        output = self.tensor(shape, own.scales, own.zero)
+        tensor = self.tensors[source]
+        output = self.tensor(shape, tensor.scales, tensor.zero)
         return self.add(
             "RESHAPE",
             (source, self.constant(np.array(shape, np.int32))),
@@ -218,13 +226,13 @@ class Graph:
         )
 
     def flat(self, source: int) -> int:
-        """Return the activation as [1, n]."""
+        """Return the activation with shape (1, n)."""
         shape = self.shape(source)
         return source if len(shape) == 2 else self.reshape(source, (1, int(np.prod(shape))))
 
     def movement(self, source: int, which: int = -1) -> int:
         """Add PAD, TRANSPOSE, or SPLIT and CONCATENATION in another order."""
-        own = self.tensors[source]
+        tensor = self.tensors[source]
         shape = self.shape(source)
         which = int(self.rng.integers(3)) if which < 0 else which
         if which == 0:
@@ -232,12 +240,12 @@ class Graph:
                 [[0], [1], [1], [0]], np.int32
             )
             output = self.tensor(
-                tuple(int(n) for n in np.array(shape) + around.sum(axis=1)), own.scales, own.zero
+                tuple(int(n) for n in np.array(shape) + around.sum(axis=1)), tensor.scales, tensor.zero
             )
             return self.add("PAD", (source, self.constant(around)), (output,), {}, "Pad")
         if which == 1:
             order = (0, *(int(axis) for axis in self.rng.permutation([1, 2, 3])))
-            output = self.tensor(tuple(shape[axis] for axis in order), own.scales, own.zero)
+            output = self.tensor(tuple(shape[axis] for axis in order), tensor.scales, tensor.zero)
             return self.add(
                 "TRANSPOSE", (source, self.constant(np.array(order, np.int32))), (output,), {}, "Transpose"
             )
@@ -245,11 +253,11 @@ class Graph:
         if shape[axis] % 2:
             return source
         half = tuple(n // 2 if i == axis else n for i, n in enumerate(shape))
-        halves = tuple(self.tensor(half, own.scales, own.zero) for _ in range(2))
+        halves = tuple(self.tensor(half, tensor.scales, tensor.zero) for _ in range(2))
         self.add(
             "SPLIT", (self.constant(np.array(axis, np.int32)), source), halves, {"numSplits": 2}, "Split"
         )
-        output = self.tensor(shape, own.scales, own.zero)
+        output = self.tensor(shape, tensor.scales, tensor.zero)
         return self.add("CONCATENATION", halves[::-1], (output,), {"axis": axis}, "Concatenation")
 
     def softmax(self, source: int) -> int:
@@ -278,8 +286,9 @@ class Graph:
 
 
 def random_model(graphs: Any, seed: int) -> tuple[str, bytes]:
-    """Return the kind and the file of the model with this seed: the kinds take turns. The same seed gives the
-    same bytes.
+    """Return the kind and the file of the model with this seed.
+
+    The kinds take turns. The same seed gives the same bytes.
     """
     rng = np.random.default_rng(seed)
     kind = KINDS[seed % len(KINDS)]
@@ -299,9 +308,7 @@ def random_model(graphs: Any, seed: int) -> tuple[str, bytes]:
 
 
 def every_kernel(graphs: Any) -> bytes:
-    """Return a model that uses every kernel of the generated C: a mixture of two experts behind a trunk of
-    all else.
-    """
+    """Return a model with every kernel of the generated C: two experts behind a trunk of all others."""
     made = Graph(graphs, np.random.default_rng(34))  # its outputs differ from input to input
     tip = made.convolution(made.tensor((1, 12, 10, 3), 0.05, 3))
     tip = made.pool(made.convolution(tip), "MAX_POOL_2D", (2, 2))

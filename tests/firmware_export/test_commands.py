@@ -1,5 +1,6 @@
-"""`edgefl export` and `edgefl infer` as a user runs them: no TensorFlow in the process, and no traceback for
-bad input.
+"""`edgefl export` and `edgefl infer` as a user runs them.
+
+The process does not import TensorFlow, and bad input gives no traceback.
 """
 
 import json
@@ -30,13 +31,13 @@ def run(
     *arguments: object, env: dict[str, str] | None = None, code: str = ""
 ) -> subprocess.CompletedProcess[str]:
     start = ["-c", code] if code else ["-m", "edgefl"]
-    words = [sys.executable, *start, *map(str, arguments)]
-    return subprocess.run(words, capture_output=True, text=True, cwd=ROOT, env=env, check=False)
+    command = [sys.executable, *start, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=env, check=False)
 
 
 @pytest.fixture(scope="session")
 def state(digits, tmp_path_factory) -> Path:
-    """A device's state directory, its shard beside it."""
+    """A device's state directory, with its shard."""
     home = tmp_path_factory.mktemp("device")
     save_plan(digits.plan, home / "plan")
     (home / "mixture.safetensors").write_bytes(encode_mixture(digits.mixture))
@@ -102,20 +103,20 @@ def test_infer_in_tflite_micro(model, state, micro_environment) -> None:
     assert done.returncode == 1 and "refuses this model" in done.stderr
 
 
-def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
+def refused(done: subprocess.CompletedProcess[str], *texts: str) -> None:
     assert done.returncode == 1, done.stdout
     assert "Traceback" not in done.stderr
-    assert all(word in done.stderr for word in words), done.stderr
+    assert all(text in done.stderr for text in texts), done.stderr
 
 
-def test_infer_says_what_is_wrong(model, state, digits, tmp_path) -> None:
+def test_infer_explains_errors(model, state, digits, tmp_path) -> None:
     data = state / "shard.npz"
     content = model.read_bytes()
-    for number, (blob, word) in enumerate(
+    for number, (blob, text) in enumerate(
         ((content[:1000], "refuses"), (b"not a model at all", "TFL3"), (b"", "TFL3"))
     ):
         (tmp_path / f"{number}.tflite").write_bytes(blob)
-        refused(run("infer", tmp_path / f"{number}.tflite", "--data", data), word)
+        refused(run("infer", tmp_path / f"{number}.tflite", "--data", data), text)
     refused(run("infer", tmp_path / "none.tflite", "--data", data), "cannot read", "edgefl export")
     refused(run("infer", state / "plan" / "plan.tflite", "--data", data), "one each", "plan")
     refused(run("infer", model, "--data", tmp_path / "none.npz"), "no shard")
@@ -123,9 +124,9 @@ def test_infer_says_what_is_wrong(model, state, digits, tmp_path) -> None:
     refused(run("infer", model, "--data", tmp_path / "small.npz"), "(8, 8)", "(28, 28, 1)")
 
 
-def test_export_says_what_is_wrong(state, tmp_path) -> None:
+def test_export_explains_errors(state, tmp_path) -> None:
     refused(run("export", "--state", tmp_path / "none", "-o", tmp_path), "no state directory")
-    refused(run("export", "--state", tmp_path, "-o", tmp_path), "no device's state")
+    refused(run("export", "--state", tmp_path, "-o", tmp_path), "not a device's state")
     (tmp_path / "device.json").write_text('{"data": 1}')
     refused(run("export", "--state", tmp_path, "-o", tmp_path), "damaged")
     (tmp_path / "device.json").write_bytes((state / "device.json").read_bytes())

@@ -1,6 +1,4 @@
-"""Damaged state files: each gives one clear error that names the file, and none is exported without a
-word.
-"""
+"""A damaged state file gives one clear error that names the file, and is never exported silently."""
 
 import json
 import os
@@ -25,8 +23,8 @@ CLASSES = 4
 FILES = ("mixture.safetensors", "plan/plan.json", "plan/plan.tflite", "plan/template.tflite", "device.json")
 
 
-def edgefl(*words: object, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "edgefl", *map(str, words)]
+def edgefl(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "edgefl", *map(str, arguments)]
     return subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **env}, timeout=600, check=False
     )
@@ -62,7 +60,7 @@ def plan_and_weights(graphs, rng) -> tuple[Plan, dict[str, np.ndarray]]:
 
 @pytest.fixture
 def state(graphs, tmp_path) -> Path:
-    """What the device service keeps of a finished federation."""
+    """The device service's state after a finished federation."""
     rng = np.random.default_rng(4)
     plan, weights = plan_and_weights(graphs, rng)
     x = rng.normal(size=(300, INPUTS)).astype(np.float32)
@@ -76,7 +74,7 @@ def state(graphs, tmp_path) -> Path:
 
 
 def without_digests(state: Path) -> None:
-    """Make it what an older edgefl wrote."""
+    """Rewrite the state as an older edgefl wrote it."""
     tensors = load((state / "mixture.safetensors").read_bytes())
     tensors["note.json"] = np.frombuffer(json.dumps({"kind": "mixture"}).encode(), np.uint8)
     (state / "mixture.safetensors").write_bytes(save(tensors))
@@ -120,7 +118,7 @@ def test_a_truncated_file_is_one_clear_error(name, old, state, tmp_path) -> None
     refused(done, "plan" if name.startswith("plan") else name)
 
 
-def test_text_that_is_no_utf_8_is_one_clear_error(state, tmp_path) -> None:
+def test_text_that_is_not_utf_8_is_one_clear_error(state, tmp_path) -> None:
     without_digests(state)
     path = state / "plan" / "plan.json"
     path.write_bytes(path.read_bytes().replace(b"dense", b"den\xffe"))
@@ -128,12 +126,12 @@ def test_text_that_is_no_utf_8_is_one_clear_error(state, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("bit", [30, 29])
-def test_a_flipped_exponent_ends_no_process(bit, state, tmp_path) -> None:
+def test_a_flipped_exponent_does_not_abort_the_process(bit, state, tmp_path) -> None:
     without_digests(state)
     path = state / "mixture.safetensors"
     tensors = load(path.read_bytes())
     first = tensors["weights:first"].copy()
-    at = int(np.abs(first).argmax())  # below 1, so that the exponent's high bits are 01
+    at = int(np.abs(first).argmax())  # a weight below 1, so that the high bits of its exponent are 01
     first.view(np.uint32).ravel()[at] ^= 1 << bit
     tensors["weights:first"] = first
     path.write_bytes(save(tensors))
@@ -146,11 +144,11 @@ def test_a_flipped_exponent_ends_no_process(bit, state, tmp_path) -> None:
 
 def test_a_state_of_an_older_edgefl_is_exported_with_a_warning(state, tmp_path) -> None:
     done = edgefl("export", "--state", state, "-o", tmp_path / "new")
-    assert done.returncode == 0 and "no digests" not in done.stderr
+    assert done.returncode == 0 and "without digests" not in done.stderr
     without_digests(state)
     done = edgefl("export", "--state", state, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert "no digests" in done.stderr
+    assert "without digests" in done.stderr
 
 
 def test_infer_notices_a_damaged_model(state, tmp_path) -> None:
@@ -161,7 +159,9 @@ def test_infer_notices_a_damaged_model(state, tmp_path) -> None:
     done = edgefl("infer", model, "--data", data)
     assert done.returncode == 0 and "not checked" not in done.stdout
     blob = bytearray(model.read_bytes())
-    kernel = max(range(len(blob) - 64), key=lambda at: len(set(blob[at : at + 64])))  # among the weights
+    kernel = max(
+        range(len(blob) - 64), key=lambda at: len(set(blob[at : at + 64]))
+    )  # an offset among the weights
     blob[kernel + 30] ^= 64
     model.write_bytes(blob)
     refused(edgefl("infer", model, "--data", data), "report.json")
@@ -172,7 +172,7 @@ def test_infer_notices_a_damaged_model(state, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["few", "one class"])
-def test_a_certificate_that_proves_little_says_so(kind, state, tmp_path) -> None:
+def test_a_certificate_that_proves_little_has_a_warning(kind, state, tmp_path) -> None:
     pytest.importorskip("tflite_micro")
     if kind == "one class":
         weights = decode_stored_mixture((state / "mixture.safetensors").read_bytes()).mixture.weights

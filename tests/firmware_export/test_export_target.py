@@ -1,5 +1,6 @@
-"""`edgefl export --target`, `verify` and `profile` as a user runs them: no traceback, and a folder that a
-demo left.
+"""`edgefl export --target`, `verify` and `profile` as a user runs them.
+
+Errors give no traceback. The folder of a demo is checked too.
 """
 
 import json
@@ -25,19 +26,21 @@ pytest.importorskip("tflite_micro")
 
 def run(*arguments: object, path: str = "") -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(ROOT), **({"PATH": path} if path else {})}
-    words = [sys.executable, "-m", "edgefl", "export", *map(str, arguments)]
-    return subprocess.run(words, capture_output=True, text=True, cwd=ROOT, env=env, timeout=280, check=False)
+    command = [sys.executable, "-m", "edgefl", "export", *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env=env, timeout=280, check=False
+    )
 
 
-def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
+def refused(done: subprocess.CompletedProcess[str], *texts: str) -> None:
     assert done.returncode != 0, done.stdout
     assert "Traceback" not in done.stderr
-    assert all(word in done.stderr for word in words), done.stderr
+    assert all(text in done.stderr for text in texts), done.stderr
 
 
 @pytest.fixture(scope="module")
 def demo(digits, tmp_path_factory) -> Path:
-    """What `edgefl demo` leaves of one client."""
+    """The files of one client after `edgefl demo`."""
     home = tmp_path_factory.mktemp("demo")
     state = home / "devices" / "pi-1"
     save_plan(digits.plan, state / "plan")
@@ -73,7 +76,7 @@ def test_export_verify_profile_one_after_the_other(demo, tmp_path) -> None:
     done = run("profile", tmp_path)
     assert done.returncode == 0 and "conv1" in done.stdout and "trunk" in done.stdout
     (tmp_path / "c" / "model.h").write_text("")
-    refused(run("verify", tmp_path), "c/model.h is not the file that was exported")
+    refused(run("verify", tmp_path), "c/model.h is not the exported file")
 
 
 def test_without_a_compiler_all_else_is_made(demo, tmp_path) -> None:
@@ -88,13 +91,13 @@ def test_without_a_compiler_all_else_is_made(demo, tmp_path) -> None:
     refused(run(*asked, "--flash", "256K", path=str(tmp_path / "nothing")), "gcc-arm-none-eabi")
 
 
-def test_what_is_asked_wrongly_is_said(demo, tmp_path) -> None:
+def test_wrong_options_are_refused(demo, tmp_path) -> None:
     asked = ["--state", demo / "devices" / "pi-1", "-o", tmp_path]
     refused(run(*asked, "--target", "cortex-m44"), "did you mean 'cortex-m4'")
-    refused(run(*asked, "--target", "cortex-m4", "--ram", "64G"), "'64G' is no size")
-    refused(run(*asked, "--ram", "64K"), "no --target")
+    refused(run(*asked, "--target", "cortex-m4", "--ram", "64G"), "'64G' is not a size")
+    refused(run(*asked, "--ram", "64K"), "--target is missing")
     refused(run(*asked, "--target", "host", "--ram", "64K"), "the target is host")
-    refused(run(*asked, "--target", "cortex-m4", "--activations", "16"), "the C is of int8")
+    refused(run(*asked, "--target", "cortex-m4", "--activations", "16"), "the C has int8 activations")
     refused(run("-o", tmp_path), "--state")
     refused(run("verify", tmp_path / "none"), "no directory")
     refused(run("verify", tmp_path), "model.tflite cannot be read")
@@ -102,15 +105,15 @@ def test_what_is_asked_wrongly_is_said(demo, tmp_path) -> None:
     assert not (tmp_path / "model.tflite").exists()
 
 
-def test_a_demos_folder_is_checked_as_far_as_it_goes(demo, tmp_path) -> None:
+def test_the_folder_of_a_demo_is_checked_as_far_as_possible(demo, tmp_path) -> None:
     if reason := explain_not_runnable(TARGETS["host"]):
         pytest.skip(reason)
-    found = verify_report(demo / "clients" / "pi-1")
-    assert [line for line in found.checked if "every output byte the same: tflite-micro" in line]
-    assert [line for line in found.checked if "accuracy on" in line]
+    result = verify_report(demo / "clients" / "pi-1")
+    assert [line for line in result.checked if "every output byte the same: tflite-micro" in line]
+    assert [line for line in result.checked if "accuracy on" in line]
     alone = Path(shutil.copytree(demo / "clients" / "pi-1", tmp_path / "pi-1"))
-    found = verify_report(alone)
-    assert len(found.checked) == 1 and "give --data" in found.unchecked[0]
+    result = verify_report(alone)
+    assert len(result.checked) == 1 and "pass --data" in result.unchecked[0]
 
 
 def test_a_demos_folder_that_was_damaged_is_refused(demo, tmp_path) -> None:
@@ -122,4 +125,4 @@ def test_a_demos_folder_that_was_damaged_is_refused(demo, tmp_path) -> None:
     refused(run("verify", broken), "report.json is damaged")
     (broken / "report.json").write_text(json.dumps(note))
     (broken / "model.tflite").write_bytes((broken / "model.tflite").read_bytes()[:-1])
-    refused(run("verify", broken), "model.tflite is not the file of report.json")
+    refused(run("verify", broken), "model.tflite does not match report.json")

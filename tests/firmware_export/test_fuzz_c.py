@@ -1,8 +1,8 @@
-"""Fuzzing of the C that boards run, under AddressSanitizer and UndefinedBehaviorSanitizer: generated models,
-and firmware updates.
+"""Fuzzing of the C that boards run, under AddressSanitizer and UndefinedBehaviorSanitizer.
 
-`make test-fuzz` runs 50 models with 2,000 inputs each and 100,000 updates; EDGEFL_FUZZ_SCALE is the share of
-them, a tenth where it is not set. EDGEFL_FUZZ_CC names another compiler than gcc.
+It covers generated models and firmware updates. `make test-fuzz` runs 50 models with 2,000 inputs each, and
+100,000 updates. EDGEFL_FUZZ_SCALE is the share of them to run, by default a tenth. EDGEFL_FUZZ_CC names
+another compiler than gcc.
 """
 
 import hashlib
@@ -54,22 +54,23 @@ RESULTS = range(12)
 
 
 def bounded_run(command: list[Any], content: bytes, work: Path) -> bytes:
-    """Run a program on a file and return its standard output. Fail when it dies or takes more than
-    MEMORY_MB.
+    """Run a program on a file and return its standard output.
+
+    It fails if the program dies or needs more than MEMORY_MB.
     """
     (work / "stdin").write_bytes(content)
     limits = f"hard_rss_limit_mb={MEMORY_MB}:max_allocation_size_mb=1:quarantine_size_mb=8"
     with (work / "stdin").open("rb") as source:
         environment = {**os.environ, "ASAN_OPTIONS": limits}
         done = subprocess.run(
-            [str(each) for each in command], stdin=source, capture_output=True, timeout=3000, env=environment
+            [str(part) for part in command], stdin=source, capture_output=True, timeout=3000, env=environment
         )
     assert done.returncode == 0, done.stderr.decode(errors="replace")[-3000:]
     return done.stdout
 
 
 def drawn_inputs(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
-    """Return int8[INPUTS, *shape]: uniform ones, and one in four of extremes alone."""
+    """Return random inputs, shape (INPUTS, *shape), int8. One in four has only extreme values."""
     x = rng.integers(-128, 128, (INPUTS, *shape)).astype(np.int8)
     extremes = rng.choice(np.array([-128, -127, -1, 0, 1, 127], np.int8), (INPUTS // 4, *shape))
     x[: INPUTS // 4] = extremes
@@ -81,7 +82,7 @@ def drawn_inputs(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
 
 @pytest.mark.parametrize("seed", range(MODELS))
 def test_generated_models(seed: int, graphs: Any, random_models: Any, compiled: Any, tmp_path: Path) -> None:
-    """No error of memory or arithmetic for any input, and tflite-micro's bytes for some."""
+    """No input causes an error of memory or arithmetic. Some are compared with tflite-micro."""
     pytest.importorskip("tflite_micro")
     kind, model = (
         ("every kernel", random_models.every_kernel(graphs))
@@ -115,8 +116,9 @@ def test_generated_models(seed: int, graphs: Any, random_models: Any, compiled: 
 
 
 class Spec:
-    """An update that a firmware of ota_board/model.c takes, whose fields can be changed before it is
-    signed.
+    """An update that a firmware of ota_board/model.c accepts.
+
+    Its fields can be changed before it is signed.
     """
 
     def __init__(self, rng: np.random.Generator, counter: int) -> None:
@@ -135,7 +137,7 @@ class Spec:
         self.payload = b"".join(self.parts)
 
     def computed(self) -> bytes:
-        """Return the digest of what the parts compute for the self-test's inputs."""
+        """Return the digest of the parts' outputs for the self-test inputs."""
         x = draw_self_test_inputs(self.seed, min(self.runs, 64), 5).astype(int)
         total = x.sum(axis=1) + int.from_bytes(self.parts[0], "little", signed=True)
         weight = int.from_bytes(self.parts[1][:1], "little", signed=True)
@@ -143,7 +145,7 @@ class Spec:
         return hashlib.sha256(outputs.tobytes()).digest()
 
     def signed(self) -> bytes:
-        """Return the update with a good signature where the firmware looks for it."""
+        """Return the update with a good signature at the offset where the firmware expects it."""
         values = (
             self.mark,
             self.version,
@@ -164,13 +166,13 @@ class Spec:
 
 
 def number(rng: np.random.Generator) -> int:
-    """Return a uint32, often an extreme."""
+    """Return a uint32, often an extreme one."""
     extremes = (0, 1, 2, 3, 4, 5, 7, 8, 63, 64, 65, 127, 2**16, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1)
     return int(rng.choice(extremes)) if rng.random() < 0.7 else int(rng.integers(0, 2**32))
 
 
 def strange(spec: Spec) -> bool:
-    """Change one field. Returns whether the update may still be taken."""
+    """Change one field. Return whether the firmware may still accept the update."""
     rng = spec.rng
     entry = spec.entries[int(rng.integers(len(spec.entries)))]
     name = str(
@@ -218,11 +220,11 @@ def strange(spec: Spec) -> bool:
     if name == "carried":
         entry[1] = max(1, number(rng))
         return True
-    if name == "left out":  # the firmware may have that very part
+    if name == "left out":  # the firmware may already have this part
         index = spec.entries.index(entry)
         entry[1] = 0
         spec.payload = b"".join(
-            part for part, (_, taken, _) in zip(spec.parts, spec.entries, strict=False) if taken
+            part for part, (_, is_carried, _) in zip(spec.parts, spec.entries, strict=False) if is_carried
         )
         return index < len(spec.parts)
     if name == "entries":
@@ -247,9 +249,7 @@ def strange(spec: Spec) -> bool:
 
 
 def mutant(rng: np.random.Generator, content: bytes, other: bytes) -> bytes:
-    """Return damaged bytes of an update: bits flipped, cut, grown, spliced with another one, or all
-    random.
-    """
+    """Return damaged bytes of an update: flipped, cut, extended, spliced with another update, or random."""
     which = int(rng.integers(6))
     at = int(rng.integers(0, len(content) + 1))
     if which == 0:
@@ -261,14 +261,15 @@ def mutant(rng: np.random.Generator, content: bytes, other: bytes) -> bytes:
     if which == 3:
         return rng.bytes(at) if rng.random() < 0.5 else content[:12] + rng.bytes(at)
     changed = bytearray(content)
-    for place in rng.integers(0, len(changed), 1 + int(rng.integers(4))):
-        changed[place] = int(rng.integers(256)) if which == 4 else changed[place] ^ 1 << int(rng.integers(8))
+    for index in rng.integers(0, len(changed), 1 + int(rng.integers(4))):
+        changed[index] = int(rng.integers(256)) if which == 4 else changed[index] ^ 1 << int(rng.integers(8))
     return bytes(changed)
 
 
 def drawn_updates(rng: np.random.Generator) -> list[tuple[int, bytes, bool]]:
-    """Return flags, update, and whether it may be taken: one in 20 good, half of the others mutants, half
-    strange ones that are signed.
+    """Return flags, an update, and whether the firmware may accept it.
+
+    One update in 20 is good. Half of the others are mutants, and half are signed but strange.
     """
     cases = []
     good = Spec(rng, 1).signed()
@@ -289,20 +290,21 @@ def drawn_updates(rng: np.random.Generator) -> list[tuple[int, bytes, bool]]:
         if spec.counter > UPDATES:
             flags |= FACTORY_RESET
         cases.append((flags, content, allowed))
-        if spec.counter > UPDATES:  # nothing is newer: the next case begins with a new board
+        if spec.counter > UPDATES:  # no counter is higher: the next case starts with a new board
             cases.append((FACTORY_RESET, good[:8], False))
     return cases
 
 
 @pytest.fixture(scope="module")
 def updates() -> list[tuple[int, bytes, bool]]:
-    """Flags, update, and whether it may be taken."""
+    """Yield flags, an update, and whether the firmware may accept it."""
     return drawn_updates(np.random.default_rng(1))
 
 
 def test_updates(updates: list[tuple[int, bytes, bool]], tmp_path: Path) -> None:
-    """No error of memory or arithmetic; a refused update changes nothing, and the counter never goes back
-    (`ota_board/fuzz.c`).
+    """No update causes an error of memory or arithmetic.
+
+    A refused update changes nothing, and the counter never decreases. See `ota_board/fuzz.c`.
     """
     flags = ["-std=c99", "-O1", f"-I{BOARD}", f"-I{OTA}", f"-I{OTA / 'monocypher'}", *SANITIZERS]
     sources = [
@@ -340,7 +342,7 @@ def test_updates(updates: list[tuple[int, bytes, bool]], tmp_path: Path) -> None
 
 
 def test_the_host_reads_the_same_updates(updates: list[tuple[int, bytes, bool]]) -> None:
-    """`read_update` names what is wrong, and raises nothing else."""
+    """`read_update` names the problem and raises no other error."""
     outcomes: Counter[str] = Counter()
     for _, content, _ in updates:
         try:

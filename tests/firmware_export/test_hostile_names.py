@@ -1,6 +1,4 @@
-"""Names in a model file are data: no name becomes code, in the generated files or in what a certificate
-runs.
-"""
+"""Names in a model file are data: they never become code in the generated files or in a verification."""
 
 import json
 import os
@@ -49,20 +47,20 @@ NAMES = (
 
 
 def renamed(model: bytes, rename) -> bytes:
-    """Return the .tflite with `rename(index, old name)` as its tensors' names."""
+    """Return the .tflite with `rename(index, old name)` as the names of its tensors."""
     from edgefl.plan.tflite import pack_model, unpack_model
 
     root = unpack_model(model)
     for index, tensor in enumerate(root.subgraphs[0].tensors):
         tensor.name = rename(index, tensor.name)
     for signature in root.signatureDefs or ():
-        for each in (*signature.inputs, *signature.outputs):
-            each.name = each.name or b"x"
+        for entry in (*signature.inputs, *signature.outputs):
+            entry.name = entry.name or b"x"
     return pack_model(root, len(model))
 
 
-def edgefl(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "edgefl", *map(str, words)]
+def edgefl(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "edgefl", *map(str, arguments)]
     return subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, env=dict(os.environ), timeout=600, check=False
     )
@@ -70,8 +68,9 @@ def edgefl(*words: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def hostile(digits, tmp_path) -> tuple[Path, Path]:
-    """A device's state whose template names its input after a C function, and the file that this function
-    would write.
+    """A device's state with a hostile template, and the file that the attack would write.
+
+    The template names its input after a C function.
     """
     owned = tmp_path / "OWNED"
     state = tmp_path / "state"
@@ -100,17 +99,17 @@ def test_a_tensor_name_runs_no_code_at_export_and_verify(hostile, tmp_path) -> N
         pytest.skip(reason)
     state, owned = hostile
     ran = []
-    for words in (
+    for arguments in (
         ("--state", state, "-o", tmp_path / "out", "--target", "host", "--samples", 3),
         ("verify", tmp_path / "out"),
     ):
-        done = edgefl("export", *words)
+        done = edgefl("export", *arguments)
         assert done.returncode == 0, done.stderr
-        ran += [words[0]] if owned.exists() else []
+        ran += [arguments[0]] if owned.exists() else []
         owned.unlink(missing_ok=True)
     assert not ran, f"the name of a tensor ran as code in edgefl export {ran}"
     certificate = json.loads((tmp_path / "out" / "certificate.json").read_text())
-    assert next(place for place in certificate["parity"] if place["place"] == "host")["status"] == "equal"
+    assert next(row for row in certificate["parity"] if row["place"] == "host")["status"] == "equal"
     for path in (tmp_path / "out").rglob("*"):
         assert (
             path.suffix == ".tflite"
@@ -189,7 +188,7 @@ def test_semihosting_starts_no_process_of_this_computer(hand, tmp_path) -> None:
         .replace("    for (int o", "    owned();\n    for (int o", 1)
     )
     inputs = np.zeros((1, 3), np.int8)
-    with suppress(ExportError):  # QEMU may end a program that asks for it
+    with suppress(ExportError):  # QEMU may end the program after such a request
         build_and_run({**hand.FILES, "model.c": evil}, target, inputs, tmp_path / "work")
     assert not owned.exists()
 
@@ -205,7 +204,7 @@ GREEDY = {
 @pytest.mark.parametrize(
     ("kind", "reason"), [("memory", "failed"), ("file", "67,108,864 bytes"), ("text", "67,108,864 bytes")]
 )
-def test_a_program_that_wants_too_much_is_stopped_by_name(kind, reason, hand, tmp_path) -> None:
+def test_a_program_that_exceeds_a_limit_is_stopped_by_name(kind, reason, hand, tmp_path) -> None:
     target = TARGETS["host"]
     if missing := explain_not_runnable(target):
         pytest.skip(missing)

@@ -1,5 +1,6 @@
-"""Which samples `edgefl infer` calls held out: those of the rule in the model, wherever the model lies, and
-none where it cannot know.
+"""The held-out samples that `edgefl infer` chooses.
+
+It uses the rule in the model's metadata, wherever the model lies. Without a usable rule it holds out nothing.
 """
 
 import json
@@ -23,8 +24,8 @@ COUNT = 200
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "edgefl", *map(str, arguments)]
-    return subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
+    command = [sys.executable, "-m", "edgefl", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
 
 
 def infer(model: Path, data: Path, *more: str) -> str:
@@ -34,8 +35,9 @@ def infer(model: Path, data: Path, *more: str) -> str:
 
 
 def noise(path: Path, count: int, seed: int) -> Path:
-    """Random pictures with random labels: a model is right on them by chance, and on those that it learned by
-    heart.
+    """Random pictures with random labels.
+
+    A model is right on them only by chance, or because it memorized them.
     """
     rng = np.random.default_rng(seed)
     np.savez(path, x=rng.random((count, 28, 28, 1), np.float32), y=rng.permutation(np.arange(count) % 10))
@@ -44,7 +46,7 @@ def noise(path: Path, count: int, seed: int) -> Path:
 
 @pytest.fixture(scope="module")
 def home(digits, tmp_path_factory) -> Path:
-    """A device's state, its data of random labels, and the model that it exported."""
+    """A device's state, its data with random labels, and its exported model."""
     home = tmp_path_factory.mktemp("device")
     save_plan(digits.plan, home / "plan")
     (home / "mixture.safetensors").write_bytes(encode_mixture(digits.mixture))
@@ -58,7 +60,7 @@ def home(digits, tmp_path_factory) -> Path:
     return home
 
 
-def test_a_copied_model_finds_the_samples_that_its_device_held_out(home, tmp_path) -> None:
+def test_a_copied_model_has_the_same_held_out_samples(home, tmp_path) -> None:
     report = json.loads((home / "model/report.json").read_text())
     copied = Path(shutil.copy(home / "model/model.tflite", tmp_path / "copied.tflite"))
     shown = infer(copied, home / "pi-1.npz")
@@ -72,14 +74,16 @@ def test_a_copied_model_finds_the_samples_that_its_device_held_out(home, tmp_pat
 def test_a_shard_of_another_size_is_measured_whole_and_not_called_test(home, tmp_path) -> None:
     shown = infer(home / "model/model.tflite", noise(tmp_path / "pi-2.npz", 150, 2))
     assert "on all 150 samples" in shown and "may have been trained on some of them" in shown
-    assert "200 samples" in shown and "here are 150" in shown
+    assert "200 samples" in shown and "this shard has 150" in shown
     assert "test" not in shown and "held-out" not in shown
 
 
-def test_the_samples_of_another_device_of_that_size_are_held_out_by_its_own_rule(home, tmp_path) -> None:
-    """So the samples that are measured of another device's data were not trained on by that device either."""
+def test_samples_of_another_device_are_held_out_by_the_same_rule(home, tmp_path) -> None:
+    """The other device did not train on the measured samples of its data either."""
     arrays = dict(np.load(home / "pi-1.npz"))
-    arrays["y"] = np.arange(COUNT) // 20  # labels by place: the accuracy tells which places were measured
+    arrays["y"] = (
+        np.arange(COUNT) // 20
+    )  # labels by position: the accuracy reveals which positions were measured
     np.savez(tmp_path / "pi-2.npz", **arrays)
     state = Path(shutil.copytree(home, tmp_path / "state", ignore=shutil.ignore_patterns("model", "*.npz")))
     (state / "device.json").write_text(
@@ -91,8 +95,8 @@ def test_the_samples_of_another_device_of_that_size_are_held_out_by_its_own_rule
     assert f"accuracy {figures['accuracy_int8']:.4f} on 40 " in shown
 
 
-def test_the_export_says_how_samples_were_held_out(home, tmp_path) -> None:
-    """The samples have no groups and no overlaps, so they count as being in time order."""
+def test_the_export_reports_how_samples_were_held_out(home, tmp_path) -> None:
+    """The samples have no groups and no overlaps, so they count as ordered in time."""
     report = json.loads((home / "model/report.json").read_text())
     assert "the last samples of each class" in report["held_out"] and "time order" in report["held_out"]
     state = Path(shutil.copytree(home, tmp_path / "state", ignore=shutil.ignore_patterns("model")))
@@ -100,8 +104,8 @@ def test_the_export_says_how_samples_were_held_out(home, tmp_path) -> None:
     assert f"held-out samples: {report['held_out']}" in done.stdout
 
 
-def test_the_export_says_that_test_windows_overlap_training_windows(home, tmp_path) -> None:
-    """The windows are stored without the axis of their one channel, which the model takes."""
+def test_the_export_reports_overlapping_windows(home, tmp_path) -> None:
+    """The windows are stored without the axis of their only channel, which the model has."""
     signal = np.random.default_rng(5).random((COUNT * 28, 28), np.float32)
     x = signal.reshape(COUNT, 28, 28)
     x_test = np.stack([signal[14:42], 1 - x[0], x[1]])
@@ -132,16 +136,15 @@ def test_a_model_without_the_note_is_measured_on_all_samples(home, tmp_path) -> 
     shown = infer(tmp_path / "model.tflite", home / "pi-1.npz")
     assert "on all 200 samples" in shown and "may have been trained on some of them" in shown
     figures = json.loads(infer(tmp_path / "model.tflite", home / "pi-1.npz", "--json"))
-    assert (
-        figures["split"] == "all" and figures["samples"] == 200 and "does not say" in figures["split_unknown"]
-    )
+    assert figures["split"] == "all" and figures["samples"] == 200 and "no record" in figures["split_unknown"]
     refused = run("infer", tmp_path / "model.tflite", "--data", home / "pi-1.npz", "--split", "train")
     assert refused.returncode == 1 and "--split all" in refused.stderr and "Traceback" not in refused.stderr
 
 
 def test_test_samples_of_the_file_itself(home, tmp_path) -> None:
-    """They are nobody's training samples, but a model that was trained by another rule may know some of
-    them.
+    """Nobody trained on the file's test samples by this rule.
+
+    A model with another rule may have been trained on some of them.
     """
     arrays = dict(np.load(home / "pi-1.npz"))
     parts = {
@@ -195,7 +198,7 @@ def test_the_note_changes_no_weight_and_keeps_the_alignment(home) -> None:
 
 @pytest.fixture(scope="module")
 def tiny() -> bytes:
-    """A model of nothing but a note."""
+    """A model that has only the metadata."""
     from ai_edge_litert import schema_py_generated as schema
 
     from edgefl.data.split import SPLIT_METADATA_NAME
@@ -208,13 +211,13 @@ def tiny() -> bytes:
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 400), st.integers(0, 64))
-def test_a_damaged_model_ends_nothing(tiny: bytes, word: int, place: int, cut: int) -> None:
+def test_a_damaged_model_does_not_abort_the_process(tiny: bytes, value: int, offset: int, cut: int) -> None:
     from edgefl.data.split import SPLIT_METADATA_NAME
     from edgefl.plan.tflite import read_metadata
 
     assert read_metadata(tiny, SPLIT_METADATA_NAME) == b"note"
     model = bytearray(tiny[: len(tiny) - cut])
-    struct.pack_into("<I", model, place % (len(model) - 4), word)
+    struct.pack_into("<I", model, offset % (len(model) - 4), value)
     note = read_metadata(bytes(model), SPLIT_METADATA_NAME)
     assert note is None or len(note) < len(model)
 
@@ -234,7 +237,7 @@ def test_a_damaged_model_ends_nothing(tiny: bytes, word: int, place: int, cut: i
         b'{"version":2,"rule":"time","seed":1,"train":1,"test":true}',
     ],
 )
-def test_a_strange_note_tells_no_split(note: bytes) -> None:
+def test_a_strange_record_is_ignored(note: bytes) -> None:
     from edgefl.data.split import decode_split
 
     assert decode_split(note) is None

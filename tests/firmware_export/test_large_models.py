@@ -1,5 +1,6 @@
-"""A model of 300,000 weights: the quantizer keeps them behind the flatbuffer, where tflite-micro would read
-zeros.
+"""A model with 300,000 weights.
+
+The quantizer stores them behind the flatbuffer, where tflite-micro would read zeros.
 """
 
 import json
@@ -24,8 +25,8 @@ CLASSES = 10
 WEIGHTS = INPUTS * UNITS + UNITS * CLASSES
 
 
-def edgefl(*words: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "edgefl", *map(str, words)]
+def edgefl(*arguments: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "edgefl", *map(str, arguments)]
     return subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, env=env, timeout=600, check=False
     )
@@ -33,7 +34,7 @@ def edgefl(*words: object, env: dict[str, str] | None = None) -> subprocess.Comp
 
 @pytest.fixture(scope="module")
 def state(graphs, tmp_path_factory) -> Path:
-    """A device's state: two dense layers, written by hand, and samples that they tell apart."""
+    """A device's state with two handwritten dense layers, and samples that they distinguish."""
     assert WEIGHTS > 300_000
     rng = np.random.default_rng(1)
     centres = rng.normal(size=(CLASSES, INPUTS)).astype(np.float32)
@@ -79,7 +80,7 @@ def state(graphs, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def exported(state, tmp_path_factory) -> Path:
-    """What the device itself exports: no target, no compiler."""
+    """The export of the device itself, without a target and a compiler."""
     out = tmp_path_factory.mktemp("device")
     done = edgefl("export", "--state", state, "-o", out)
     assert done.returncode == 0, done.stderr
@@ -110,7 +111,7 @@ def test_every_runtime_reads_what_the_device_exports(
         (sys.executable, "tflite-micro", micro_environment),
         (other_python, "reference", None),
     ):
-        words = [
+        command = [
             python,
             FOREIGN,
             runtime,
@@ -118,7 +119,7 @@ def test_every_runtime_reads_what_the_device_exports(
             tmp_path / "samples.npy",
             tmp_path / "out.npy",
         ]
-        subprocess.run(list(map(str, words)), check=True, env=env, timeout=300)
+        subprocess.run(list(map(str, command)), check=True, env=env, timeout=300)
         rows[runtime] = np.load(tmp_path / "out.npy")
     np.testing.assert_array_equal(rows["tflite-micro"], rows["reference"])
 
@@ -129,9 +130,7 @@ def test_the_c_gives_the_same_bytes_and_the_certificate_is_made(state, tmp_path)
         "export", "--state", state, "-o", tmp_path, "--target", "host", "--samples", 12, env=dict(os.environ)
     )
     assert done.returncode == 0, done.stderr
-    places = {
-        place["place"]: place for place in json.loads((tmp_path / "certificate.json").read_text())["parity"]
-    }
-    ran = {name for name, place in places.items() if place["status"] == "equal"}
+    rows = {row["place"]: row for row in json.loads((tmp_path / "certificate.json").read_text())["parity"]}
+    ran = {name for name, row in rows.items() if row["status"] == "equal"}
     assert {"tflite-micro", "host"} <= ran
-    assert len({places[name]["outputs_sha256"] for name in ran if places[name]["samples"] == 12}) == 1
+    assert len({rows[name]["outputs_sha256"] for name in ran if rows[name]["samples"] == 12}) == 1

@@ -1,4 +1,4 @@
-/* a + b, or a - b when the second multiplier's sign is negative: both brought to one scale with 20 more bits. */
+/* a + b, or a - b if sign_b is negative. Both are rescaled to one scale with 20 extra bits. */
 static void add(const struct elementwise *loop, const struct model_add *scale, const int8_t *a, const int8_t *b, int8_t *out)
 {
     for (int32_t i = 0; i < loop->count[0]; i++) {

@@ -1,10 +1,10 @@
-/* Not at -O0, where a compiler keeps registers for itself that the assembly needs. */
+/* Not at -O0: the compiler then reserves registers that the assembly needs. */
 #if defined(__ARM_FEATURE_DSP) && defined(__ARM_FEATURE_SIMD32) && !defined(__ARM_BIG_ENDIAN) && defined(__OPTIMIZE__)
 #include <arm_acle.h>
 #define MODEL_DSP 1
 #endif
 
-/* A function of its own, so that its variables stay in registers. */
+/* A separate function, so that its variables stay in registers. */
 #if defined(__GNUC__)
 #define MODEL_APART __attribute__((noinline))
 #define MODEL_INLINE static inline __attribute__((unused))
@@ -13,7 +13,7 @@
 #define MODEL_INLINE static inline
 #endif
 
-/* value * multiplier * 2^(shift - 31), rounded twice as the interpreter does: high half to nearest, then a half away from zero. */
+/* value * multiplier * 2^(shift - 31), rounded twice like the interpreter: high half to nearest, then a half away from zero. */
 MODEL_INLINE int32_t rescale(int32_t value, int32_t multiplier, int32_t shift)
 {
     if (shift < 0) {

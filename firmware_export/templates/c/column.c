@@ -11,7 +11,7 @@ static int8_t *column_fill(int8_t *to, int32_t count, int32_t value)
 static inline int8_t *column_copy(int8_t *to, const int8_t *from, int32_t count)
 {
 #ifdef __ARM_FEATURE_UNALIGNED
-    if (count >= 4) { /* a word is one load and one store; the last may overlap the one before */
+    if (count >= 4) { /* copy words; the last word may overlap the one before it */
         int8_t *const last = to + count - 4;
         const int8_t *const from_last = from + count - 4;
         while (to < last) {
@@ -32,7 +32,7 @@ static inline int8_t *column_copy(int8_t *to, const int8_t *from, int32_t count)
     return to;
 }
 
-/* What the kernel sees at output (y, x): in_channels * kernel_width * kernel_height values, the input's zero outside of the input. */
+/* The kernel's inputs at output (y, x): in_channels * kernel_width * kernel_height values, padded with the input's zero point. */
 MODEL_APART static void column_at(const struct convolution *shape, const int8_t *in, int32_t y, int32_t x, int32_t zero, int8_t *to)
 {
     const int32_t channels = shape->in_channels;
@@ -41,7 +41,7 @@ MODEL_APART static void column_at(const struct convolution *shape, const int8_t 
     int32_t row = y * shape->stride_height - shape->pad_top;
     const int32_t over = left + shape->kernel_width - width;
     const int32_t last = row + (shape->kernel_height - 1) * shape->dilation_height;
-    if (row >= 0 && last < shape->in_height && left >= 0 && over <= 0 && shape->dilation_width == 1) { /* all of it lies inside */
+    if (row >= 0 && last < shape->in_height && left >= 0 && over <= 0 && shape->dilation_width == 1) { /* the row lies inside the input */
         const int32_t span = shape->kernel_width * channels, step = shape->dilation_height * width * channels;
         const int8_t *from = in + (row * width + left) * channels;
         for (int32_t ky = shape->kernel_height; ky > 0; ky--, from += step) {
@@ -69,7 +69,7 @@ MODEL_APART static void column_at(const struct convolution *shape, const int8_t 
 }
 
 #ifdef MODEL_DSP
-/* Two pairs of int16 at a multiple of eight bytes, which one instruction stores. */
+/* Two pairs of int16, aligned to eight bytes, so that one instruction stores them. */
 typedef uint64_t __attribute__((may_alias)) two_pairs;
 
 static inline void store_pairs(int16_t *to, int16x2_t first, int16x2_t second)
@@ -77,7 +77,7 @@ static inline void store_pairs(int16_t *to, int16x2_t first, int16x2_t second)
     *(two_pairs *)(void *)to = (uint32_t)first | (uint64_t)(uint32_t)second << 32;
 }
 
-/* Four columns as int16, four values of each in turn: of each four the first and third, then the second and fourth. */
+/* Four columns as int16, interleaved by four values. Of four values, the first and third come first, then the second and fourth. */
 static void column_widen(const int8_t *from, int32_t length, int16_t *to)
 {
     const int8_t *const end = from + length;
@@ -87,7 +87,7 @@ static void column_widen(const int8_t *from, int32_t length, int16_t *to)
     }
 }
 
-/* Four columns times one channel's weights. In assembly: the compiler splits the loads of two words, which costs a quarter. */
+/* Four columns times one channel's weights. In assembly, because the compiler splits the loads of two words, which is 25% slower. */
 static inline void column_products(const int16_t *columns, const int8_t *weights, int32_t length, int32_t *sums)
 {
     const int8_t *const end = weights + length;
@@ -121,7 +121,7 @@ static inline void column_products(const int16_t *columns, const int8_t *weights
     sums[3] = s3;
 }
 #else
-/* Four columns, one behind the other, times one channel's weights. */
+/* Four consecutive columns times one channel's weights. */
 static inline void column_products(const int8_t *columns, const int8_t *weights, int32_t length, int32_t *sums)
 {
     const int8_t *x0 = columns, *x1 = x0 + length, *x2 = x1 + length, *x3 = x2 + length;

@@ -1,5 +1,5 @@
-/* Four columns times all channels: `together` pixels of the output, each the largest of a window of one, two or four columns. Sums are
-   compared before they are rescaled, which keeps their order. */
+/* Four columns times all channels: `together` output pixels, each the maximum of a window of one, two or four columns. Sums are compared
+   before they are rescaled, because rescaling preserves their order. */
 MODEL_APART static void conv_channels(const void *columns, int32_t length, int32_t channels, int32_t window, int32_t together,
                           const struct model_range *range, const int32_t *bias, const int32_t *multiplier, const int8_t *shift,
                           const int8_t *weights, int8_t *out)
@@ -30,8 +30,8 @@ MODEL_APART static void conv_channels(const void *columns, int32_t length, int32
     }
 }
 
-/* A convolution, and the largest of each window of pool_height x pool_width of its pixels (one, two or four of them). Four pixels are
-   computed together. columns: room for the four, and with DSP instructions for one as bytes before it is widened. */
+/* A convolution with max pooling over windows of pool_height x pool_width pixels (one, two or four). Four pixels are computed together.
+   columns: scratch memory for the four, and with DSP instructions for one more as bytes before it is widened. */
 static void conv_2d(const struct convolution *shape, int32_t pool_height, int32_t pool_width, int32_t length, const struct model_range *range,
                     const int32_t *bias, const int32_t *multiplier, const int8_t *shift, const int8_t *weights, const int8_t *in, int8_t *out,
                     void *columns)

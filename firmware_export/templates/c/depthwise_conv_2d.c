@@ -1,4 +1,4 @@
-/* One filter for each output channel; `multiple` output channels read one input channel. */
+/* One filter per output channel. `multiple` output channels read one input channel. */
 static void depthwise_conv_2d(const struct convolution *shape, int32_t multiple, const struct model_range *range, const int32_t *bias,
                               const int32_t *multiplier, const int8_t *shift, const int8_t *weights, const int8_t *in, int8_t *out)
 {

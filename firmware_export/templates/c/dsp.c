@@ -1,5 +1,5 @@
 #ifdef MODEL_DSP
-/* Four int8 of any alignment. */
+/* Load four int8 of any alignment. */
 static inline uint32_t load_bytes(const int8_t *from)
 {
     uint32_t word;
@@ -16,7 +16,7 @@ static inline int16x2_t even_bytes(uint32_t word)
 static inline int16x2_t odd_bytes(uint32_t word)
 {
     int16x2_t pair;
-    __asm__("sxtb16 %0, %1, ror #8" : "=r"(pair) : "r"(word)); /* the intrinsics have no form that rotates */
+    __asm__("sxtb16 %0, %1, ror #8" : "=r"(pair) : "r"(word)); /* no intrinsic rotates */
     return pair;
 }
 #endif

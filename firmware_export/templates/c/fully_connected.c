@@ -1,4 +1,4 @@
-/* rows x inputs -> rows x outputs, four outputs at a time, then one at a time. */
+/* rows x inputs -> rows x outputs, first four outputs at a time, then single ones. */
 static void fully_connected(int32_t rows, int32_t inputs, int32_t outputs, const struct model_range *range, const int32_t *bias,
                             const int32_t *multiplier, const int8_t *shift, const int8_t *weights, const int8_t *in, int8_t *out)
 {

@@ -1,7 +1,7 @@
-/* Weights of a row that are unpacked at a time. */
+/* Number of weights of a row that are unpacked at a time. */
 #define MODEL_WIDE 256
 
-/* Eight weights lie in `bits` bytes as indices into `values`, the first in the lowest bits; up to seven are written over. */
+/* Eight weights are packed in `bits` bytes as indices into `values`, the first in the lowest bits. Up to seven extra are written. */
 MODEL_APART static void unpack(int32_t bits, const int8_t *values, int32_t count, const int8_t *packed, int8_t *to)
 {
     const uint32_t mask = (1u << bits) - 1;
@@ -21,7 +21,7 @@ MODEL_APART static void unpack(int32_t bits, const int8_t *values, int32_t count
     }
 }
 
-/* As fully_connected, with weights of three or four bits; wide: room for four rows of MODEL_WIDE weights, and eight. */
+/* Like fully_connected, with weights of three or four bits. wide: scratch memory for four rows of MODEL_WIDE weights, and eight more. */
 static void fully_connected_narrow(int32_t bits, const int8_t *values, int8_t *wide, int32_t rows, int32_t inputs, int32_t outputs,
                                    const struct model_range *range, const int32_t *bias, const int32_t *multiplier, const int8_t *shift,
                                    const int8_t *packed, const int8_t *in, int8_t *out)

@@ -3,7 +3,7 @@ struct pool {
     int32_t pool_height, pool_width, stride_height, stride_width, pad_top, pad_left;
 };
 
-/* The window at output (y, x), cut at the input's border. */
+/* The window at output (y, x), clipped to the input. */
 struct window {
     int32_t top, bottom, left, right;
 };

@@ -6,7 +6,7 @@ MODEL_APART static void four_products(int32_t inputs, const int8_t *x, const int
     const int8_t *const quads = x + inputs / 4 * 4;
     int32_t s0 = 0, s1 = 0, s2 = 0, s3 = 0;
 #if defined(MODEL_DSP) && !defined(__clang__)
-    if (x != quads) { /* In assembly: from intrinsics GCC makes code that spills registers. Clang has no 13 registers for it. */
+    if (x != quads) { /* In assembly, because GCC spills registers with intrinsics. Clang cannot allocate the 13 registers. */
         uint32_t even, odd, a, b;
         __asm__("1:\n\t"
                 "ldr %[even], [%[x]], #4\n\t"

@@ -1,4 +1,4 @@
-/* The larger of two (sign 1) or the smaller (sign -1). */
+/* The maximum of two values (sign 1) or the minimum (sign -1). */
 static void select_larger(const struct elementwise *loop, int32_t sign, const int8_t *a, const int8_t *b, int8_t *out)
 {
     for (int32_t i = 0; i < loop->count[0]; i++) {

@@ -1,17 +1,17 @@
-/* 2ab / 2^32, to nearest. */
+/* 2ab / 2^32, rounded to nearest. */
 static int32_t high_product(int32_t a, int32_t b)
 {
     return (int32_t)(((int64_t)a * b + (1 << 30)) >> 31);
 }
 
-/* value / 2^exponent, to nearest, a half away from zero. */
+/* value / 2^exponent, rounded to nearest, a half away from zero. */
 static int32_t round_shift(int32_t value, int32_t exponent)
 {
     const int32_t mask = (int32_t)((1u << exponent) - 1u);
     return (value >> exponent) + ((value & mask) > (mask >> 1) + (value < 0));
 }
 
-/* exp of a number <= 0 with 26 fractional bits; the result has 31. A polynomial on [-1/4, 0), and a factor for each bit above. */
+/* exp of a number <= 0 with 26 fractional bits. The result has 31. A polynomial on [-1/4, 0), and a factor for each higher bit. */
 static int32_t exp_of_negative(int32_t value)
 {
     static const int32_t factors[7] = {1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242};
@@ -34,7 +34,7 @@ static int32_t exp_of_negative(int32_t value)
     return result;
 }
 
-/* 1 / (1 + x) of x in [0, 1], both with 31 fractional bits, by three Newton steps. */
+/* 1 / (1 + x) for x in [0, 1], both with 31 fractional bits, by three Newton steps. */
 static int32_t one_over_one_plus(int32_t value)
 {
     const int32_t half = (int32_t)(((int64_t)value + INT32_MAX + 1) >> 1);

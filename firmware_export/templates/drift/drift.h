@@ -1,4 +1,4 @@
-/* How a mixture's gate is used in the field: a few counters, no sample. Compared with the gate's use at export they show drift. */
+/* Counters of how a mixture's gate is used in the field. They contain no samples. Compared with the use at export, they show drift. */
 #ifndef DRIFT_H
 #define DRIFT_H
 
@@ -6,15 +6,15 @@
 
 #include "model.h"
 
-/* 16 + 8 * experts + 8 bytes, little-endian, as `edgefl export drift` reads them. Counting stops at 2^24 inferences, before a sum overflows. */
+/* 16 + 8 * experts + 8 bytes, little-endian, for `edgefl export drift`. Counting stops at 2^24 inferences, before a sum overflows. */
 struct drift {
     uint8_t mark[4]; /* "EFLD" */
     uint32_t experts;
     uint32_t inferences;
-    uint32_t ties;                    /* inferences in which several experts shared the largest value */
-    uint32_t chosen[MODEL_EXPERTS];   /* in how many inferences the expert had the largest value; the first of a tie */
-    uint32_t weight[MODEL_EXPERTS];   /* sum of its values, in 1/256 */
-    uint64_t entropy;                 /* sum of -p log2 p over experts and inferences, in 2^-16 bit */
+    uint32_t ties;                    /* inferences in which several experts had the largest value */
+    uint32_t chosen[MODEL_EXPERTS];   /* inferences in which the expert had the largest value; a tie counts for the first */
+    uint32_t weight[MODEL_EXPERTS];   /* sum of the expert's values, in units of 1/256 */
+    uint64_t entropy;                 /* sum of -p log2 p over experts and inferences, in units of 2^-16 bit */
 };
 
 void drift_begin(struct drift *drift);

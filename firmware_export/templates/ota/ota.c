@@ -4,8 +4,8 @@
 #include "monocypher.h"
 #include "sha2.h"
 
-/* An update: mark, version, counter, parts, layout, device, seed, runs, answers; then for each part its bytes, whether it is carried, digest.
-   A slot's record: mark, version, counter, zeros, layout, digest. A counter record: mark, version, counter, the counter's complement. */
+/* An update: mark, version, counter, parts, layout, device, seed, runs, answers; then for each part its size, whether it is carried, digest.
+   A slot's record: mark, version, counter, zeros, layout, digest. A counter record: mark, version, counter, complement of the counter. */
 enum { LAYOUT = 16, DEVICE = LAYOUT + 32, SEED = DEVICE + 32, RUNS = SEED + 4, ANSWERS = RUNS + 4, HEAD = ANSWERS + 32 };
 enum { ENTRY = 8 + 32, SIGNATURE = 64, RECORD = 16 + 32 + 32, VERSION = 2, MAX_PARTS = 64, MAX_RUNS = 64 };
 
@@ -17,8 +17,8 @@ static const void *built_in[MODEL_PARTS];
 static uint32_t counter_in_use;
 static uint32_t highest_counter;
 static int slot_in_use = -1;
-static int counter_page;         /* the page whose log goes on: 0 or 1 */
-static uint32_t counter_offset;  /* of the next record in it */
+static int counter_page;         /* the page of the next record: 0 or 1 */
+static uint32_t counter_offset;  /* offset of the next record in it */
 
 static int same(const uint8_t *a, const uint8_t *b, uint32_t count)
 {
@@ -58,7 +58,7 @@ static void read_layout(uint8_t layout[32])
     }
 }
 
-/* A slot's digest is of its record up to the digest, and of all parts. */
+/* A slot's digest covers its record up to the digest, and all parts. */
 static void slot_digest(const uint8_t *slot, uint32_t parts, const uint8_t *record, uint8_t digest[32])
 {
     struct sha256 hash;
@@ -68,7 +68,7 @@ static void slot_digest(const uint8_t *slot, uint32_t parts, const uint8_t *reco
     sha256_end(&hash, digest);
 }
 
-/* The counter of a whole slot of this format version and layout, 0 of any other. */
+/* The counter of an intact slot with this format version and layout. 0 for any other slot. */
 static uint32_t counter_of(const uint8_t *slot)
 {
     uint8_t digest[32], layout[32];
@@ -81,7 +81,7 @@ static uint32_t counter_of(const uint8_t *slot)
     return same(record + 48, digest, 32) ? read32(record + 8) : 0;
 }
 
-/* The counter of a whole record, 0 of any other. */
+/* The counter of an intact record. 0 for any other record. */
 static uint32_t counter_at(const uint8_t *record)
 {
     uint32_t counter = read32(record + 8);
@@ -96,7 +96,7 @@ static int erased(const uint8_t *bytes, uint32_t count)
     return 1;
 }
 
-/* Set the highest counter of the two pages, and where the next record goes: behind all that was written to the page of the highest. */
+/* Find the highest counter of the two pages. The next record goes behind all data that were written to the page of that counter. */
 static void read_counters(const struct ota_flash *flash)
 {
     highest_counter = 0;
@@ -115,7 +115,7 @@ static void read_counters(const struct ota_flash *flash)
         counter_offset -= OTA_COUNTER_RECORD;
 }
 
-/* Write the highest counter to its page; where that is full, to the other one, which holds lower counters only. */
+/* Write the highest counter to its page. If the page is full, use the other page, which holds only lower counters. */
 static enum ota_result keep_counter(const struct ota_flash *flash, uint32_t counter)
 {
     uint8_t record[OTA_COUNTER_RECORD];
@@ -167,7 +167,7 @@ uint32_t ota_boot(const struct ota_flash *flash)
 
 uint32_t ota_counter(void) { return highest_counter > counter_in_use ? highest_counter : counter_in_use; }
 
-/* Inputs of a self-test are pseudo-random (xorshift32) in eight amplitudes, so that an update carries no sample of anybody's. */
+/* Self-test inputs are pseudo-random (xorshift32) with eight amplitudes, so that an update contains no samples. */
 static void self_test(uint32_t seed, uint32_t runs, uint8_t digest[32])
 {
     static int8_t input[MODEL_INPUT_BYTES], output[MODEL_OUTPUT_BYTES];
@@ -207,7 +207,7 @@ static int write_part(const struct ota_flash *flash, int slot, uint32_t offset, 
     return whole < count ? flash->write((enum ota_area)slot, offset + whole, tail, 8) : 0;
 }
 
-/* Fill the slot with the update's parts, and with those in use where it carries none. */
+/* Fill the slot with the update's parts. Parts that the update does not carry are copied from the ones in use. */
 static enum ota_result fill(const struct ota_flash *flash, int slot, const uint8_t *entry, const uint8_t *payload)
 {
     uint32_t offset = 0;
@@ -263,7 +263,7 @@ static enum ota_result write_record(const struct ota_flash *flash, int slot, uin
     return OTA_DONE;
 }
 
-/* Whether a counter goes forward. The highest may come again where it does not run: after a cut of power, or the loss of both slots. */
+/* Whether a counter is newer. The highest one is accepted again if it does not run: after a power cut, or the loss of both slots. */
 static int is_newer(uint32_t counter)
 {
     return counter > ota_counter() || (counter == ota_counter() && counter > counter_in_use);
@@ -306,7 +306,7 @@ enum ota_result ota_apply(const struct ota_flash *flash, const uint8_t *update, 
         self_test(read32(update + SEED), read32(update + RUNS), digest);
         result = same(digest, update + ANSWERS, 32) ? OTA_DONE : OTA_SELF_TEST_FAILED;
     }
-    if (result == OTA_DONE && counter > highest_counter) /* before the record, so that no slot is ahead of the pages */
+    if (result == OTA_DONE && counter > highest_counter) /* before the slot's record, so that no slot is ahead of the pages */
         result = keep_counter(flash, counter);
     if (result == OTA_DONE)
         result = write_record(flash, slot, counter);

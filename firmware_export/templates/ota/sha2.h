@@ -1,4 +1,4 @@
-/* SHA-256 and SHA-512 (FIPS 180-4): the first names an update's parts, the second is what an Ed25519 signature hashes with. */
+/* SHA-256 and SHA-512 (FIPS 180-4). SHA-256 identifies an update's parts, SHA-512 is the hash of Ed25519 signatures. */
 #ifndef SHA2_H
 #define SHA2_H
 
@@ -15,7 +15,7 @@ void sha256_add(struct sha256 *hash, const uint8_t *bytes, uint32_t count);
 void sha256_end(struct sha256 *hash, uint8_t digest[32]);
 void sha256_of(const uint8_t *bytes, uint32_t count, uint8_t digest[32]);
 
-/* The hash of three pieces one after another; together below 2^29 bytes. */
+/* The hash of three consecutive pieces, together below 2^29 bytes. */
 void sha512_of(const uint8_t *const piece[3], const uint32_t count[3], uint8_t digest[64]);
 
 #endif

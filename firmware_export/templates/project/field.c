@@ -1,6 +1,6 @@
-/* What runs in the field beside the model: updates of its parts (with a key), drift counters (with a gate). It applies update.bin where there
- * is one, runs samples.bin, and writes outputs.bin and counters.bin. Slots and counter pages are RAM here, kept in slots.bin and
- * update_counter.bin from one run to the next; a product gives its flash's functions instead. */
+/* The program for the field, with updates of the model's parts (with a key) and drift counters (with a gate). It applies update.bin if it
+ * exists, runs samples.bin, and writes outputs.bin and counters.bin. Slots and counter pages are in RAM, and are stored in slots.bin and
+ * update_counter.bin between runs. A product uses its flash's functions instead. */
 #include "board.h"
 #include "model.h"
 #ifdef MODEL_EXPERTS

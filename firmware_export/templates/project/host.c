@@ -1,4 +1,4 @@
-/* The board as a program on this computer. Ticks are nanoseconds. */
+/* Implements board.h for a program on this computer. Ticks are nanoseconds. */
 #define _POSIX_C_SOURCE 199309L
 #include "board.h"
 

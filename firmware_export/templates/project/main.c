@@ -1,5 +1,5 @@
-/* Runs the model on each sample of samples.bin, writes the raw outputs to outputs.bin, and prints class and time of each.
- * samples.bin holds int8 inputs of MODEL_INPUT_BYTES, one after the other; outputs.bin gets MODEL_OUTPUT_BYTES for each. */
+/* Runs the model on each sample of samples.bin, writes the raw outputs to outputs.bin, and prints class and time of each sample.
+ * samples.bin holds consecutive int8 inputs of MODEL_INPUT_BYTES. outputs.bin gets MODEL_OUTPUT_BYTES for each one. */
 #include "board.h"
 #include "model.h"
 #include "print.h"
@@ -8,7 +8,7 @@ static int8_t input[MODEL_INPUT_BYTES];
 static int8_t output[MODEL_OUTPUT_BYTES];
 
 #ifdef MODEL_PROFILE
-/* The model calls this after each layer: what has passed since the call before is that layer's. */
+/* The model calls this after each layer. The time since the previous call belongs to that layer. */
 #define LAYERS 256
 static uint32_t layer_ticks[LAYERS];
 static uint32_t layer_began;

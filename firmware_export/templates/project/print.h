@@ -3,7 +3,7 @@
 
 #include "board.h"
 
-/* Without printf: the text, then the number in decimal digits. */
+/* Print a text, then a number in decimal digits, without printf. */
 static void print_number(const char *before, uint32_t number)
 {
     char text[12];

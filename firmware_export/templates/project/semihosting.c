@@ -1,12 +1,12 @@
-/* The board as a debugger or QEMU offers it (Arm's semihosting): files and text of the host, SysTick as the clock.
- * Without a debugger the first call stops the core: a product puts its own functions in place of these. */
+/* Implements board.h for a debugger or QEMU (Arm's semihosting): files and text of the host, SysTick as the clock.
+ * Without a debugger the first call stops the core. A product replaces these functions. */
 #include "board.h"
 
 #define SYST_CSR (*(volatile uint32_t *)0xE000E010u)
 #define SYST_RVR (*(volatile uint32_t *)0xE000E014u)
 #define SYST_CVR (*(volatile uint32_t *)0xE000E018u)
 #define STACK_PATTERN 0xA5C35A3Cu
-#define OWN 16 /* words that board_mark_stack itself may stand on: not painted, counted as used */
+#define OWN 16 /* words of stack for board_mark_stack itself: not painted, counted as used */
 
 extern uint32_t linker_bss_end[];
 
@@ -71,7 +71,7 @@ uint32_t board_ticks(void)
     return (high << 24) + ((0u - low) & 0xFFFFFFu);
 }
 
-/* From the end of the data, or 64 KB lower, up to the caller's frame. */
+/* The lowest painted address: the end of the data, or 64 KB below the caller's frame. */
 static uint32_t *stack_floor(void)
 {
     uint32_t *lowest = stack_place - 64 * 1024 / 4;

@@ -1,10 +1,10 @@
-/* Vector table and what runs before main: data and bss, the floating point unit where there is one. No C library is needed. */
+/* Vector table and code before main: data, bss, and the floating point unit if the core has one. No C library is needed. */
 #include <stddef.h>
 
 #include "board.h"
 
 extern uint32_t linker_data_begin[], linker_data_end[], linker_data_load[], linker_bss_begin[], linker_bss_end[];
-void linker_stack_top(void); /* an address; a function's, as the vectors are */
+void linker_stack_top(void); /* an address, declared as a function like the vectors */
 
 int main(void);
 void SysTick_Handler(void);
@@ -15,7 +15,7 @@ void *memset(void *to, int value, size_t count);
 __attribute__((noinline)) void Reset_Handler(void)
 {
 #ifdef __ARM_FP
-    *(volatile uint32_t *)0xE000ED88u |= 0xFu << 20; /* CPACR: the unit is off after a reset, and the first use would fault */
+    *(volatile uint32_t *)0xE000ED88u |= 0xFu << 20; /* CPACR: the unit is off after a reset, and its first use would fault */
     __asm__ volatile("dsb\n isb");
 #endif
     for (uint32_t *to = linker_data_begin, *from = linker_data_load; to < linker_data_end;) {
@@ -38,7 +38,7 @@ __attribute__((section(".vectors"), used)) static void (*const vectors[16])(void
     fault, fault, NULL, fault, SysTick_Handler,
 };
 
-/* The compiler may call these two for copies of structs and arrays. Words where both ends are aligned, else bytes. */
+/* The compiler may call these two to copy or set structs and arrays. They use words if both ends are aligned, else bytes. */
 typedef uint32_t __attribute__((may_alias)) word;
 
 __attribute__((used)) void *memcpy(void *restrict to, const void *restrict from, size_t count)
@@ -80,7 +80,7 @@ __attribute__((used)) void *memset(void *to, int value, size_t count)
 }
 
 #ifdef __clang__
-/* Clang calls the two by the names of Arm's run-time ABI (RTABI32, section 4.3.4). The 4 and 8 promise that alignment. */
+/* Clang uses the names of Arm's run-time ABI (RTABI32, section 4.3.4). The suffixes 4 and 8 promise that alignment. */
 void __aeabi_memcpy(void *restrict to, const void *restrict from, size_t count);
 void __aeabi_memset(void *to, size_t count, int value);
 void __aeabi_memclr(void *to, size_t count);

@@ -1,4 +1,4 @@
-"""A real mixture's certificate: every place agrees, verify finds what was changed, budgets name the layer."""
+"""A real mixture's certificate: all targets agree, `verify` finds changes, and budgets name the layer."""
 
 import json
 import re
@@ -26,8 +26,8 @@ SAMPLES = 30
 
 
 @pytest.fixture
-def few_places(monkeypatch) -> None:
-    """Only this computer and one core, for tests that ask something else than parity."""
+def few_targets(monkeypatch) -> None:
+    """Use only this computer and one core, for tests of other things than parity."""
     monkeypatch.setattr(
         bundle_of, "make_certificate", partial(make_certificate, target_names=("host", "cortex-m4"))
     )
@@ -37,12 +37,12 @@ def certificate_of(out: Path) -> dict:
     return json.loads((out / "certificate.json").read_text())
 
 
-def test_every_place_gives_the_same_bytes(bundle) -> None:
+def test_every_target_gives_the_same_bytes(bundle) -> None:
     certificate = certificate_of(bundle)
-    status = {place["place"]: (place["status"], place["samples"]) for place in certificate["parity"]}
+    status = {row["place"]: (row["status"], row["samples"]) for row in certificate["parity"]}
     for name in ("tflite-micro", "host", "cortex-m3", "cortex-m4", "cortex-m7"):
         assert status[name] == ("equal", SAMPLES), name
-    digests = {place["outputs_sha256"] for place in certificate["parity"] if place["samples"] == SAMPLES}
+    digests = {row["outputs_sha256"] for row in certificate["parity"] if row["samples"] == SAMPLES}
     assert digests == {certificate["golden"]["outputs_sha256"]}
     golden = decode_golden((bundle / "golden.npz").read_bytes())
     assert sha256(golden.outputs.tobytes()).hexdigest() in digests
@@ -50,7 +50,7 @@ def test_every_place_gives_the_same_bytes(bundle) -> None:
         (golden.outputs.argmax(axis=1) == golden.y).mean()
     )
     assert sum(row["samples"] for row in certificate["accuracy"]["by_class"]) == SAMPLES
-    cost = {each["target"]: each for each in certificate["cost"]}
+    cost = {row["target"]: row for row in certificate["cost"]}
     assert (
         cost["cortex-m4"]["instructions_mean"]
         < cost["cortex-m3"]["instructions_mean"]
@@ -61,7 +61,7 @@ def test_every_place_gives_the_same_bytes(bundle) -> None:
     assert counted == pytest.approx(cost["cortex-m4"]["instructions_mean"], rel=0.05)
 
 
-def test_what_the_folder_holds(bundle) -> None:
+def test_the_files_of_the_folder(bundle) -> None:
     certificate = certificate_of(bundle)
     present = {str(path.relative_to(bundle)) for path in bundle.rglob("*") if path.is_file()}
     assert present == {*certificate["files"], "certificate.json"}
@@ -76,7 +76,7 @@ def test_what_the_folder_holds(bundle) -> None:
     page = (bundle / "report.html").read_text()
     assert not re.search(r"(src|href)=|https?:", page), "the page needs no other file"
     assert all(layer["name"] in page for layer in certificate["layers"])
-    mean = next(each["instructions_mean"] for each in certificate["cost"] if each["target"] == "cortex-m4")
+    mean = next(row["instructions_mean"] for row in certificate["cost"] if row["target"] == "cortex-m4")
     assert f'<td class="number">{mean / 100e3:.2f}</td>' in page, "milliseconds at 100 MHz"
 
 
@@ -98,27 +98,27 @@ def test_one_byte_that_differs_fails(bundle, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget", "words"),
-    [(Budget(0, 100_000), ("flash", "fc1", "100,000 at most")), (Budget(1024, 0), ("RAM", "conv1"))],
+    ("budget", "texts"),
+    [(Budget(0, 100_000), ("flash", "fc1", "at most 100,000")), (Budget(1024, 0), ("RAM", "conv1"))],
 )
-def test_a_budget_that_is_exceeded_names_layers_and_three_ways(bundle, budget, words) -> None:
+def test_an_exceeded_budget_names_layers_and_three_remedies(bundle, budget, texts) -> None:
     model, model_float = ((bundle / name).read_bytes() for name in ("model.tflite", "model_float.tflite"))
     golden = decode_golden((bundle / "golden.npz").read_bytes())
     with pytest.raises(ExportError) as caught:
         make_certificate(
             model, model_float, generate_c(model), golden, ExportRequest("cortex-m4", budget), ["cortex-m4"]
         )
-    assert all(word in str(caught.value) for word in (*words, "too many", "  1. ", "  2. ", "  3. "))
+    assert all(text in str(caught.value) for text in (*texts, "too many", "  1. ", "  2. ", "  3. "))
 
 
-def test_a_second_export_leaves_nothing_of_the_first(copy, digits, few_places) -> None:
+def test_a_second_export_leaves_nothing_of_the_first(copy, digits, few_targets) -> None:
     write_bundle(copy, *choose_golden_samples(digits.shard, 5, 1), ExportRequest("host", Budget()))
     present = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()}
     assert present == {*certificate_of(copy)["files"], "certificate.json"}
     assert "firmware/host.c" in present and "firmware/startup.c" not in present
 
 
-def test_an_export_that_fails_leaves_no_certificate(copy, digits, monkeypatch, few_places) -> None:
+def test_an_export_that_fails_leaves_no_certificate(copy, digits, monkeypatch, few_targets) -> None:
     def wrong(name, expected, received):
         raise ExportError(f"{name} differs")
 
@@ -128,7 +128,7 @@ def test_an_export_that_fails_leaves_no_certificate(copy, digits, monkeypatch, f
     assert not (copy / "certificate.json").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_an_error(copy, digits, monkeypatch, few_places) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(copy, digits, monkeypatch, few_targets) -> None:
     def full(path, content, *mode):
         raise OSError(28, "No space left on device", str(path))
 
@@ -141,21 +141,21 @@ def test_a_folder_that_cannot_be_written_is_an_error(copy, digits, monkeypatch, 
 def test_profile_shares_out_the_instructions(bundle) -> None:
     target, layers, budget = profile_bundle(bundle, "cortex-m3")
     assert target == "cortex-m3" and budget == {"ram_bytes": 64 << 10, "flash_bytes": 256 << 10}
-    own = certificate_of(bundle)
-    cost = next(each for each in own["cost"] if each["target"] == "cortex-m3")
+    certificate = certificate_of(bundle)
+    cost = next(row for row in certificate["cost"] if row["target"] == "cortex-m3")
     assert sum(layer.instructions for layer in layers) == pytest.approx(cost["instructions_mean"], rel=0.05)
     assert max(layers, key=lambda layer: layer.instructions).name.startswith("conv")
     with pytest.raises(ExportError, match="target is host"):
         profile_bundle(bundle, "host")
 
 
-def test_a_skip_threshold_says_what_it_costs(bundle, digits, tmp_path, few_places) -> None:
+def test_a_skip_threshold_reports_its_cost(bundle, digits, tmp_path, few_targets) -> None:
     for name in ("model.tflite", "model_float.tflite", "report.json"):
         shutil.copy(bundle / name, tmp_path / name)
     certificate = write_bundle(
         tmp_path, *choose_golden_samples(digits.shard, SAMPLES, 1), ExportRequest("cortex-m4", Budget(), 0.4)
     )
-    cost = next(each for each in certificate["cost"] if each["target"] == "cortex-m4")
+    cost = next(row for row in certificate["cost"] if row["target"] == "cortex-m4")
     skipping = certificate["skipping"]
     assert cost["instructions_mean"] <= skipping["instructions_all_run"]
     assert 0 <= skipping["agreement"] <= 1

@@ -1,7 +1,6 @@
-"""Every kind of mixture on every data set: tflite-micro, the C on this computer and the C in QEMU give the
-same bytes.
+"""For every mixture on every data set, tflite-micro, the host's C and the C in QEMU give the same bytes.
 
-A few of them here; `make test-parity` runs all, 1,000 samples each.
+A normal run tests a few of them. `make test-parity` runs all, with 1,000 samples each.
 """
 
 import os
@@ -39,15 +38,15 @@ def test_the_same_bytes_everywhere(kind, data, weights, mixture_of) -> None:
     )
     assert len(x) == count
     model = made.model if weights == 8 else with_few_values(made.model, made.shard.x_train[:256], weights)
-    # an expert that nobody trained may have few values of its own
+    # an untrained expert may have few different values
     assert weights == 8 or "fully_connected_narrow" in generate_c(model).files["model.c"]
     golden = make_golden(model, x, y)
-    places = run_everywhere(generate_c(model).files, golden, tuple(TARGETS.values()), "cortex-m4")
-    for place in places:
+    results = run_everywhere(generate_c(model).files, golden, tuple(TARGETS.values()), "cortex-m4")
+    for result in results:
         # The M0's machine has 16 KB of RAM, 256 KB of flash
-        assert place.status == EQUAL or place.name == "cortex-m0", place.reason
+        assert result.status == EQUAL or result.name == "cortex-m0", result.reason
         print(
-            f"{kind} {data}, dense weights of {weights} bits, {place.name}: {place.samples} samples "
-            f"{place.status} {place.reason}"
+            f"{kind} {data}, dense weights of {weights} bits, {result.name}: {result.samples} samples "
+            f"{result.status} {result.reason}"
         )
     assert len(np.unique(golden.outputs, axis=0)) > count // 10, "a model of one answer proves nothing"

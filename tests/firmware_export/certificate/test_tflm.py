@@ -1,5 +1,6 @@
-"""TensorFlow Lite Micro's files: the arena is the smallest that works, the resolver has exactly the
-operators.
+"""TensorFlow Lite Micro's files.
+
+The arena is the smallest one that works. The resolver has exactly the model's operators.
 """
 
 import re
@@ -31,7 +32,7 @@ def test_the_arena_is_enough_and_sixteen_bytes_less_are_not(model) -> None:
         run_tflm(model, inputs, size - 16)
 
 
-def test_the_resolver_has_each_operator_once(model) -> None:
+def test_the_resolver_has_every_operator_once(model) -> None:
     used = list_operators(read_graph(model))
     text = render_model_ops_h(read_graph(model), len(model), 4096, "1")
     assert len(re.findall(r"resolver\.Add\w+\(\)", text)) == len(used)
@@ -41,17 +42,17 @@ def test_the_resolver_has_each_operator_once(model) -> None:
 
 def test_an_operator_without_a_call_is_named() -> None:
     graph = OperatorGraph((("WHERE", (0,)),), (TensorKind("a", "INT8", False),))
-    with pytest.raises(ExportError, match="no resolver call is known for WHERE"):
+    with pytest.raises(ExportError, match="no resolver call for WHERE"):
         render_model_ops_h(graph, 1, 1, "1")
 
 
 def test_the_array_holds_every_byte() -> None:
     blob = bytes(range(40))
     text = render_model_data_c(blob)
-    assert bytes(int(each, 16) for each in re.findall(r"0x([0-9a-f]{2}),", text)) == blob
+    assert bytes(int(byte, 16) for byte in re.findall(r"0x([0-9a-f]{2}),", text)) == blob
     assert "model_data_bytes = 40" in text and "aligned(16)" in text
 
 
-def test_what_is_no_model_is_refused() -> None:
-    with pytest.raises(ExportError, match=r"refuses|no arena"):
+def test_bytes_that_are_not_a_model_are_refused() -> None:
+    with pytest.raises(ExportError, match=r"refuses|in an arena"):
         run_tflm(b"TFL3" * 10, np.zeros((1, 2), np.int8))

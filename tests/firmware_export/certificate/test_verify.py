@@ -1,4 +1,4 @@
-"""`verify_bundle`: what was damaged, edited, forged or cannot be run here is named."""
+"""`verify_bundle` names damaged, edited and forged files, and targets that cannot be run."""
 
 import json
 import re
@@ -21,8 +21,8 @@ def certificate_of(out: Path) -> dict:
 
 
 def test_it_verifies_and_is_made_the_same_again(bundle) -> None:
-    found = verify_bundle(bundle)
-    assert not found.unchecked and any("cortex-m7" in line for line in found.checked)
+    result = verify_bundle(bundle)
+    assert not result.unchecked and any("cortex-m7" in line for line in result.checked)
 
 
 def changed(out: Path, name: str, change) -> None:
@@ -50,7 +50,7 @@ def forged(out: Path, name: str, change) -> None:
 )
 def test_a_damaged_file_is_named(copy, name) -> None:
     changed(copy, name, lambda blob: blob[:-1] + bytes([blob[-1] ^ 1]))
-    with pytest.raises(ExportError, match=f"^{re.escape(name)} is not the file that was exported"):
+    with pytest.raises(ExportError, match=f"^{re.escape(name)} is not the exported file"):
         verify_bundle(copy)
 
 
@@ -60,13 +60,13 @@ def test_a_missing_file_is_named(copy) -> None:
         verify_bundle(copy)
 
 
-def test_c_that_was_edited_is_named_though_its_digest_was_changed_too(copy) -> None:
+def test_edited_c_is_named_even_with_a_new_digest(copy) -> None:
     forged(copy, "c/model.c", lambda blob: blob.replace(b"return best;", b"return 0;"))
-    with pytest.raises(ExportError, match=r"c/model\.c is not what model\.tflite gives"):
+    with pytest.raises(ExportError, match=r"c/model\.c does not follow from model\.tflite"):
         verify_bundle(copy)
 
 
-def test_outputs_that_were_edited_are_found(copy) -> None:
+def test_edited_outputs_are_detected(copy) -> None:
     def flip(blob: bytes) -> bytes:
         golden = decode_golden(blob)
         outputs = golden.outputs.copy()
@@ -74,7 +74,7 @@ def test_outputs_that_were_edited_are_found(copy) -> None:
         return encode_golden(replace(golden, outputs=outputs))
 
     forged(copy, "golden.npz", flip)
-    with pytest.raises(ExportError, match="outputs are not those of tflite-micro"):
+    with pytest.raises(ExportError, match="outputs differ from tflite-micro's outputs"):
         verify_bundle(copy)
 
 
@@ -82,53 +82,53 @@ def test_outputs_that_were_edited_are_found(copy) -> None:
     "path",
     [("accuracy", "accuracy_int8"), ("cost", 2, "flash_bytes"), ("tflm", "arena_bytes"), ("model", "bytes")],
 )
-def test_a_figure_that_was_edited_is_named(bundle, copy, path, monkeypatch) -> None:
+def test_an_edited_figure_is_named(bundle, copy, path, monkeypatch) -> None:
     certificate = certificate_of(copy)
-    place = certificate
+    entry = certificate
     for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] += 1
+        entry = entry[key]
+    entry[path[-1]] += 1
     (copy / "certificate.json").write_text(json.dumps(certificate))
     truth = {key: value for key, value in certificate_of(bundle).items() if key != "files"}
     # Made again in test_it_verifies
     monkeypatch.setattr(verify, "make_certificate", lambda *arguments: truth)
     if path[0] == "tflm":
         monkeypatch.setattr(verify, "derive_files", lambda *arguments: {"report.html": b""})
-    with pytest.raises(ExportError, match=rf"certificate\.json says {path[0]}.*{path[-1]}"):
+    with pytest.raises(ExportError, match=rf"certificate\.json differs: {path[0]}.*{path[-1]}"):
         verify_bundle(copy)
 
 
 def test_a_damaged_certificate_is_an_error(copy) -> None:
-    for text, word in (
+    for text, message in (
         ("", "damaged"),
         ("[]", "damaged"),
         ('{"certificate": 9}', "format 9"),
         ('{"certificate": 1, "files": 3}', "damaged"),
     ):
         (copy / "certificate.json").write_text(text)
-        with pytest.raises(ExportError, match=word):
+        with pytest.raises(ExportError, match=message):
             verify_bundle(copy)
     certificate = {"certificate": 1, "target": "cortex-m4", "files": {}}
     (copy / "certificate.json").write_text(json.dumps(certificate))
-    with pytest.raises(ExportError, match=r"does not speak of model\.tflite"):
+    with pytest.raises(ExportError, match=r"does not list model\.tflite"):
         verify_bundle(copy)
     certificate["files"] = dict.fromkeys(
         ("model.tflite", "model_float.tflite", "golden.npz", "report.json", "../secret"), ""
     )
     (copy / "certificate.json").write_text(json.dumps(certificate))
-    with pytest.raises(ExportError, match=r"not the file|its own folder"):
+    with pytest.raises(ExportError, match=r"not the exported file|inside its folder"):
         verify_bundle(copy)
 
 
-def test_a_place_that_is_not_here_is_listed(bundle, monkeypatch) -> None:
+def test_an_unavailable_target_is_listed(bundle, monkeypatch) -> None:
     monkeypatch.setattr(
         "firmware_export.certificate.parity.explain_not_runnable",
         lambda target: "" if target.is_host else "qemu-system-arm is not installed",
     )
     monkeypatch.setattr("firmware_export.certificate.certificate.read_tool_version", lambda tool: "")
     monkeypatch.setattr("firmware_export.certificate.certificate.explain_missing_tools", lambda *tools: "")
-    found = verify_bundle(bundle)
+    result = verify_bundle(bundle)
     assert [
-        line for line in found.unchecked if line.startswith("cortex-m4: qemu-system-arm is not installed")
+        line for line in result.unchecked if line.startswith("cortex-m4: qemu-system-arm is not installed")
     ]
-    assert [line for line in found.unchecked if "sizes and instructions" in line]
+    assert [line for line in result.unchecked if "sizes and instructions" in line]

@@ -1,4 +1,7 @@
-"""The plan of buffers: what lives at the same time shares no byte; relu takes its input's place."""
+"""The plan of buffers: activations with overlapping lifetimes share no byte.
+
+relu overwrites its input.
+"""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,12 +10,12 @@ from firmware_export.codegen.buffers import plan_buffers
 from firmware_export.codegen.layer import Layer
 
 
-def layer(inputs, output, in_place=()):
-    return Layer("l", "OP", tuple(inputs), output, (), "", overwritable=tuple(in_place))
+def layer(inputs, output, overwritable=()):
+    return Layer("l", "OP", tuple(inputs), output, (), "", overwritable=tuple(overwritable))
 
 
 def plan(layers, sizes, outside=frozenset({0})):
-    tensors = {t for each in layers for t in (*each.inputs, each.output)}
+    tensors = {t for entry in layers for t in (*entry.inputs, entry.output)}
     return plan_buffers(layers, {t: t for t in tensors}, sizes, outside)
 
 
@@ -21,8 +24,8 @@ def test_a_chain_by_hand() -> None:
     assert made.arena_bytes == 140 and made.offsets[1] == 0
 
 
-def test_an_output_takes_the_place_of_a_dying_input() -> None:
-    layers = [layer([0], 1), layer([1], 2, in_place=[1]), layer([2], 3, in_place=[2])]
+def test_an_output_overwrites_an_input_at_its_last_use() -> None:
+    layers = [layer([0], 1), layer([1], 2, overwritable=[1]), layer([2], 3, overwritable=[2])]
     made = plan(layers, {1: 64, 2: 64, 3: 64})
     assert made.arena_bytes == 64 and set(made.offsets.values()) == {0}
     made = plan([*layers, layer([1, 3], 4)], {1: 64, 2: 64, 3: 64, 4: 4})
@@ -31,7 +34,7 @@ def test_an_output_takes_the_place_of_a_dying_input() -> None:
 
 @st.composite
 def networks(draw):
-    """Layers that each read one or two earlier tensors."""
+    """Draw layers that each read one or two earlier tensors."""
     count = draw(st.integers(1, 12))
     layers = []
     sizes = {0: 10}
@@ -44,15 +47,15 @@ def networks(draw):
 
 @given(networks())
 def test_nothing_is_overwritten_before_it_is_read(network) -> None:
-    """Write each tensor's number over its bytes, layer by layer, and find every input whole."""
+    """Write each tensor's number over its bytes, layer by layer, and check that every input is intact."""
     layers, sizes = network
     made = plan(layers, sizes)
     memory = [0] * made.arena_bytes
-    for each in layers:
-        for i in each.inputs:
+    for entry in layers:
+        for i in entry.inputs:
             if i:
                 assert memory[made.offsets[i] : made.offsets[i] + sizes[i]] == [i] * sizes[i]
-        memory[made.offsets[each.output] : made.offsets[each.output] + sizes[each.output]] = [
-            each.output
-        ] * sizes[each.output]
+        memory[made.offsets[entry.output] : made.offsets[entry.output] + sizes[entry.output]] = [
+            entry.output
+        ] * sizes[entry.output]
     assert all(offset % 4 == 0 for offset in made.offsets.values())

@@ -1,4 +1,4 @@
-"""Views that copy nothing, copies between layouts, and mixtures built by hand: against tflite-micro."""
+"""Views without copies, copies between layouts, and handmade mixtures, compared with tflite-micro."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def ints(*values):
     return np.array(values, np.int32)
 
 
-def check(compiled, tmp_path, model, shape, wanted=None):
+def check(compiled, tmp_path, model, shape, compute=None):
     source = generate_c(model)
     x = np.random.default_rng(0).integers(-128, 128, (20, *shape)).astype(np.int8)
     oracle = compiled.micro(model, x)
@@ -23,8 +23,8 @@ def check(compiled, tmp_path, model, shape, wanted=None):
         compiled.build(source, tmp_path, "-fsanitize=address,undefined"), x, oracle.shape[1]
     )
     np.testing.assert_array_equal(received, oracle)
-    if wanted is not None:
-        np.testing.assert_array_equal(received, wanted(x))
+    if compute is not None:
+        np.testing.assert_array_equal(received, compute(x))
     return source
 
 
@@ -90,11 +90,11 @@ def test_pad_and_transpose(compiled, graphs, tmp_path) -> None:
         graphs.Op("TRANSPOSE", (2, 3), (4,), {}, "Transpose"),
     ]
 
-    def wanted(x):
+    def compute(x):
         padded = np.pad(x, ((0, 0), (1, 2), (0, 1), (0, 0)), constant_values=3)
         return padded.transpose(0, 3, 1, 2).reshape(len(x), -1)
 
-    check(compiled, tmp_path, graphs.model_of(tensors, operators), (3, 4, 2), wanted)
+    check(compiled, tmp_path, graphs.model_of(tensors, operators), (3, 4, 2), compute)
 
 
 @pytest.mark.parametrize("kind", ["MAXIMUM", "MINIMUM"])
@@ -109,8 +109,9 @@ def test_larger_and_smaller(compiled, graphs, tmp_path, kind) -> None:
 
 
 def mixture(graphs, experts, *, shared=True):
-    """x -> [trunk] -> experts of one dense layer, their gate, and the sum; the gate's logits make some values
-    exactly zero.
+    """Return x -> [trunk] -> experts of one dense layer, their gate, and the sum.
+
+    The gate's logits make some gate values exactly zero.
     """
     rng = np.random.default_rng(experts)
     tensors = [graphs.T((1, 6), 0.05, 0)]
@@ -169,8 +170,8 @@ def test_a_mixture_by_hand(compiled, graphs, tmp_path, experts, shared) -> None:
     assert {layer.part for layer in source.layers} == set(names)
 
 
-def test_a_sum_that_is_no_mixture(graphs) -> None:
-    """A residual block: its two sides are not experts under a gate."""
+def test_a_sum_that_is_not_a_mixture(graphs) -> None:
+    """A residual block: its two sides are not experts with a gate."""
     tensors = [
         graphs.T((1, 4), 0.1),
         graphs.T((4, 4), 0.1, 0, np.eye(4, dtype=np.int8)),

@@ -1,8 +1,7 @@
-"""Every kernel of the generated C against tflite-micro: graphs of one operator with random shapes, scales,
-zero points and values.
+"""Every kernel of the generated C against tflite-micro.
 
-Outputs saturate, tie and round; the oracle's own preconditions (a scale below one, a fixed output scale)
-hold.
+The graphs have one operator with random shapes, scales, zero points and values. Outputs saturate, tie and
+round. The graphs respect tflite-micro's own preconditions: a scale below one, or a fixed output scale.
 """
 
 import numpy as np
@@ -32,14 +31,14 @@ def equal(compiled, tmp_path, model, rng, shape, low=-128, samples=30) -> None:
     x = rng.integers(low, 128, (samples, *shape)).astype(np.int8)
     x[0] = 127
     x[1] = low
-    wanted = compiled.micro(model, x)
+    expected = compiled.micro(model, x)
     received, _ = compiled.run(
         compiled.build(source, tmp_path, "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
         x,
-        wanted.shape[1],
+        expected.shape[1],
     )
-    np.testing.assert_array_equal(received, wanted)
-    assert len(np.unique(wanted)) > 1, "the test's values give one output"
+    np.testing.assert_array_equal(received, expected)
+    assert len(np.unique(expected)) > 1, "the test's values give one output"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -204,8 +203,9 @@ def test_pooling(compiled, graphs, tmp_path, kind, seed) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", ["ADD", "SUB", "MUL"])
 def test_arithmetic_of_two(compiled, graphs, tmp_path, kind, seed) -> None:
-    """The second side: the same shape, a scalar, one value a channel, a constant, and the first side
-    itself.
+    """Try several second operands.
+
+    They are the same shape, a scalar, one value per channel, a constant, and the first operand itself.
     """
     rng = np.random.default_rng(seed)
     shape = (1, 3, 4, 5)
@@ -220,7 +220,7 @@ def test_arithmetic_of_two(compiled, graphs, tmp_path, kind, seed) -> None:
         graphs.T(shape, out, zero(rng) // 4),
     ]
     if data is None:
-        # The sides: the input, and the input plus a constant
+        # The operands: the input, and the input plus a constant
         tensors[1] = graphs.T((5,), y, zero(rng), int8(rng, 5))
         tensors.insert(2, graphs.T(shape, y, zero(rng)))
         widen = graphs.Op("ADD", (0, 1), (2,), {"fusedActivationFunction": 0}, "Add")
@@ -257,9 +257,9 @@ def test_tables_hold_every_int8(compiled, graphs, tmp_path, kind, seed) -> None:
     options = ({"alpha": 0.2}, "LeakyRelu") if kind == "LEAKY_RELU" else ({}, "")
     model = single(graphs, kind, x, graphs.T(shape, *y), *options)
     values = np.arange(-128, 128, dtype=np.int8)[None]
-    wanted = compiled.micro(model, values)
+    expected = compiled.micro(model, values)
     received, _ = compiled.run(compiled.build(generate_c(model), tmp_path), values, 256)
-    np.testing.assert_array_equal(received, wanted)
+    np.testing.assert_array_equal(received, expected)
 
 
 @pytest.mark.parametrize("seed", range(10))

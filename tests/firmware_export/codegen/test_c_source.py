@@ -1,5 +1,6 @@
-"""The C of real mixtures gives the bytes of tflite-micro; it is strict C99, the same each time, and free of
-undefined behaviour.
+"""The C of real mixtures gives the bytes of tflite-micro.
+
+It is strict C99, reproducible, and free of undefined behaviour.
 """
 
 import re
@@ -67,17 +68,17 @@ def test_a_thousand_samples_are_bit_equal(made, compiled, tmp_path) -> None:
     source = generate_c(made.model)
     x = samples(made)
     program = compiled.build(source, tmp_path)
-    wanted = compiled.micro(made.model, x)
-    received, gates = compiled.run(program, x, wanted.shape[1])
+    expected = compiled.micro(made.model, x)
+    received, gates = compiled.run(program, x, expected.shape[1])
     assert len(x) >= 700
-    np.testing.assert_array_equal(received, wanted)
+    np.testing.assert_array_equal(received, expected)
     experts = GATED.get(made.kind, 0)
     assert [f"expert{k}" in source.parts for k in range(4)] == [k < experts for k in range(4)]
     assert len(gates) == experts * len(x)
     assert ("gate" in source.parts) == bool(experts)
 
 
-def test_the_same_model_gives_the_same_text_and_ram_that_is_told(made, compiled, tmp_path) -> None:
+def test_the_same_model_gives_the_same_text_and_ram_size(made, compiled, tmp_path) -> None:
     first = generate_c(made.model)
     second = generate_c(made.model)
     assert first == second and list(first.files) == ["model.h", "model.c", "model_weights.c"]
@@ -111,7 +112,7 @@ def test_the_last_layer_has_the_name_of_its_weights(digits) -> None:
 )
 def test_the_name_of_a_layer(output: str, constants: list[str], name: str) -> None:
     named = [SimpleNamespace(name=output, data=None)]
-    named += [SimpleNamespace(name=each, data=np.zeros(1)) for each in constants]
+    named += [SimpleNamespace(name=constant, data=np.zeros(1)) for constant in constants]
     network: Any = SimpleNamespace(get_tensor=lambda index: named[index])
     inputs = (-1, *range(1, len(named)))
     operator: Any = SimpleNamespace(name="FULLY_CONNECTED", inputs=inputs, outputs=(0,))
@@ -120,7 +121,7 @@ def test_the_name_of_a_layer(output: str, constants: list[str], name: str) -> No
 
 @pytest.fixture(scope="module")
 def lenets(fashion, digits):
-    """Two int8 models of one plan, and samples of the second's."""
+    """Two int8 models of one plan, and samples of the second one."""
     models = []
     for trained in (fashion, digits):
         model = fill_template(trained.plan.template, trained.plan.spec.bindings, trained.mixture.weights)
@@ -137,7 +138,7 @@ def test_no_undefined_behaviour(lenets, compiled, tmp_path) -> None:
 
 
 def test_another_models_parts_make_it_the_other_model(lenets, compiled, tmp_path) -> None:
-    """What an update sends: the images of the parts; all that depends on weights and scales lies in them."""
+    """An update sends the images of the parts, which hold everything that depends on weights and scales."""
     first, second, x = lenets
     one = generate_c(first)
     other = generate_c(second)
@@ -154,19 +155,19 @@ def test_another_models_parts_make_it_the_other_model(lenets, compiled, tmp_path
 def test_an_expert_under_the_threshold_does_not_run(mixture_of, compiled, tmp_path) -> None:
     made = mixture_of("aem", "uci-har")
     x = samples(made, 300)
-    wanted, gates = compiled.run(compiled.build(generate_c(made.model), tmp_path / "all"), x, 6)
+    expected, gates = compiled.run(compiled.build(generate_c(made.model), tmp_path / "all"), x, 6)
     skipping = generate_c(made.model, threshold=0.3)
     received, same_gates = compiled.run(compiled.build(skipping, tmp_path / "some"), x, 6)
     assert gates == same_gates
     values = (np.frombuffer(gates, np.int8).reshape(-1, 3).astype(int) + 128) / 256
     every = ((values >= 0.3) | (values == 0)).all(axis=1)
-    assert not every.all() and (received != wanted).any()
-    np.testing.assert_array_equal(received[every], wanted[every])
+    assert not every.all() and (received != expected).any()
+    np.testing.assert_array_equal(received[every], expected[every])
     assert skipping.layout == generate_c(made.model).layout, "the threshold lies in the gate's part"
     for threshold in (-0.1, 0.34, 1.0):
         with pytest.raises(ExportError, match=r"expected 0 <= threshold < 0.333"):
             generate_c(made.model, threshold=threshold)
-    with pytest.raises(ExportError, match="this model has none"):
+    with pytest.raises(ExportError, match="this model has no gate"):
         generate_c(mixture_of("single", "uci-har").model, threshold=0.1)
 
 

@@ -1,5 +1,6 @@
-"""The generated C under Clang: it compiles for every core at every level, and gives tflite-micro's bytes in
-QEMU.
+"""The generated C under Clang.
+
+It compiles for every core at every level, and gives tflite-micro's bytes in QEMU.
 """
 
 import subprocess
@@ -22,7 +23,7 @@ LEVELS = ("-O0", "-O1", "-O2", "-O3", "-Os")
 
 @pytest.fixture(scope="module")
 def model(graphs: Any, random_models: Any) -> bytes:
-    """A model that uses every kernel."""
+    """A model with every kernel."""
     made: bytes = random_models.every_kernel(graphs)
     text = generate_c(made).files["model.c"]
     assert [kernel for kernel in KERNEL_ORDER if read_c_template(kernel) not in text] == []
@@ -53,7 +54,7 @@ def test_every_kernel_compiles_at_every_level(core: str, model: bytes, compiled:
 
 @pytest.mark.parametrize("core", CORES)
 def test_qemu_gives_the_bytes(core: str, model: bytes, compiled: Any, tmp_path: Path) -> None:
-    """By the commands of the project's README: at -O2, with Clang, linked by GCC."""
+    """Use the commands of the project's README: at -O2, with Clang, linked by GCC."""
     pytest.importorskip("tflite_micro")
     for name, text in make_project_files(generate_c(model).files, TARGETS[core]).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What cannot become C is named with operator, layer and remedy."""
+"""A model that cannot become C gives findings with operator, layer and remedy."""
 
 import numpy as np
 import pytest
@@ -9,9 +9,9 @@ from firmware_export.codegen.lint import lint
 from firmware_export.tflite.quantized_model import read_quantized_model
 
 
-def refused(model, *words) -> None:
-    found = lint(read_quantized_model(model))
-    assert found and all(word in str(found[0]) for word in words), found
+def refused(model, *texts) -> None:
+    findings = lint(read_quantized_model(model))
+    assert findings and all(text in str(findings[0]) for text in texts), findings
     with pytest.raises(ExportError, match="cannot become C"):
         generate_c(model)
 

@@ -1,6 +1,4 @@
-"""Updates and drift counters of a real mixture, by the commands and the firmware project's own program, on
-this computer and in QEMU.
-"""
+"""Updates and drift counters of a real mixture, with the commands and the project's field program."""
 
 import base64
 import json
@@ -34,8 +32,8 @@ pytest.importorskip("tflite_micro")
 SAMPLES = 60
 
 
-def run(*words: Any) -> Result:
-    return CliRunner().invoke(export, [str(word) for word in words])
+def run(*arguments: Any) -> Result:
+    return CliRunner().invoke(export, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +47,7 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def exported(
     request: Any, mixture_of: Callable[..., Any], key: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path]:
-    """The export of a mixture, and one of the same mixture after its personal classifier was trained on."""
+    """The export of a mixture, and an export after more training of its personal classifier."""
     if reason := explain_not_runnable(TARGETS[request.param]):
         pytest.skip(reason)
     made = mixture_of("pfl-mfe", "fashion-mnist")
@@ -70,8 +68,9 @@ def exported(
 
 
 def _project(out: Path, shard: Shard, target: Target, trusted: str) -> None:
-    """Beside model.tflite: golden.npz and firmware/, as an export with --target and --update-key leaves
-    them.
+    """Write golden.npz and firmware/ next to model.tflite.
+
+    An export with --target and --update-key writes the same files.
     """
     model = (out / "model.tflite").read_bytes()
     golden = make_golden(model, shard.x_test[:SAMPLES], shard.y_test[:SAMPLES])
@@ -86,9 +85,12 @@ def _project(out: Path, shard: Shard, target: Target, trusted: str) -> None:
 
 
 def field(project: Path) -> str:
-    """What the README says: its field program. A host prints on standard output, QEMU on standard error."""
-    for words in (["-B", "build"], ["--build", "build", "--target", "field"]):
-        done = subprocess.run(["cmake", *words], cwd=project, capture_output=True, text=True, timeout=600)
+    """Run the field program by the README.
+
+    A host prints on standard output, QEMU on standard error.
+    """
+    for arguments in (["-B", "build"], ["--build", "build", "--target", "field"]):
+        done = subprocess.run(["cmake", *arguments], cwd=project, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout + done.stderr
 
@@ -96,8 +98,8 @@ def field(project: Path) -> str:
 def test_an_update_reaches_the_firmware(exported: tuple[Path, Path], key: Path, tmp_path: Path) -> None:
     old, new = exported
     update = tmp_path / "update.bin"
-    told = run("update", old, new, "--key", key, "-o", update)
-    assert told.exit_code == 0, told.output
+    result = run("update", old, new, "--key", key, "-o", update)
+    assert result.exit_code == 0, result.output
     assert json.loads((new / "update.json").read_text()) == {"counter": 1}
     project = tmp_path / "firmware"
     shutil.copytree(old / "firmware", project)
@@ -110,11 +112,11 @@ def test_an_update_reaches_the_firmware(exported: tuple[Path, Path], key: Path, 
     assert "running update 0" in field(project)
     assert (project / "outputs.bin").read_bytes() == before
     shutil.copy(update, project)
-    said = field(project)
-    assert "update.bin: done" in said
+    output = field(project)
+    assert "update.bin: done" in output
     assert (project / "outputs.bin").read_bytes() == after
-    said = field(project)
-    assert "running update 1, highest counter 1\nupdate.bin: old counter\nrunning update 1" in said
+    output = field(project)
+    assert "running update 1, highest counter 1\nupdate.bin: old counter\nrunning update 1" in output
     content = bytearray(update.read_bytes())
     content[9] ^= 1
     (project / "update.bin").write_bytes(content)
@@ -126,10 +128,10 @@ def test_an_update_reaches_the_firmware(exported: tuple[Path, Path], key: Path, 
     assert counted.shares == pytest.approx(expected.shares, abs=0.02)
 
 
-def test_an_update_that_computes_something_else_is_rolled_back(
+def test_an_update_with_other_outputs_is_rolled_back(
     exported: tuple[Path, Path], key: Path, tmp_path: Path
 ) -> None:
-    """Its parts are whole and signed, but this firmware's code does not give the answers that they should."""
+    """Its parts are complete and signed, but this firmware computes other outputs."""
     from firmware_export.commands.update import generate_parts
     from firmware_export.ota.update_package import make_update
 
@@ -153,15 +155,15 @@ def test_an_update_that_computes_something_else_is_rolled_back(
     assert "running update 0" in before
 
 
-def test_drift_is_told_from_counters(exported: tuple[Path, Path], tmp_path: Path) -> None:
+def test_drift_is_detected_from_counters(exported: tuple[Path, Path], tmp_path: Path) -> None:
     old, _ = exported
     project = tmp_path / "firmware"
     shutil.copytree(old / "firmware", project)
     (project / "samples.bin").write_bytes(np.load(old / "golden.npz")["inputs"].tobytes())
     field(project)
-    told = run("drift", old, project / "counters.bin")
-    assert told.exit_code == 0, told.output
-    assert "no drift" in told.output
+    result = run("drift", old, project / "counters.bin")
+    assert result.exit_code == 0, result.output
+    assert "no drift" in result.output
     figures = json.loads(run("drift", old, project / "counters.bin", "--json").output)
     assert figures["now"]["inferences"] == SAMPLES
     assert figures["now"]["psi"] < 0.01
@@ -172,18 +174,18 @@ def test_drift_is_told_from_counters(exported: tuple[Path, Path], tmp_path: Path
     damaged = tmp_path / "counters.bin"
     damaged.write_bytes(b"EFLD")
     nowhere = ["drift", old, project / "counters.bin", "--state", tmp_path / "none"]
-    for words in (nowhere, ["drift", old, damaged], ["drift", tmp_path, project / "counters.bin"]):
-        assert isinstance(run(*words).exception, ExportError)
+    for arguments in (nowhere, ["drift", old, damaged], ["drift", tmp_path, project / "counters.bin"]):
+        assert isinstance(run(*arguments).exception, ExportError)
 
 
-def test_keys_are_kept_apart(key: Path, tmp_path: Path) -> None:
+def test_private_and_public_keys_are_not_confused(key: Path, tmp_path: Path) -> None:
     assert key.stat().st_mode & 0o777 == 0o600
-    for bad, said in (
+    for bad, text in (
         (["key", key], "exists"),
         (["update", tmp_path, tmp_path, "--key", tmp_path / "none", "-o", tmp_path / "u"], "make a key"),
     ):
         failed = run(*bad).exception
         assert isinstance(failed, ExportError)
-        assert said in str(failed)
-    with pytest.raises(ExportError, match="must not get into a firmware"):
+        assert text in str(failed)
+    with pytest.raises(ExportError, match="must not get into firmware"):
         read_public_key(key)

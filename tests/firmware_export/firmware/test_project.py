@@ -33,11 +33,11 @@ def test_the_two_commands_of_the_readme(name, tmp_path, hand) -> None:
             shlex.split(command), cwd=folder, capture_output=True, text=True, timeout=120, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
-    told = done.stdout + done.stderr
+    output = done.stdout + done.stderr
     outputs = np.frombuffer((folder / "outputs.bin").read_bytes(), np.int8).reshape(-1, 2)
     np.testing.assert_array_equal(outputs, hand.expected(INPUTS))
     for number, row in enumerate(hand.expected(INPUTS)):
-        assert re.search(rf"^sample {number}: class {row.argmax()}, ticks \d+$", told, re.MULTILINE), told
+        assert re.search(rf"^sample {number}: class {row.argmax()}, ticks \d+$", output, re.MULTILINE), output
 
 
 def test_the_same_model_gives_the_same_text(hand) -> None:

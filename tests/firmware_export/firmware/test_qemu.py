@@ -1,4 +1,4 @@
-"""Firmware of a model written by hand: compiled for each core, run in QEMU, compared with numpy."""
+"""Firmware of a handwritten model, compiled for each core, run in QEMU and compared with numpy."""
 
 import numpy as np
 import pytest
@@ -42,8 +42,8 @@ def test_layers_share_the_time_out(tmp_path, hand) -> None:
     assert sum(ran.layers.values()) <= ran.ticks.sum()
 
 
-def test_the_counter_goes_on_when_systick_wraps(tmp_path, hand) -> None:
-    """24 bits are 671 M instructions; one inference of 720 M is counted whole."""
+def test_the_counter_continues_when_systick_wraps(tmp_path, hand) -> None:
+    """24 bits are 671 M instructions. One inference of 720 M must be counted completely."""
     turns = 120_000_000
     wait = f"    for (volatile int32_t i = 0; i < {turns}; i++) {{\n    }}\n    for (int o"
     slow = hand.FILES["model.c"].replace("    for (int o", wait, 1)
@@ -61,7 +61,7 @@ def test_a_core_that_faults_is_an_error(tmp_path, hand) -> None:
         build_and_run({**hand.FILES, "model.c": wild}, target, INPUTS, tmp_path)
 
 
-def test_a_model_that_does_not_fit_is_told_apart(tmp_path, hand) -> None:
+def test_a_model_that_does_not_fit_has_its_own_error(tmp_path, hand) -> None:
     large = hand.FILES["model.c"].replace("static int32_t sums[2]", "static int32_t sums[5000]")
     with pytest.raises(
         FirmwareTooLargeError, match=r"less than 2 KB|bytes more than the 16,384 of RAM of QEMU's microbit"
@@ -69,7 +69,7 @@ def test_a_model_that_does_not_fit_is_told_apart(tmp_path, hand) -> None:
         build_firmware({**hand.FILES, "model.c": large}, runnable("cortex-m0"), tmp_path)
 
 
-def test_what_never_ends_meets_the_deadline(tmp_path, hand) -> None:
+def test_an_endless_program_meets_the_deadline(tmp_path, hand) -> None:
     endless = hand.FILES["model.c"].replace(
         "    for (int o", "    while (input[0] != 0) {\n        sums[0]++;\n    }\n    for (int o", 1
     )
@@ -78,7 +78,7 @@ def test_what_never_ends_meets_the_deadline(tmp_path, hand) -> None:
         runnable("cortex-m4"),
         tmp_path,
     )
-    with pytest.raises(ExportError, match="did not end within 2 s"):
+    with pytest.raises(ExportError, match="did not finish within 2 s"):
         run_firmware(built, INPUTS, tmp_path, deadline_s=2)
 
 
@@ -118,5 +118,5 @@ def test_sizes() -> None:
         2048,
     ]
     for text in ("", "64G", "-1", "0", "1.5K", "K"):
-        with pytest.raises(ConfigError, match="is no size"):
+        with pytest.raises(ConfigError, match="is not a size"):
             parse_bytes(text)

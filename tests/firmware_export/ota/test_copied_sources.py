@@ -1,6 +1,4 @@
-"""Sources that were copied from elsewhere are those of their release: a change of one byte is a change of who
-wrote them.
-"""
+"""Copied sources equal their release, byte for byte."""
 
 import hashlib
 from pathlib import Path

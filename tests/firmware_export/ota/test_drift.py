@@ -1,4 +1,4 @@
-"""Drift counters: the firmware's own C, compiled for this machine."""
+"""Drift counters of the firmware's own C, compiled for this machine."""
 
 import ctypes
 import shutil
@@ -48,14 +48,17 @@ def counted(counting: Any, gates: Any) -> bytes:
 
 
 def test_three_inferences_by_hand(counting: Any) -> None:
-    """Shares 1/2, 1/2, 0 (a tie, one bit); 255/256, 0, 0; 1/4, 1/4, 1/2 (1.5 bits)."""
+    """Check the counts of three inferences by hand.
+
+    Shares are 1/2, 1/2, 0 (a tie, one bit), then 255/256, 0, 0, then 1/4, 1/4, 1/2 (1.5 bits).
+    """
     usage = read_counters(counted(counting, [[0, 0, -128], [127, -128, -128], [-64, -64, 0]]))
     assert (usage.inferences, usage.chosen, usage.ties) == (3, (2, 0, 1), 1)
     assert usage.shares == pytest.approx(((128 + 255 + 64) / 768, (128 + 64) / 768, 128 / 768))
     assert usage.entropy_bits == pytest.approx((1 + 255 / 256 * np.log2(256 / 255) + 1.5) / 3, abs=1e-4)
 
 
-def test_a_tie_below_the_largest_is_none(counting: Any) -> None:
+def test_a_tie_below_the_largest_does_not_count(counting: Any) -> None:
     assert read_counters(counted(counting, [[-100, -100, 72], [5, 5, -100], [-100, 5, 5]])).ties == 2
 
 
@@ -77,7 +80,7 @@ def usage(*chosen: int) -> GateUsage:
 
 
 def test_the_index_by_hand() -> None:
-    """Shares .5, .5 -> .8, .2: .3 ln 1.6 - .3 ln .4 = .3 ln 4."""
+    """Shares .5, .5 -> .8, .2 give .3 ln 1.6 - .3 ln .4 = .3 ln 4."""
     drift = measure_drift(usage(80000, 20000), usage(50000, 50000))
     assert drift.psi == pytest.approx(0.3 * np.log(4), rel=1e-3)
     assert drift.drifted
@@ -99,15 +102,15 @@ def test_noise_is_seldom_exceeded_without_drift() -> None:
 
 def test_foreign_bytes_are_named(counting: Any) -> None:
     whole = counted(counting, [[0, 0, 0]])
-    for bad, said in (
+    for bad, text in (
         (b"", "EFLD"),
         (whole[:-1], "got 47"),
         (whole[:4] + b"\xff" * 4 + whole[8:], "experts have"),
         (whole[:16] + b"\7" + whole[17:], "damaged"),
     ):
-        with pytest.raises(ExportError, match=said):
+        with pytest.raises(ExportError, match=text):
             read_counters(bad)
-    with pytest.raises(ExportError, match="another model"):
+    with pytest.raises(ExportError, match="of this export's firmware"):
         measure_drift(usage(1, 2), usage(1, 2, 3))
     with pytest.raises(ExportError, match="no inferences"):
         measure_drift(read_counters(counted(counting, np.empty((0, 3)))), usage(1, 2, 3))

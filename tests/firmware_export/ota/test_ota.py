@@ -1,5 +1,6 @@
-"""Updates are applied by the firmware's own C, compiled for this machine: flash is an array whose power can
-be cut.
+"""Updates, applied by the firmware's own C compiled for this machine.
+
+Flash is an array whose power can be cut.
 """
 
 import ctypes
@@ -29,7 +30,7 @@ from firmware_export.ota.update_package import (
     read_update,
 )
 
-HERE = Path(__file__).parents[1] / "ota_board"
+BOARD = Path(__file__).parents[1] / "ota_board"
 SOURCE = Path(__file__).parents[3] / "firmware_export/templates/ota"
 LAYOUT = "00112233445566778899aabbccddeeff" * 2
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -96,11 +97,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if compiler is None:
         pytest.skip("no gcc here; apt install gcc")
     path = tmp_path_factory.mktemp("ota") / "ota.so"
-    own = [HERE / "board.c", HERE / "model.c", SOURCE / "ota.c", SOURCE / "sha2.c"]
-    flags = ["-std=c99", "-O2", "-fPIC", f"-I{HERE}", f"-I{SOURCE}", f"-I{SOURCE / 'monocypher'}"]
+    sources = [BOARD / "board.c", BOARD / "model.c", SOURCE / "ota.c", SOURCE / "sha2.c"]
+    flags = ["-std=c99", "-O2", "-fPIC", f"-I{BOARD}", f"-I{SOURCE}", f"-I{SOURCE / 'monocypher'}"]
     strict = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
     objects = []
-    for source, extra in [*((s, strict) for s in own), (SOURCE / "monocypher/monocypher.c", [])]:
+    for source, extra in [*((s, strict) for s in sources), (SOURCE / "monocypher/monocypher.c", [])]:
         objects.append(path.parent / f"{source.stem}.o")
         subprocess.run([compiler, *flags, *extra, "-c", source, "-o", objects[-1]], check=True)
     subprocess.run([compiler, "-shared", *objects, "-o", path], check=True)
@@ -109,7 +110,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def board(library: Path, tmp_path: Path) -> Iterator[Any]:
-    """A board fresh from the factory: a copy of the library has memory of its own."""
+    """A new board. A copy of the library has separate memory."""
     loaded = ctypes.CDLL(str(shutil.copy(library, tmp_path / "board.so")))
     for name in ("area", "everything"):
         getattr(loaded, name).restype = ctypes.POINTER(ctypes.c_uint8)
@@ -125,7 +126,7 @@ def apply(board: Any, content: bytes, key: bytes = PUBLIC, device: str = DEVICE)
 
 
 def damage_slots(board: Any) -> None:
-    """Flip a bit in each slot's parts."""
+    """Flip a bit in the parts of each slot."""
     for slot in SLOT:
         board.area(slot)[0] ^= 1
 
@@ -137,7 +138,7 @@ def runs(board: Any) -> list[int]:
 
 
 def operations(board: Any) -> int:
-    """How often flash was erased or written."""
+    """Return the number of erase and write operations of the flash."""
     return ctypes.c_int.in_dll(board, "operations").value
 
 
@@ -159,7 +160,7 @@ def test_a_changed_expert_alone_travels_and_outlives_a_restart(board: Any) -> No
 
 
 def test_the_self_tests_inputs_are_those_of_the_firmware(board: Any) -> None:
-    """By hand: xorshift32 from 1 gives 270369, whose low byte is 33."""
+    """By hand: xorshift32 from 1 gives 270369, and its low byte is 33."""
     assert draw_self_test_inputs(1, 1, 1)[0, 0] == 33 - 128
     assert abs(int(draw_self_test_inputs(1, 8, 50)[7].min())) <= 1
     assert apply(board, update((7, 5))) == DONE
@@ -232,7 +233,7 @@ def test_slots_that_are_too_small_take_nothing(board: Any) -> None:
 
 
 def snapshot(board: Any) -> bytes:
-    """All that the flash holds."""
+    """Return the whole content of the flash."""
     return ctypes.string_at(board.everything(), board.everything_bytes())
 
 
@@ -242,21 +243,24 @@ def restore(board: Any, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("torn", range(5))
-@pytest.mark.parametrize("taken", range(1, 6))
-def test_power_cut_at_any_operation_keeps_a_model_and_the_counter(board: Any, torn: int, taken: int) -> None:
-    """After `taken` updates, with counter pages of two records: pages begin, fill up, and are erased while
-    the other one counts.
+@pytest.mark.parametrize("applied", range(1, 6))
+def test_power_cut_at_any_operation_keeps_a_model_and_the_counter(
+    board: Any, torn: int, applied: int
+) -> None:
+    """After `applied` updates, with counter pages of two records.
+
+    Pages start, fill up, and are erased while the other page counts.
     """
     board.set_counter_bytes(32)
     values = [BUILT_IN, *((7, weight) for weight in range(4, 11))]
-    for number in range(1, taken + 1):
+    for number in range(1, applied + 1):
         before = operations(board)
         assert apply(board, update(values[number], number, values[number - 1])) == DONE
-    last = values[taken]
-    wanted = values[taken + 1]
-    following = update(wanted, taken + 1, last)
+    last = values[applied]
+    values_after = values[applied + 1]
+    following = update(values_after, applied + 1, last)
     flash = snapshot(board)
-    # An erase of a counter page may come on top, and one cut after the end
+    # One more for an erase of a counter page, and one for a cut after the end
     count = operations(board) - before + 2
     ctypes.c_int.in_dll(board, "torn").value = torn
     done = 0
@@ -264,20 +268,20 @@ def test_power_cut_at_any_operation_keeps_a_model_and_the_counter(board: Any, to
         restore(board, flash)
         ctypes.c_int.in_dll(board, "power").value = cut
         result = apply(board, following)
-        whole = result == DONE or (torn == 4 and board.boot() == taken + 1)
+        whole = result == DONE or (torn == 4 and board.boot() == applied + 1)
         done += whole
         assert result in (DONE, NOT_WRITTEN), cut
-        assert runs(board) == expected(wanted if whole else last), cut
-        assert board.boot() == taken + whole, cut
-        assert runs(board) == expected(wanted if whole else last), cut
-        assert board.highest() in (taken, taken + 1) and board.highest() >= board.boot(), cut
-        assert apply(board, update(values[taken], taken, None)) == OLD_COUNTER, cut
+        assert runs(board) == expected(values_after if whole else last), cut
+        assert board.boot() == applied + whole, cut
+        assert runs(board) == expected(values_after if whole else last), cut
+        assert board.highest() in (applied, applied + 1) and board.highest() >= board.boot(), cut
+        assert apply(board, update(values[applied], applied, None)) == OLD_COUNTER, cut
         if not whole:
             assert apply(board, following) == DONE, cut
-        assert board.boot() == board.highest() == taken + 1, cut
-        assert runs(board) == expected(wanted), cut
+        assert board.boot() == board.highest() == applied + 1, cut
+        assert runs(board) == expected(values_after), cut
         damage_slots(board)
-        assert (board.boot(), board.highest()) == (0, taken + 1), cut
+        assert (board.boot(), board.highest()) == (0, applied + 1), cut
     assert done, "no cut came after the last operation"
 
 
@@ -285,8 +289,8 @@ def test_the_loss_of_both_slots_runs_the_built_in_model_and_keeps_the_counter(bo
     sent = [
         update((7, 4 + number), number, (7, 3 + number) if number > 1 else BUILT_IN) for number in (1, 2, 3)
     ]
-    for each in sent:
-        assert apply(board, each) == DONE
+    for content in sent:
+        assert apply(board, content) == DONE
     damage_slots(board)
     assert (board.boot(), board.highest()) == (0, 3)
     assert runs(board) == expected(BUILT_IN)
@@ -302,7 +306,7 @@ def test_the_loss_of_both_slots_runs_the_built_in_model_and_keeps_the_counter(bo
 
 @pytest.mark.parametrize("record", range(3))
 def test_the_loss_of_a_counter_page_keeps_the_counter_of_the_slots(board: Any, record: int) -> None:
-    """The pages lose each record in turn: what the slots hold counts too."""
+    """The pages lose each record in turn. The counters in the slots count too."""
     for number in (1, 2, 3):
         assert apply(board, update((7, 3 + number), number, (7, 2 + number))) == DONE
     board.area(COUNTER_PAGES[0])[16 * record + 9] ^= 1
@@ -321,7 +325,7 @@ def test_counter_pages_fill_up_and_take_turns(board: Any) -> None:
 
 
 def test_counter_pages_that_hold_anything_else_are_used(board: Any) -> None:
-    """A page that was never erased: its bytes are no counters, and it is erased before it is written."""
+    """A page that was never erased holds no counters. It is erased before it is written."""
     for page in COUNTER_PAGES:
         for at in range(128):
             board.area(page)[at] = at * 37 & 255
@@ -345,12 +349,12 @@ def test_an_update_for_another_device_is_refused(board: Any) -> None:
 
 
 @pytest.mark.parametrize("device", ["pi-1", "pi-2", ""])
-def test_an_update_for_all_devices_is_taken_by_each(board: Any, device: str) -> None:
+def test_every_device_accepts_an_update_for_all_devices(board: Any, device: str) -> None:
     assert apply(board, update((7, 5), device=""), device=device) == DONE
 
 
 def old_format(values: tuple[int, int]) -> bytes:
-    """An update as version 1 of the format had it: without the device."""
+    """Return an update in version 1 of the format, which has no device."""
     content = update(values)
     head = bytearray(content[:48] + content[80 : 120 + 2 * PART_ENTRY.size])
     head[4] = 1
@@ -389,14 +393,14 @@ def test_a_slot_of_a_newer_format_is_ignored(board: Any) -> None:
 
 
 def test_an_endless_self_test_is_refused(board: Any) -> None:
-    """It would stop the board, though it is signed."""
+    """It would stop the board although it is signed."""
     content = update((7, 5))
     head = bytearray(content[: 120 + 2 * PART_ENTRY.size])
     head[84:88] = (2**32 - 1).to_bytes(4, "little")
     assert apply(board, bytes(head) + KEY.sign(bytes(head)) + content[len(head) + 64 :]) == BAD_FORMAT
 
 
-def test_a_bit_that_flips_in_the_slot_in_use_is_found_at_the_next_start(board: Any) -> None:
+def test_a_flipped_bit_in_the_used_slot_is_detected_at_the_next_start(board: Any) -> None:
     assert apply(board, update((7, 5), 1)) == DONE
     assert apply(board, update((7, 6), 2, (7, 5))) == DONE
     board.area(1)[8] ^= 4
@@ -419,7 +423,10 @@ def test_no_damaged_update_is_applied(library: Path, data: st.DataObject) -> Non
 
 
 def test_hashes_are_those_of_the_standard(library: Path) -> None:
-    """Every length around the blocks' ends, against hashlib; SHA-512 through the signature, above."""
+    """Compare with hashlib for every length around the ends of blocks.
+
+    The signatures in the tests above cover SHA-512.
+    """
     loaded = ctypes.CDLL(str(library))
     for length in (*range(130), 1000):
         message = bytes(i * 7 & 255 for i in range(length))
@@ -437,8 +444,8 @@ def test_hashes_are_those_of_the_standard(library: Path) -> None:
         assert long.raw == hashlib.sha512(message).digest(), length
 
 
-def test_what_makes_no_update_is_named() -> None:
-    with pytest.raises(ExportError, match="nothing to update"):
+def test_impossible_updates_are_refused() -> None:
+    with pytest.raises(ExportError, match="no update is needed"):
         update(BUILT_IN)
     with pytest.raises(ExportError, match="count the updates"):
         update((7, 5), 0)
@@ -456,17 +463,17 @@ def test_what_makes_no_update_is_named() -> None:
 def test_an_updates_manifest_is_read_back() -> None:
     content = update((7, 5), 3)
     manifest = read_update(content)
-    assert (manifest.counter, manifest.layout, [taken for _, taken, _ in manifest.entries]) == (
+    assert (manifest.counter, manifest.layout, [is_carried for _, is_carried, _ in manifest.entries]) == (
         3,
         LAYOUT,
         [False, True],
     )
-    for bad, said in (
-        (b"x", "no update"),
+    for bad, text in (
+        (b"x", "not an update"),
         (content[:130], "truncated"),
         (content[:-1], "expected"),
         (content[:4] + b"\3" + content[5:], "update edgefl"),
         (content[:4] + b"\1" + content[5:], "make it again with `edgefl export update`"),
     ):
-        with pytest.raises(ExportError, match=said):
+        with pytest.raises(ExportError, match=text):
             read_update(bad)

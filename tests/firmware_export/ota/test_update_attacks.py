@@ -1,5 +1,6 @@
-"""Attacks on firmware updates by public commands: an update for another board, and an old update after both
-slots were lost.
+"""Attacks on firmware updates with public commands.
+
+They use an update for another board, and an old update after both slots were lost.
 """
 
 import json
@@ -24,7 +25,7 @@ pytest.importorskip("tflite_micro")
 
 
 def run(*arguments: Any) -> Result:
-    return CliRunner().invoke(export, [str(each) for each in arguments])
+    return CliRunner().invoke(export, [str(argument) for argument in arguments])
 
 
 def succeed(*arguments: Any) -> str:
@@ -36,14 +37,14 @@ def succeed(*arguments: Any) -> str:
 def field(project: Path) -> str:
     """Run the field program once, as a board runs it after each start."""
     build = [["cmake", "-B", "build"], ["cmake", "--build", "build", "--target", "field.elf"]]
-    for words in [*(build if not (project / "build" / "field.elf").exists() else []), ["build/field.elf"]]:
-        done = subprocess.run(words, cwd=project, capture_output=True, text=True, timeout=600)
+    for command in [*(build if not (project / "build" / "field.elf").exists() else []), ["build/field.elf"]]:
+        done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout
 
 
 def new_board(home: Path, name: str) -> Path:
-    """Return the firmware of an export as it comes from the factory."""
+    """Return the firmware of an export in its factory state."""
     for left in ("slots.bin", "update_counter.bin", "update.bin"):
         (home / name / "firmware" / left).unlink(missing_ok=True)
     return home / name / "firmware"
@@ -51,8 +52,9 @@ def new_board(home: Path, name: str) -> Path:
 
 @pytest.fixture(scope="module")
 def home(digits: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Exports of the boards pi-1 and pi-2, which share trunk and gate, of pi-1 after it learned on, and the
-    key that both trust.
+    """Exports of the boards pi-1 and pi-2, an export of pi-1 after more training, and their key.
+
+    The boards share trunk and gate, and both trust the key.
     """
     if reason := explain_not_runnable(TARGETS["host"]):
         pytest.skip(reason)
@@ -91,9 +93,9 @@ def test_another_boards_update_is_refused(home: Path) -> None:
     shutil.copy(make_update(home, "--counter", 1), board / "update.bin")
     assert "update.bin: made for another device\nrunning update 0" in field(board)
     assert (board / "outputs.bin").read_bytes() == outputs
-    own = new_board(home, "a")
-    shutil.copy(board / "update.bin", own)
-    assert "update.bin: done\nrunning update 1" in field(own)
+    other = new_board(home, "a")
+    shutil.copy(board / "update.bin", other)
+    assert "update.bin: done\nrunning update 1" in field(other)
 
 
 def test_an_old_update_is_refused_after_both_slots_were_lost(home: Path) -> None:
@@ -118,8 +120,8 @@ def test_an_old_update_is_refused_after_both_slots_were_lost(home: Path) -> None
 def test_an_update_is_for_the_device_of_its_export(home: Path, tmp_path: Path) -> None:
     out = tmp_path / "update.bin"
     key = ("--key", home / "keys" / "updates")
-    said = json.loads(succeed("update", home / "a", home / "a-new", *key, "-o", out, "--json"))
-    assert said["device"] == "pi-1"
+    summary = json.loads(succeed("update", home / "a", home / "a-new", *key, "-o", out, "--json"))
+    assert summary["device"] == "pi-1"
     assert "for pi-7:" in succeed("update", home / "a", home / "a-new", *key, "-o", out, "--device", "pi-7")
     assert "for all devices:" in succeed(
         "update", home / "b", home / "a-new", *key, "-o", out, "--all-devices"
@@ -129,7 +131,7 @@ def test_an_update_is_for_the_device_of_its_export(home: Path, tmp_path: Path) -
     assert all(text in str(refused.exception) for text in ("'pi-2'", "'pi-1'", "--device", "--all-devices"))
     for options in (["--device", ""], ["--device", "pi-1", "--all-devices"]):
         assert (
-            "give --device ID or --all-devices"
+            "use either --device ID or --all-devices"
             in run("update", home / "a", home / "a-new", *key, "-o", out, *options).output
         )
     nameless = Path(shutil.copytree(home / "a-new", tmp_path / "nameless"))

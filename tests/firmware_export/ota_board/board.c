@@ -1,4 +1,4 @@
-/* NOR flash in memory, whose power can be cut: after `power` more operations it takes nothing, and leaves `torn` quarters of the last one.
+/* NOR flash in memory with power cuts. After `power` more operations it accepts nothing, and completes `torn` quarters of the last one.
    An erase sets all bits of an area, a write clears bits. `violations` counts writes that real flash refuses. */
 #include "ota.h"
 #include "model.h"

@@ -1,4 +1,4 @@
-/* Applies updates from standard input to one board, and writes each result as a byte. It aborts when a promise of ota.h does not hold.
+/* Applies updates from standard input to one board, and writes each result as a byte. It aborts if ota.h breaks a promise.
    A case: flags (1 byte), seed (4), length (4), the update. Each update lies in memory of exactly its length, for AddressSanitizer. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 enum { FACTORY_RESET = 1, DAMAGE_FLASH = 2, CUT_POWER = 4, LOSE_SLOTS = 8 };
 
-enum { PAGE = 32 }; /* two counter records: pages fill up often */
+enum { PAGE = 32 }; /* two counter records, so that pages fill up often */
 
 extern int power, torn, violations;
 uint32_t boot(void);

@@ -1,4 +1,4 @@
-/* A model of two parts, written by hand: output = sum of input + trunk, and that times the expert's weight. */
+/* A handwritten model with two parts: output = sum of input + trunk, and the same times the expert's weight. */
 #ifndef MODEL_H
 #define MODEL_H
 #include <stdint.h>

@@ -1,6 +1,4 @@
-"""Dense weights of few values: which values, which of them a weight becomes, how they lie in flash, and that
-the C computes the same.
-"""
+"""Dense weights with few values: the choice of values, the rounding, the packing, and the generated C."""
 
 import numpy as np
 import pytest
@@ -27,13 +25,13 @@ def int8(rng, *shape):
 
 def dense(graphs, rng, inputs, outputs, rows=1, weights=None):
     weights = int8(rng, outputs, inputs) if weights is None else weights
-    scales = [float(each) for each in rng.uniform(0.001, 0.004, outputs)]
+    scales = [float(scale) for scale in rng.uniform(0.001, 0.004, outputs)]
     tensors = [
         graphs.T((1, rows * inputs), 0.02, 3),
         graphs.T((outputs, inputs), scales, 0, weights),
         graphs.T(
             (outputs,),
-            [0.02 * each for each in scales],
+            [0.02 * scale for scale in scales],
             0,
             rng.integers(-3000, 3000, outputs).astype(np.int32),
         ),
@@ -56,14 +54,18 @@ def kernel_of(model):
 
 def test_values_by_hand() -> None:
     kernel = np.array([[-12, -10, -8, 50, 52], [-12, -8, 51, 49, 50]], np.int8)
-    assert choose_few_values(kernel, 2).tolist() == [-10, 50]  # the means of five and of five: -10, 50.4
-    # No more than there are: none is lost
+    assert choose_few_values(kernel, 2).tolist() == [
+        -10,
+        50,
+    ]  # the means of the first five and the last five weights: -10 and 50.4
+    # There are fewer values than allowed, so none is lost
     assert choose_few_values(kernel, 16).tolist() == sorted(set(kernel.ravel().tolist()))
 
 
-def test_rounding_makes_up_for_what_was_lost_by_hand() -> None:
-    """Two inputs that are always alike: 3 + 3 is nearer to 5 + 0 than to 5 + 5, to which each alone is
-    nearest.
+def test_rounding_compensates_errors_by_hand() -> None:
+    """Round two weights whose inputs are always equal.
+
+    3 + 3 is nearer to 5 + 0 than to 5 + 5, although 5 is the nearest value of each weight alone.
     """
     alike = np.repeat(np.arange(-8.0, 8.0, dtype=np.float32)[:, None] * 10, 2, axis=1)
     assert round_kernel(np.array([[3, 3]], np.int8), alike, np.array([0, 5], np.int8)).tolist() == [[5, 0]]
@@ -82,10 +84,10 @@ def test_few_values_are_few_and_near(seed, count) -> None:
     def error(of):
         return float((np.abs(kernel[..., None] - of.astype(float)).min(axis=-1) ** 2).sum())
 
-    assert error(values) <= error(grid) + kernel.size * 0.25  # values are whole numbers, the grid's are not
+    assert error(values) <= error(grid) + kernel.size * 0.25  # values are integers, unlike the grid's
 
 
-def test_rounding_keeps_what_a_layer_computes() -> None:
+def test_rounding_preserves_the_outputs_of_a_layer() -> None:
     rng = np.random.default_rng(1)
     # More than one block
     inputs = (rng.normal(0, 30, (256, 20)) @ rng.normal(0, 0.3, (20, 600))).astype(np.float32)
@@ -94,7 +96,7 @@ def test_rounding_keeps_what_a_layer_computes() -> None:
     made = round_kernel(kernel, inputs, values)
     assert set(made.ravel().tolist()) <= set(values.tolist())
     nearest = values[np.abs(kernel[..., None].astype(int) - values).argmin(axis=-1)]
-    lost = [np.square(inputs @ (kernel.astype(float) - each).T).mean() for each in (made, nearest)]
+    lost = [np.square(inputs @ (kernel.astype(float) - candidate).T).mean() for candidate in (made, nearest)]
     assert lost[0] < 0.1 * lost[1]
 
 
@@ -137,12 +139,12 @@ def test_a_model_of_small_layers_is_refused(graphs) -> None:
         with_few_values(small, rng.normal(0, 1, (4, 16)).astype(np.float32), 4)
 
 
-def test_it_is_not_of_sixteen_bit_activations() -> None:
-    with pytest.raises(ExportError, match="leave out --weights, or --activations 16"):
+def test_it_needs_eight_bit_activations() -> None:
+    with pytest.raises(ExportError, match="leave out --weights or --activations 16"):
         QuantizationOptions(bits=16, dense=3)
 
 
-def test_a_kernel_of_other_weights_is_stored_as_it_is(graphs) -> None:
+def test_other_kernels_are_stored_unchanged(graphs) -> None:
     rng = np.random.default_rng(7)
     assert "fully_connected_narrow" not in generate_c(dense(graphs, rng, 64, 40)).files["model.c"]
     few = rng.choice(np.array([-3, 0, 3], np.int8), (8, 64))

@@ -1,5 +1,6 @@
-"""Mixtures of every kind on real data: their int8 models hold no forbidden operator, run in tflite-micro, and
-answer as float does.
+"""The int8 models of all mixtures on real data.
+
+They have no forbidden operator, run in tflite-micro, and answer like the float models.
 """
 
 import numpy as np
@@ -38,6 +39,6 @@ def test_tflite_micro_runs_it(made) -> None:
     apart = np.abs(micro.astype(int) - reference).max(axis=1)
     assert (
         apart > 2
-    ).mean() <= 0.01  # a step of a logit may be several of a probability, where the softmax is steep
+    ).mean() <= 0.01  # one step of a logit may be several steps of a probability if the softmax is steep
     assert apart.max() <= 4
     assert (micro.argmax(axis=1) == reference.argmax(axis=1)).mean() >= 0.97

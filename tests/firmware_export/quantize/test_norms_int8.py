@@ -1,4 +1,4 @@
-"""Group norm and layer norm leave as integers: the same answers as the float model."""
+"""Group norm and layer norm export to int8 and answer like the float model."""
 
 import numpy as np
 import pytest

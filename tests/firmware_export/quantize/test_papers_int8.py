@@ -1,5 +1,6 @@
-"""The papers' models leave as integers, with the float model's answers, and their C gives tflite-micro's
-bytes.
+"""The papers' models export to int8 and answer like the float models.
+
+Their C gives tflite-micro's bytes.
 """
 
 import numpy as np
@@ -42,7 +43,7 @@ def test_it_has_an_int8_form(name: str, compiled, tmp_path) -> None:
         rng.normal(size=(40, *[1] * len(network.input_shape))) + rng.normal(size=(40, *network.input_shape))
     ).astype(np.float32)
     weights = network.read_weights()
-    # Those of the data, which momentum 0 takes from one batch; ReLU6 seldom clips around 3
+    # The statistics of the data, which momentum 0 takes from one batch. ReLU6 seldom clips around 3
     if network.statistics:
         weights |= {
             key: value + 3 for key, value in weights.items() if key.endswith("beta") and "project" not in key

@@ -1,5 +1,6 @@
-"""The int8 export: as good as TensorFlow's converter, honest where it is not good, and clear about data that
-cannot calibrate.
+"""The int8 export is as good as TensorFlow's converter, and reports a loss of accuracy.
+
+Data that cannot calibrate give a clear error.
 """
 
 import json
@@ -74,14 +75,15 @@ def test_as_good_as_the_converter(fashion) -> None:
     x = fashion.shard.x_test
     y = fashion.shard.y_test
     reached = [
-        measure_accuracy(run_samples(load_tflite(each, reference=True), x)[0], y) for each in (ours, theirs)
+        measure_accuracy(run_samples(load_tflite(model, reference=True), x)[0], y) for model in (ours, theirs)
     ]
     assert reached[0] >= reached[1] - 0.01
 
 
-def test_every_samples_extremes_are_kept(fashion) -> None:
-    """The gate's logit is one value a sample; an average of minima and maxima over samples leaves it no
-    width.
+def test_extremes_of_every_sample_are_recorded(fashion) -> None:
+    """The gate's logit is one value per sample.
+
+    An average of minima and maxima over samples would leave it no width.
     """
     model = fill_template(fashion.plan.template, fashion.plan.spec.bindings, fashion.mixture.weights)
     observed = record_extremes(model, fashion.shard.x_train[:100])
@@ -89,10 +91,10 @@ def test_every_samples_extremes_are_kept(fashion) -> None:
         extremes for extremes in observed.extremes.values() if (extremes[:, 0] == extremes[:, 1]).all()
     ]
     assert scalars, "the gate gives one value a sample"
-    for name, found in choose_ranges(observed, 100, 100.0, 0.0).items():
+    for name, limits in choose_ranges(observed, 100, 100.0, 0.0).items():
         low = observed.extremes[name][:, 0].min()
         high = observed.extremes[name][:, 1].max()
-        assert float(found["min"].item()) <= low and float(found["max"].item()) >= high
+        assert float(limits["min"].item()) <= low and float(limits["max"].item()) >= high
 
 
 def test_ranges_by_hand() -> None:
@@ -108,8 +110,8 @@ def test_ranges_by_hand() -> None:
     assert [choose_ranges(observed, 3, 100.0, 0.5)["t"][k].item() for k in ("min", "max")] == [-5.75, 10.75]
 
 
-def test_remedies_are_tried_and_the_best_is_kept(digits, tmp_path, monkeypatch) -> None:
-    """Ranges a thousand times too wide lose the model; the next recipe repairs it."""
+def test_remedies_are_tried_and_the_best_is_chosen(digits, tmp_path, monkeypatch) -> None:
+    """The next recipe repairs a model with ranges that are a thousand times too wide."""
     bad = Recipe("far too wide", margin=1000.0)
     report = export_mixture(digits.plan, digits.mixture, digits.shard, tmp_path, recipes=(bad, RECIPES[0]))
     assert [a.recipe for a in report.tried] == ["far too wide", RECIPES[0].name]
@@ -123,7 +125,10 @@ def test_remedies_are_tried_and_the_best_is_kept(digits, tmp_path, monkeypatch) 
 
 
 def test_test_labels_do_not_choose_the_recipe(digits, tmp_path) -> None:
-    """The other test labels are the answers of the bad recipe: by test samples it would be the best one."""
+    """The test labels are replaced by the answers of the bad recipe.
+
+    On the test samples, it would be the best one.
+    """
     bad = Recipe("far too wide", margin=1000.0)
     model = fill_template(digits.plan.template, digits.plan.spec.bindings, digits.mixture.weights)
     answers = run_samples(
@@ -142,7 +147,7 @@ def test_test_labels_do_not_choose_the_recipe(digits, tmp_path) -> None:
     assert one.recipe == two.recipe == RECIPES[0].name
     assert one.tried == two.tried and one.sha256 == two.sha256
     assert one.measured_on == two.measured_on == "held-out"
-    assert one.accuracy_int8 > 0.6 > two.accuracy_int8  # the labels that measure have changed
+    assert one.accuracy_int8 > 0.6 > two.accuracy_int8  # the labels for the measurement have changed
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: r.name)
@@ -182,13 +187,16 @@ def test_data_that_cannot_calibrate(digits, tmp_path) -> None:
     with pytest.raises(ExportError, match="a label is 14, the mixture has 10 classes"):
         export_mixture(digits.plan, digits.mixture, strange, tmp_path)
     unmeasurable = replace(digits.shard, x_test=np.full_like(digits.shard.x_test, np.inf))
-    with pytest.raises(ExportError, match="held-out samples hold NaN"):
+    with pytest.raises(ExportError, match="held-out samples contain NaN"):
         export_mixture(digits.plan, digits.mixture, unmeasurable, tmp_path)
     assert not (tmp_path / "model.tflite").exists()
 
 
 def test_one_class_calibrates_and_measures(digits, tmp_path) -> None:
-    """A client that has seen one class is exported as any other: labels measure, they do not calibrate."""
+    """A client with samples of one class is exported like any other.
+
+    Labels measure. They do not calibrate.
+    """
     one = digits.shard.y_train == 3
     shard = replace(digits.shard, x_train=digits.shard.x_train[one], y_train=digits.shard.y_train[one])
     report = export_mixture(digits.plan, digits.mixture, shard, tmp_path)
@@ -196,7 +204,7 @@ def test_one_class_calibrates_and_measures(digits, tmp_path) -> None:
     assert report.within_one_point == (report.accuracy_float - report.accuracy_int8 <= 0.01 + 1e-9)
 
 
-def test_nothing_held_out_is_said(digits, tmp_path) -> None:
+def test_an_export_without_held_out_samples_reports_it(digits, tmp_path) -> None:
     bare = replace(digits.shard, x_test=digits.shard.x_test[:0], y_test=digits.shard.y_test[:0])
     report = export_mixture(digits.plan, digits.mixture, bare, tmp_path)
     assert (report.measured_on, report.num_test) == ("training", len(bare.y_train))
@@ -216,7 +224,7 @@ def test_a_mixture_of_another_plan(digits, tmp_path) -> None:
         export_mixture(digits.plan, Mixture(huge), digits.shard, tmp_path)
 
 
-def test_a_board_without_the_quantizer_says_where_to_export(digits, tmp_path, monkeypatch) -> None:
+def test_a_board_without_the_quantizer_gets_a_remedy(digits, tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "ai_edge_quantizer", None)
     with pytest.raises(ExportError, match="64-bit system"):
         export_mixture(digits.plan, digits.mixture, digits.shard, tmp_path)

@@ -1,5 +1,7 @@
-"""The routes: a clone that computes what the mixture does, TensorFlow's converter beside the device's route,
-tuning, 16-bit activations.
+"""The quantization routes.
+
+The clone computes the same as the mixture. The converter agrees with the device's route. Tuning and 16-bit
+activations keep the accuracy.
 """
 
 import subprocess
@@ -42,7 +44,7 @@ def made(request, mixture_of):
     return mixture_of(request.param, "uci-har")
 
 
-def test_the_clone_computes_what_the_mixture_does(made) -> None:
+def test_the_clone_computes_the_same_as_the_mixture(made) -> None:
     from firmware_export.quantize.keras_clone import clone, read_tuned_weights
 
     flat = clone(made.model_float)
@@ -58,7 +60,7 @@ def test_the_clone_computes_what_the_mixture_does(made) -> None:
 
 
 def test_the_two_routes_agree(made) -> None:
-    """Both see the extremes of the same 256 samples."""
+    """Both use the extremes of the same 256 samples."""
     from edgefl.rng import derive_rng
     from firmware_export.quantize.convert import convert_float
 
@@ -75,7 +77,7 @@ def test_the_two_routes_agree(made) -> None:
     assert (theirs.argmax(axis=1) == expected.argmax(axis=1)).mean() > 0.95
 
 
-def test_what_is_mixed_is_said(made) -> None:
+def test_the_kind_of_mixing_is_detected(made) -> None:
     assert detect_mixing(read_graph(made.model_float)) == made.report.mixing == MIXES[made.kind]
 
 
@@ -155,14 +157,17 @@ def test_tuning_does_not_see_the_samples_that_compare_recipes(
 
 
 def largest_count_of_values(model: bytes) -> int:
-    """Return how many int8 values a row of a fully connected kernel has at most; rows have a scale each."""
+    """Return the largest number of different int8 values in a row of a dense kernel.
+
+    Each row has a scale.
+    """
     graph = read_subgraph(model)
     kernels = [graph.tensors[op.inputs[1]].data for op in graph.operators if op.name == "FULLY_CONNECTED"]
     return max(len(np.unique(row)) for kernel in kernels for row in kernel)
 
 
 @pytest.mark.timeout(900)
-def test_a_tuning_that_spoils_the_model_is_not_kept(mixture_of, tmp_path) -> None:
+def test_a_tuning_that_spoils_the_model_is_discarded(mixture_of, tmp_path) -> None:
     pytest.importorskip("tensorflow_model_optimization")
     made = mixture_of("pfl-mfe", "uci-har")
     spoilt = QuantizationOptions("tensorflow", 8, Tuning(prune=0.99, epochs=1))
@@ -175,7 +180,7 @@ def test_options_that_do_not_fit() -> None:
     for make, message in (
         (lambda: Tuning(prune=1.0), "prune is 1.0"),
         (lambda: Tuning(cluster=1), "cluster_weights is 1"),
-        (lambda: Tuning(cluster=16, qat=True), "ask for one of the two"),
+        (lambda: Tuning(cluster=16, qat=True), "use one of the two"),
         (lambda: Tuning(epochs=0), "0 epochs"),
         (lambda: QuantizationOptions("device", 8, Tuning(qat=True)), "--route tensorflow"),
         (lambda: QuantizationOptions("tensorflow", 16, Tuning(qat=True)), "16"),
@@ -185,7 +190,7 @@ def test_options_that_do_not_fit() -> None:
             make()
 
 
-def test_a_host_without_tensorflow_is_told(digits, tmp_path, monkeypatch) -> None:
+def test_a_host_without_tensorflow_gets_an_error(digits, tmp_path, monkeypatch) -> None:
     from firmware_export.quantize import keras_clone
 
     monkeypatch.setitem(sys.modules, "tf_keras", None)
@@ -205,8 +210,8 @@ def test_one_class_is_not_tuned_on() -> None:
         tune_int8(b"", x, y, x, Tuning(prune=0.5))
 
 
-def test_the_command_says_what_does_not_fit(tmp_path) -> None:
-    words = [
+def test_the_command_refuses_options_that_do_not_fit(tmp_path) -> None:
+    command = [
         sys.executable,
         "-m",
         "edgefl",
@@ -217,7 +222,7 @@ def test_the_command_says_what_does_not_fit(tmp_path) -> None:
         str(tmp_path),
         "--qat",
     ]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 1
     assert "--route tensorflow" in done.stderr and "Traceback" not in done.stderr
 

@@ -1,5 +1,6 @@
-"""The export opens again whatever the device's samples came from; code that a file names does not run on the
-file's word.
+"""The export reads the samples from every kind of source.
+
+It does not run code merely because a file names it.
 """
 
 import json
@@ -20,11 +21,11 @@ from firmware_export.quantize.device_state import read_state
 
 
 def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "edgefl", *map(str, arguments)]
-    # the test's own Python path, wherever the command is started
+    command = [sys.executable, "-m", "edgefl", *map(str, arguments)]
+    # keep the Python path of the test in every working directory
     path = os.pathsep.join(filter(None, (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH"))))
     return subprocess.run(
-        words, capture_output=True, text=True, cwd=cwd, env={**os.environ, "PYTHONPATH": path}, check=False
+        command, capture_output=True, text=True, cwd=cwd, env={**os.environ, "PYTHONPATH": path}, check=False
     )
 
 
@@ -43,7 +44,7 @@ def state(digits, tmp_path):
         save_plan(digits.plan, home / "plan")
         (home / "mixture.safetensors").write_bytes(encode_mixture(digits.mixture))
         (home / "device.json").write_text(
-            json.dumps({"id": "pi-1", "federation": "digits", "seed": 1, **source.as_note()})
+            json.dumps({"id": "pi-1", "federation": "digits", "seed": 1, **source.to_json()})
         )
         return home
 
@@ -69,7 +70,7 @@ def test_a_folder_and_a_function_are_exported_alike(state, tmp_path, monkeypatch
     home = state(source)
     refused = run("export", "--state", home, "-o", tmp_path / "two", cwd=tmp_path)
     assert refused.returncode == 1
-    assert "say that it may run: --data own_digits:load" in refused.stderr
+    assert "allow it to run with --data own_digits:load" in refused.stderr
     monkeypatch.setenv(
         "PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
     )

@@ -1,4 +1,4 @@
-"""A kernel that is nearly nothing beside its bias: by hand, and in a model whose filters are dead."""
+"""A kernel that is nearly zero compared with its bias, by hand and in a model with dead filters."""
 
 import numpy as np
 import pytest
@@ -11,18 +11,21 @@ from firmware_export.tflite.interpreter import load_tflite, run_samples
 
 
 def test_ranges_by_hand() -> None:
-    """Input of 0 to 2.55 in 255 steps: scale .01. A bias of 2^30 steps of scale * limit / 127 needs a limit
-    of 127 bias / (.01 * 2^30).
+    """An input from 0 to 2.55 in 255 steps has the scale .01.
+
+    A bias of 2^30 steps of scale * limit / 127 needs a limit of 127 bias / (.01 * 2^30).
     """
     kernel = np.array([[0.0, 0.0], [0.5, -0.25]], np.float32)
     layer = WeightLayer("x", "k", 0, kernel, np.array([3.0, 3.0], np.float32))
-    found = choose_ranges(RecordedExtremes({"x": np.array([[0, 2.55]], np.float32)}, {"x": 2}), 1, 100.0, 0.0)
-    limit = widen_kernel_ranges((layer,), found, True, 8)["k"]
+    ranges = choose_ranges(
+        RecordedExtremes({"x": np.array([[0, 2.55]], np.float32)}, {"x": 2}), 1, 100.0, 0.0
+    )
+    limit = widen_kernel_ranges((layer,), ranges, True, 8)["k"]
     np.testing.assert_allclose(limit["max"], [[127 * 3 / (0.01 * MAX_BIAS_STEPS)], [0.5]], rtol=1e-6)
     np.testing.assert_array_equal(limit["min"], -limit["max"])
-    assert widen_kernel_ranges((layer,), found, False, 8) == {}, "as one tensor it is wide enough"
+    assert widen_kernel_ranges((layer,), ranges, False, 8) == {}, "as one tensor it is wide enough"
     empty = WeightLayer("x", "k", 0, kernel * 0, layer.bias)
-    assert widen_kernel_ranges((empty,), found, False, 8)["k"]["max"].shape == (1, 1)
+    assert widen_kernel_ranges((empty,), ranges, False, 8)["k"]["max"].shape == (1, 1)
 
 
 def test_a_tensor_of_zeros_gets_a_width() -> None:
@@ -31,8 +34,8 @@ def test_a_tensor_of_zeros_gets_a_width() -> None:
     seen = RecordedExtremes(
         {"a": zeros, "b": small, "logits": small}, {"a": 2, "b": 2, "logits": 2}, frozenset({"logits"})
     )
-    found = choose_ranges(seen, 4, 100.0, 0.0)
-    assert [found[name]["max"].item() for name in ("a", "b", "logits")] == [
+    ranges = choose_ranges(seen, 4, 100.0, 0.0)
+    assert [ranges[name]["max"].item() for name in ("a", "b", "logits")] == [
         1.0,
         np.float32(1e-6),
         np.float32(1e-3),

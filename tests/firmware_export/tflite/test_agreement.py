@@ -1,6 +1,4 @@
-"""One exported model, every runtime: tflite-micro and tflite-runtime's reference kernels give the same
-bits.
-"""
+"""tflite-micro and tflite-runtime's reference kernels give the same bits for one exported model."""
 
 import subprocess
 import sys
@@ -60,15 +58,15 @@ def test_micro_and_reference_give_the_same_bits(exported, other_python, micro_en
     np.testing.assert_array_equal(micro, reference)
 
 
-def test_the_devices_own_kernels_are_near_them(exported, other_python, tmp_path) -> None:
+def test_the_default_kernels_agree_nearly(exported, other_python, tmp_path) -> None:
     model, _, x = exported
     raw = quantize_input(load_tflite(model), x)
     reference = foreign(other_python, "reference", model, raw, tmp_path)
     fast_elsewhere = foreign(other_python, "default", model, raw, tmp_path)
-    own, _ = run_samples(load_tflite(model, reference=True), x)
+    received, _ = run_samples(load_tflite(model, reference=True), x)
     fast, _ = run_samples(load_tflite(model), x)
-    assert steps(own, reference) <= STEPS_OF_REFERENCE
-    assert (own == reference).mean() >= SAME_LOGITS
+    assert steps(received, reference) <= STEPS_OF_REFERENCE
+    assert (received == reference).mean() >= SAME_LOGITS
     assert steps(fast, reference) <= STEPS_OF_XNNPACK
     assert steps(fast_elsewhere, reference) <= STEPS_OF_XNNPACK
     assert (fast.argmax(axis=1) == reference.argmax(axis=1)).mean() >= 0.98
@@ -76,13 +74,13 @@ def test_the_devices_own_kernels_are_near_them(exported, other_python, tmp_path)
 
 def test_the_float_model_is_the_same_everywhere(exported, other_python, tmp_path) -> None:
     _, model, x = exported
-    own, _ = run_samples(load_tflite(model, reference=True), x[:100])
+    received, _ = run_samples(load_tflite(model, reference=True), x[:100])
     np.testing.assert_allclose(
-        foreign(other_python, "default", model, x[:100], tmp_path), own, rtol=1e-4, atol=1e-4
+        foreign(other_python, "default", model, x[:100], tmp_path), received, rtol=1e-4, atol=1e-4
     )
 
 
-def test_it_is_integers_all_through(exported) -> None:
+def test_it_has_only_integers(exported) -> None:
     model, _, _ = exported
     loaded = load_tflite(model)
     assert loaded.dtype == np.int8

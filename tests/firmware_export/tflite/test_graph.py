@@ -1,4 +1,4 @@
-"""What may not be in an exported model is named, with the layer that made it."""
+"""Forbidden operators in an exported model are reported with their layer."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def test_integers_pass() -> None:
     check_integer(graph(("CONV_2D", "INT8"), ("ADD", "INT8")))
 
 
-def test_what_is_forbidden_is_named() -> None:
+def test_forbidden_operators_are_named() -> None:
     with pytest.raises(ExportError, match=r"SUM \(layer1\).*ADD"):
         check_integer(graph(("CONV_2D", "INT8"), ("SUM", "INT8")))
     with pytest.raises(ExportError, match=r"BATCH_MATMUL \(layer0\)"):
@@ -32,7 +32,7 @@ def test_the_operator_that_stayed_float_is_named_rather_than_its_neighbours() ->
         check_integer(graph(("DEQUANTIZE", "FLOAT32")))
 
 
-def test_bytes_that_are_no_model() -> None:
+def test_bytes_that_are_not_a_model() -> None:
     with pytest.raises(ExportError, match="TFL3"):
         read_graph(b"GIF89a" + b"\0" * 50)
 

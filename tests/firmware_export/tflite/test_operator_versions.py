@@ -1,5 +1,6 @@
-"""Exports name the operator versions that TensorFlow's own converter names, and a strict importer takes
-them.
+"""Exports have the same operator versions as TensorFlow's own converter writes.
+
+A strict importer accepts them.
 """
 
 import numpy as np
@@ -25,9 +26,7 @@ INT8 = {
 
 @pytest.fixture(scope="module")
 def network(graphs) -> bytes:
-    """A float network of the operators that the strict importer has, written by hand as the converter writes
-    it.
-    """
+    """A float network of the strict importer's operators, handwritten in the converter's form."""
     rng = np.random.default_rng(3)
     t = graphs.T
     op = graphs.Op
@@ -110,7 +109,7 @@ def test_a_strict_importer_takes_an_export_and_computes_the_same(network, compil
     np.testing.assert_array_equal(np.stack(rows), compiled.micro(exported, samples))
 
 
-def test_the_versions_are_those_of_tensorflows_own_converter() -> None:
+def test_the_versions_equal_those_of_the_converter() -> None:
     tf = pytest.importorskip("tensorflow")
     from edgefl.plan.tflite import pack_model, unpack_model
     from firmware_export.tflite.portable import to_portable
@@ -144,14 +143,14 @@ def test_the_versions_are_those_of_tensorflows_own_converter() -> None:
     )
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
     converter.inference_input_type = converter.inference_output_type = tf.int8
-    wanted = bytes(converter.convert())
-    root = unpack_model(wanted)
+    theirs = bytes(converter.convert())
+    root = unpack_model(theirs)
     for code in root.operatorCodes:
         code.version = 1
-    found = to_portable(pack_model(root, 1024))
+    ours = to_portable(pack_model(root, 1024))
 
     def versions(model: bytes) -> list[tuple[str, int]]:
         return [(operator.name, operator.version) for operator in read_quantized_model(model).operators]
 
-    assert len({name for name, _ in versions(wanted)}) > 15
-    assert versions(found) == versions(wanted)
+    assert len({name for name, _ in versions(theirs)}) > 15
+    assert versions(ours) == versions(theirs)

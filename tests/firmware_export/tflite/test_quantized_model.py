@@ -1,4 +1,4 @@
-"""Reading a .tflite: what is in it, and a clear error for each kind of bytes that are not one."""
+"""Reading a .tflite, and clear errors for all other bytes."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def dense(graphs):
     )
 
 
-def test_what_it_holds(dense) -> None:
+def test_the_contents_of_a_model(dense) -> None:
     network = read_quantized_model(dense)
     (operator,) = network.operators
     assert (operator.name, operator.version, operator.inputs, operator.outputs) == (
@@ -50,8 +50,10 @@ def test_what_it_holds(dense) -> None:
 
 
 def test_a_dense_layer_by_hand(dense) -> None:
-    """Bias 1 + 128 * sum(-6 .. -3) = 1 + 128 * -18 is folded; scale .5 * .1 / .25 = .2 = .8 * 2^-2; ReLU
-    starts at the zero point 7.
+    """Check the fields of a dense layer by hand.
+
+    The folded bias is 1 + 128 * sum(-6 .. -3) = 1 + 128 * -18. The multiplier is .5 * .1 / .25 = .2 = .8 *
+    2^-2. ReLU starts at the zero point 7.
     """
     source = generate_c(dense)
     text = source.files["model_weights.c"]
@@ -110,7 +112,7 @@ def test_newer_schema_and_operator(dense) -> None:
 
 
 def test_weights_behind_the_flatbuffer(dense) -> None:
-    """Large models keep them there; tflite-micro would read zeros."""
+    """Large models have their weights there, and tflite-micro would read zeros."""
     weights = read_quantized_model(dense).get_tensor(1).data
     moved = bytearray()
 
