@@ -34,7 +34,7 @@ RestartSec=10
 TimeoutStopSec=30
 OOMPolicy=continue
 Nice=10
-{memory}{place}{devices}
+{memory}{state_directory}{devices}
 NoNewPrivileges=true
 ProtectSystem=strict
 ProtectHome=read-only
@@ -112,7 +112,7 @@ def render_device_unit(
         folder=format_path_setting("WorkingDirectory", folder or "/"),
         memory=f"MemoryMax={memory_mb}M\n" if memory_mb else "",
         devices="" if folder else "\nPrivateDevices=true",
-        place=f"{state_setting}\nStateDirectoryMode=0700" if in_var_lib else state_setting,
+        state_directory=f"{state_setting}\nStateDirectoryMode=0700" if in_var_lib else state_setting,
     )
 
 

@@ -17,7 +17,7 @@ from safetensors.numpy import load
 
 from devices.order import SharingRules
 from devices.session import Session, Superseded
-from devices.store import RoundProgress
+from devices.store import FinishedRound
 from devices.upload import send_update
 from edgefl.errors import ConfigError, DataError, RoundError, WireError
 from edgefl.types import Array
@@ -43,7 +43,7 @@ class MaskedAttempt:
     """This client's part of an attempt at a round: what it was asked, and what it has to say."""
 
     task: Task
-    progress: RoundProgress
+    progress: FinishedRound
     participant: "Participant"
     make_vector: Callable[[], "FixedPointVector"]
 
@@ -75,7 +75,7 @@ class MaskedSender:
         self._answered = 0
         self._attempts: tuple[str, int, int] = "", 0, 0  # session, round, and how many attempts at it
 
-    def send(self, session: Session, task: Task, progress: RoundProgress, blob: bytes) -> Receipt:
+    def send(self, session: Session, task: Task, progress: FinishedRound, blob: bytes) -> Receipt:
         """Take part in a masked round, and return the receipt that ends it: ok, or rejected with the reason.
 
         Args:
@@ -125,7 +125,7 @@ class MaskedSender:
                 LOGGER.info(f"round {step.round}: left, it is over", extra={"round": step.round})
 
     def _begin_attempt(
-        self, session: Session, task: Task, progress: RoundProgress, blob: bytes
+        self, session: Session, task: Task, progress: FinishedRound, blob: bytes
     ) -> MaskedAttempt:
         try:
             from edgefl.security.secagg.participant import Participant

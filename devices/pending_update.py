@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from devices.store import RoundProgress
+from devices.store import FinishedRound
 from edgefl.errors import WireError
 from edgefl.storage.device_directory import DeviceFiles
 from edgefl.system.files import SECRET_MODE, write_state
@@ -25,7 +25,7 @@ class PendingUpdate:
         if task.max_staleness:
             write_state(self._path, encode_json(task), SECRET_MODE)
 
-    def find_earlier_task(self, task: Task, progress: RoundProgress | None) -> Task | None:
+    def find_earlier_task(self, task: Task, progress: FinishedRound | None) -> Task | None:
         """Return the earlier task of the same session whose update was trained and not acknowledged, or
         None.
         """

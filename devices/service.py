@@ -24,7 +24,7 @@ from devices.order import SharingRules, TaskOrder, is_unmasked_update
 from devices.pending_update import PendingUpdate
 from devices.plan_check import AllowedCode, PlanTrials, check_names
 from devices.session import Session, Superseded
-from devices.store import DeviceStore, RoundProgress
+from devices.store import DeviceStore, FinishedRound
 from devices.telemetry import publish_telemetry, read_field_figures
 from devices.training import check_shard, choose_epochs, make_work_item, measure_gate, open_runner, was_masked
 from devices.upload import send_update
@@ -84,7 +84,7 @@ class DeviceSettings:
     sharing: SharingRules = field(default_factory=SharingRules)
 
 
-def should_mask(task: Task, progress: RoundProgress | None) -> bool:
+def should_mask(task: Task, progress: FinishedRound | None) -> bool:
     """Return whether a task asks for a plain update of a session for which this device masked one, whatever
     came in between.
     """
@@ -351,7 +351,7 @@ class DeviceService:
         except DataError as error:
             raise TaskRefusedError(str(error)) from error
 
-    def _send_late(self, task: Task, progress: RoundProgress | None) -> None:
+    def _send_late(self, task: Task, progress: FinishedRound | None) -> None:
         """Send the update of an earlier task that the aggregator has not acknowledged and still takes."""
         late = self._pending.find_earlier_task(task, progress)
         if late is None or progress is None or should_mask(late, progress):
@@ -359,7 +359,7 @@ class DeviceService:
         if self._session.is_current(late, late.max_staleness):
             self._send(late, progress)
 
-    def _compute(self, task: Task, federation: str) -> RoundProgress:
+    def _compute(self, task: Task, federation: str) -> FinishedRound:
         """Train or personalize as a task asks, and store the result."""
         runner = self._open_runner(task)
         settled = {
@@ -386,7 +386,7 @@ class DeviceService:
         except (LookupError, TypeError, ValueError, ArithmeticError) as error:  # Such as a missing model
             raise TaskRefusedError(f"its models do not fit the plan: {error!r}") from error
 
-    def _send(self, task: Task, progress: RoundProgress) -> None:
+    def _send(self, task: Task, progress: FinishedRound) -> None:
         """Send what was computed for a task, and publish its metrics."""
         settings = self._settings
         session = self._session
@@ -472,7 +472,7 @@ class DeviceService:
             for name, sha256 in task.models.items()
         }
 
-    def _train(self, task: Task, runner: ClientRunner, models: Mapping[str, Weights]) -> RoundProgress:
+    def _train(self, task: Task, runner: ClientRunner, models: Mapping[str, Weights]) -> FinishedRound:
         began = time.monotonic()
         last = self._store.read_progress()
         previous = last.metrics if last and last.session == task.session else {}
@@ -485,7 +485,7 @@ class DeviceService:
             task.session, task.round, task.phase, update.num_samples, metrics, blob, state
         )
 
-    def _personalize(self, task: Task, runner: ClientRunner, models: Mapping[str, Weights]) -> RoundProgress:
+    def _personalize(self, task: Task, runner: ClientRunner, models: Mapping[str, Weights]) -> FinishedRound:
         began = time.monotonic()
         link = self._session.link
         LOGGER.info(

@@ -28,7 +28,7 @@ MAX_MASKED_SESSIONS = 64
 
 
 @dataclass(frozen=True)
-class RoundProgress:
+class FinishedRound:
     """The last round that this device finished, and which files hold its update and its client state.
 
     Attributes:
@@ -82,7 +82,7 @@ def is_in_use(directory: Path) -> bool:
         os.close(lock)
 
 
-def read_last_round(directory: Path) -> RoundProgress | None:
+def read_last_round(directory: Path) -> FinishedRound | None:
     """Return the last round that the device of this directory finished, None before the first.
 
     StateError when it is damaged.
@@ -90,10 +90,10 @@ def read_last_round(directory: Path) -> RoundProgress | None:
     return _read_progress(DeviceFiles(directory).progress)
 
 
-def _read_progress(path: Path) -> RoundProgress | None:
+def _read_progress(path: Path) -> FinishedRound | None:
     content = _read(path)
     try:
-        return None if content is None else decode_json(RoundProgress, content)
+        return None if content is None else decode_json(FinishedRound, content)
     except WireError as error:
         raise StateError(f"{path} is damaged: {error}; remove {path.parent} to start afresh") from error
 
@@ -194,11 +194,11 @@ class DeviceStore:
         if self.read_note() != dict(note):
             write_state(self._files.note, encode_note(note), SECRET_MODE)
 
-    def read_progress(self) -> RoundProgress | None:
+    def read_progress(self) -> FinishedRound | None:
         """Return the last finished round, or None before the first."""
         return _read_progress(self._files.progress)
 
-    def read_update(self, progress: RoundProgress) -> bytes:
+    def read_update(self, progress: FinishedRound) -> bytes:
         """Return the encoded update of that round."""
         return self._read_named(progress.update)
 
@@ -225,7 +225,7 @@ class DeviceStore:
         metrics: Mapping[str, float],
         update: bytes,
         state: ClientState,
-    ) -> RoundProgress:
+    ) -> FinishedRound:
         """Keep update and client state together, before the update is sent: a repeated task is answered with
         the same bytes.
         """
@@ -233,7 +233,7 @@ class DeviceStore:
         state_name = _write_named(self._files.client_state, encode_client_state(state))
         before = self.read_progress()
         masked_sessions = before.masked_sessions if before else ()
-        progress = RoundProgress(
+        progress = FinishedRound(
             session, round, phase, num_samples, metrics, update_name, state_name, masked_sessions
         )
         if before:
@@ -248,7 +248,7 @@ class DeviceStore:
                     path.unlink(missing_ok=True)
         return progress
 
-    def mark_masked(self, progress: RoundProgress) -> RoundProgress:
+    def mark_masked(self, progress: FinishedRound) -> FinishedRound:
         """Keep that updates of this progress's session leave the device under masks only."""
         if progress.session in progress.masked_sessions:
             return progress

@@ -11,7 +11,7 @@ from edgefl.wire.chunks import count_chunks, slice_chunk
 from edgefl.wire.messages import Begin, End, Ranges, Receipt, Task
 from edgefl.wire.strict_json import encode_json
 
-MAX_CHUNKS_IN_FLIGHT = 2
+MAX_UPLOAD_CHUNKS_IN_FLIGHT = 2
 ACK_TIMEOUT_S = 30.0
 RECEIPT_TIMEOUT_S = 4.0
 QUEUED_TIMEOUT_S = 20.0
@@ -104,7 +104,7 @@ def _send(session: Session, task: Task, begin: Begin, blob: bytes, missing: Rang
     for low, high in missing:
         for index in range(max(0, low), min(high, begin.count)):
             # few at a time: on a slow link a heartbeat must not wait behind a whole update
-            if not link.wait_in_flight(MAX_CHUNKS_IN_FLIGHT, ACK_TIMEOUT_S):
+            if not link.wait_in_flight(MAX_UPLOAD_CHUNKS_IN_FLIGHT, ACK_TIMEOUT_S):
                 return
             link.publish(
                 topics.format_upload(begin.client_id, begin.sha256, index),

@@ -37,7 +37,7 @@ def edgefl(*arguments: str, cwd: Path, answers: str = "") -> str:
 def test_five_commands_lead_to_two_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorflow")
     monkeypatch.chdir(tmp_path)
-    for line in block("sh", "edgefl data deal").splitlines():
+    for line in block("sh", "edgefl data split").splitlines():
         edgefl(*shlex.split(line)[1:], cwd=tmp_path)
     assert "class 0, row" in (tmp_path / "data.html").read_text()
     lines = block("sh", "edgefl init").splitlines()

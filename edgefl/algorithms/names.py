@@ -83,7 +83,7 @@ def extract_layer(name: str) -> str:
     return name.rpartition("/")[0] or name
 
 
-def find_output_layer(weights: Weights) -> tuple[str, str]:
+def find_output_weights(weights: Weights) -> tuple[str, str]:
     """Return the names of the output layer's kernel and bias.
 
     The kernel is the last weight of rank 2 named `.../kernel`, in the plan's order.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.algorithms import make_algorithm
-from edgefl.algorithms.names import GLOBAL, RECEIVED_PREFIX, find_output_layer, with_prefix
+from edgefl.algorithms.names import GLOBAL, RECEIVED_PREFIX, find_output_weights, with_prefix
 from edgefl.algorithms.registry import find_entry
 from edgefl.algorithms.robust import l2_norm
 from edgefl.audit.labels import (
@@ -186,7 +186,7 @@ def take_one_step(
     return {name: array.astype(np.float32) for name, array in total.items()}
 
 
-def choose_read_layer(setting: Setting) -> OutputLayer:
+def find_read_layer(setting: Setting) -> OutputLayer:
     """Return the output layer of the model.
 
     Raises:
@@ -195,7 +195,7 @@ def choose_read_layer(setting: Setting) -> OutputLayer:
     """
     weights = setting.initial
     classes = setting.plan.spec.num_classes
-    kernel, bias = find_output_layer(weights)
+    kernel, bias = find_output_weights(weights)
     if weights[bias].shape != (classes,):
         raise ConfigError(
             f"the last trained layer has the bias {bias}, {weights[bias].shape}, expected one number per "
@@ -219,7 +219,7 @@ def list_defences(setting: Setting, noises: tuple[float, ...]) -> list[Scenario]
         setting: the audited federation.
         noises: noise multipliers.
     """
-    layer = choose_read_layer(setting)
+    layer = find_read_layer(setting)
     norm = float(
         np.median(
             [
@@ -260,7 +260,7 @@ def audit_labels(
     Raises:
         ConfigError: the output layer of the model has no bias.
     """
-    layer = choose_read_layer(setting)
+    layer = find_read_layer(setting)
     truths = {c: count_shares(shard.y_train, shard.num_classes) for c, shard in setting.shards.items()}
     rate = float(setting.plan.spec.options["learning_rate"])
     seed = setting.config.seed

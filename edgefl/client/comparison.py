@@ -48,7 +48,7 @@ def average_scores(scores: Mapping[str, Scores]) -> dict[str, float]:
     return {name: float(values.mean()) / SCORE_UNIT for name, values in scores.items()}
 
 
-def rank_models(scalars: Scalars) -> tuple[str, ...]:
+def read_model_order(scalars: Scalars) -> tuple[str, ...]:
     """Return the models in the order of the scores of all clients, the best first.
 
     Args:

@@ -25,8 +25,8 @@ from edgefl.algorithms.names import (
 )
 from edgefl.algorithms.options import extend_epochs
 from edgefl.client.batch_norm import reestimate_statistics
-from edgefl.client.comparison import average_scores, rank_models
-from edgefl.client.selection import COMPARED_MODELS, SCORE_UNIT, Scores, choose_model, is_worse
+from edgefl.client.comparison import average_scores, read_model_order
+from edgefl.client.selection import COMPARED_MODELS, SCORE_UNIT, Scores, choose_within_noise, is_worse
 from edgefl.client.validation import ValidationSplit
 from edgefl.config import PersonalizationConfig
 from edgefl.errors import DivergedError
@@ -107,7 +107,7 @@ def choose_personal_model(
     candidates = make_candidates(algorithm, learner, broadcast, state, shard, settings, make_rng)
     for name, reason in candidates.failures.items():
         LOGGER.warning("%s: the model %s is left out: %s", client_id, name, reason)
-    order = rank_models(broadcast.scalars) if settings.select else ORDER_WITHOUT_SELECTION
+    order = read_model_order(broadcast.scalars) if settings.select else ORDER_WITHOUT_SELECTION
     chosen = choose_shipped_model(learner, candidates.models, scores, split, order, client_id)
     shipped = candidates.models[chosen]
     peers = {**candidates.mixture.peers, **candidates.models}
@@ -157,7 +157,7 @@ def choose_shipped_model(
     """
     remaining = {name: values for name, values in scores.items() if name in models}
     while remaining:
-        chosen = choose_model(remaining, order, split.group)
+        chosen = choose_within_noise(remaining, order, split.group)
         before = remaining.pop(chosen)
         peer = models[chosen]
         if not remaining or not is_worse(score_samples(learner, peer, split.x, split.y), before, split.group):

@@ -34,7 +34,7 @@ SCORE_UNIT = 1000
 """A score is a probability in thousandths."""
 
 
-def choose_model(
+def choose_within_noise(
     scores: Mapping[str, Scores], order: Sequence[str] = PREFERRED_ORDER, group: Labels | None = None
 ) -> str:
     """Return the name of the first model in `order` that is not significantly worse than the best.
@@ -61,7 +61,7 @@ def choose_model(
 
 
 def is_worse(scores: Scores, others: Scores, group: Labels | None = None) -> bool:
-    """Return whether a model is significantly worse than another model, see `choose_model`.
+    """Return whether a model is significantly worse than another model, see `choose_within_noise`.
 
     Args:
         scores: scores of the validation samples, shape (n,), int64.

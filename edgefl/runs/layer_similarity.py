@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from edgefl.algorithms import complete_algorithm_options
-from edgefl.algorithms.clustering.cluster_models import MAX_COMPARED_CLIENTS as MAX_COMPARED_CLIENTS
+from edgefl.algorithms.clustering.cluster_models import MAX_COMPARED_CLIENTS
 from edgefl.algorithms.clustering.hierarchical import cosine_similarity
 from edgefl.algorithms.clustering.similarity import (
-    compare_layers,
     flatten_weights,
+    measure_layer_similarities,
     pretrain,
     select_compared_weights,
 )
@@ -56,7 +56,7 @@ def check_layers(algorithm: str, clients: int) -> None:
         )
 
 
-def measure_layer_similarity(
+def compare_layers(
     learner: Learner,
     initial: Weights,
     shards: Mapping[str, Shard],
@@ -77,7 +77,7 @@ def measure_layer_similarity(
     names = select_compared_weights(initial, options.get("layers", ""))
     by_layer: dict[str, list[Any]] = {}
     for models in checkpoints:
-        for layer, matrix in compare_layers(models).items():
+        for layer, matrix in measure_layer_similarities(models).items():
             by_layer.setdefault(layer, []).append(np.round(matrix, SIMILARITY_DIGITS).tolist())
     together = [
         np.round(

@@ -9,6 +9,7 @@ import click
 from edgefl.errors import ExportError
 from edgefl.storage.device_directory import DeviceFiles
 from edgefl.system.files import SECRET_MODE, write_atomic
+from firmware_export.certificate.bundle import REPORT_JSON_FILE
 from firmware_export.ota.drift import DriftResult, GateUsage, as_values, measure_drift, read_counters
 from firmware_export.ota.signing_key import make_signing_key, read_signer
 from firmware_export.ota.update_package import (
@@ -20,7 +21,6 @@ from firmware_export.ota.update_package import (
 )
 
 UPDATE_JSON_FILE = "update.json"
-REPORT_JSON_FILE = "report.json"
 PATH_TYPE = click.Path(path_type=Path)
 
 

@@ -109,4 +109,4 @@ def test_a_simulation_says_which_data_it_takes(tmp_path: Path, capsys: pytest.Ca
         )
         errors = capsys.readouterr().err
         assert "has no groups" in errors
-        assert ("no [data]" in errors and "taking digits" in errors) == expected
+        assert ("no [data]" in errors and "using digits" in errors) == expected

@@ -127,7 +127,7 @@ NOT_HERE: dict[str, dict[str, str]] = {
         "make install": INSTALLS,
         ". .venv/bin/activate": INSTALLS,
         "make demo": "tests/edgefl/demo/test_demo.py runs it",
-        "edgefl data deal ...": FIVE,
+        "edgefl data split ...": FIVE,
         "edgefl data show ...": FIVE,
         "edgefl init --data pi-1.npz --data pi-2.npz": FIVE,
         "edgefl broker start": FIVE,

@@ -55,7 +55,7 @@ def flatten_weights(weights: Weights, names: Sequence[str]) -> Array:
     return np.concatenate([weights[name].ravel() for name in names])
 
 
-def compare_layers(models: Sequence[Weights]) -> dict[str, Matrix]:
+def measure_layer_similarities(models: Sequence[Weights]) -> dict[str, Matrix]:
     """Return the cosine similarity of each pair of models by layer.
 
     Args:

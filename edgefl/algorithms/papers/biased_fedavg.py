@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import Entry
-from edgefl.algorithms.names import find_output_layer
+from edgefl.algorithms.names import find_output_weights
 from edgefl.algorithms.papers.fedavg import FedAvgOptions, build_fedavg_objectives
 from edgefl.algorithms.papers.partial import make_partial_sharing
 from edgefl.config import suggest_nearest
@@ -55,7 +55,7 @@ def biased_fedavg(learner: Learner | None, options: BiasedFedAvgOptions) -> Algo
     """
 
     def choose(weights: Weights) -> list[str]:
-        name = options.output_bias or find_output_layer(weights)[1]
+        name = options.output_bias or find_output_weights(weights)[1]
         if name not in weights:
             raise ConfigError(
                 f"output_bias is {name!r}, which is no weight of the model; "
@@ -75,7 +75,7 @@ def build_biased_fedavg_objectives(
         ConfigError: the personal bias is not the bias of the model's output layer.
     """
     weights = network.read_weights()
-    name = options.output_bias or find_output_layer(weights)[1]
+    name = options.output_bias or find_output_weights(weights)[1]
     if name not in network.head_names or weights[name].shape != (network.num_classes,):
         raise ConfigError(f"{name!r} is not the output layer's bias; name it by the option output_bias")
     return build_fedavg_objectives(network, options)

@@ -47,7 +47,7 @@ def _save_layers(
     plan_and_weights = run.read_plan()
     assert plan_and_weights is not None
     truth = {client: client_partition.truth for client, client_partition in shared.client_partitions.items()}
-    similarities = layer_similarity.measure_layer_similarity(
+    similarities = layer_similarity.compare_layers(
         LiteRTLearner(plan_and_weights[0]), plan_and_weights[1], shared.shards, epochs, truth, config.seed
     )
     run.write(run.files.layers, json.dumps(similarities, allow_nan=False) + "\n")

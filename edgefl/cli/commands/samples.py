@@ -24,7 +24,7 @@ def data() -> None:
 
     \b
     Example:
-      edgefl data deal digits --clients 2 -o .
+      edgefl data split digits --clients 2 -o .
       edgefl data show pi-1.npz pi-2.npz
     """
 
@@ -101,7 +101,7 @@ def strip_samples(inspection: Inspection) -> dict[str, Any]:
     return fields
 
 
-@data.command()
+@data.command("split")
 @click.argument("name", metavar="DATASET", shell_complete=complete_names(list_dataset_names, or_file=True))
 @click.option("--clients", type=click.IntRange(1), default=2, show_default=True, help="Number of devices.")
 @click.option(
@@ -142,7 +142,7 @@ def strip_samples(inspection: Inspection) -> dict[str, Any]:
 )
 @click.option("--seed", default=1, show_default=True, help="Random seed.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def deal(
+def split_into_files(
     name: str,
     clients: int,
     out: Path,
@@ -160,7 +160,7 @@ def deal(
 
     \b
     Example:
-      edgefl data deal digits --clients 2 -o .
+      edgefl data split digits --clients 2 -o .
     """
     from edgefl.config import DataConfig, PartitionConfig
     from edgefl.data import load_data, make_shards
@@ -200,3 +200,11 @@ def deal(
         return
     for row in rows:
         click.echo("{path}: {train:,} training and {test:,} test samples of {classes} classes".format(**row))
+
+
+@data.command(
+    "deal", hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)
+def refuse_old_name() -> None:
+    """Name the new command; `edgefl data split` was called `deal` in version 0.1."""
+    raise click.UsageError("`edgefl data deal` is now `edgefl data split`; its options are the same")

@@ -14,9 +14,9 @@ from edgefl.types import Labels
 
 
 def shards(
-    view: LabelView, num_clients: int, rng: np.random.Generator, *, each: int = 2
+    view: LabelView, num_clients: int, rng: np.random.Generator, *, shards_per_client: int = 2
 ) -> tuple[ClientPartition, ...]:
-    """Give each client `each` shards of the sorted training part and the same shards of the sorted test part.
+    """Give each client some shards of the sorted training part and the same shards of the sorted test part.
 
     All samples are used.
 
@@ -24,19 +24,19 @@ def shards(
         view: labels of the data set.
         num_clients: number of clients.
         rng: random generator.
-        each: shards per client.
+        shards_per_client: number of shards per client.
 
     Raises:
-        DataError: `each` is not above 0, or there are more shards than samples.
+        DataError: `shards_per_client` is not above 0, or there are more shards than samples.
     """
-    check_positive(each=each)
-    count = each * num_clients
+    check_positive(shards_per_client=shards_per_client)
+    count = shards_per_client * num_clients
     if count > min(len(view.train), len(view.test)):
         raise DataError(
             f"{count} shards of {len(view.train)} training and {len(view.test)} test samples, expected at "
             "least one sample per shard; use fewer clients or shards"
         )
-    drawn = rng.permutation(count).reshape(num_clients, each)
+    drawn = rng.permutation(count).reshape(num_clients, shards_per_client)
     train, test = (_cut_shards(labels, count, rng) for labels in (view.train, view.test))
     return tuple(
         ClientPartition(_join_shards(train, numbers), _join_shards(test, numbers)) for numbers in drawn

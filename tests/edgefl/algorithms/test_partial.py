@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgefl.algorithms import PHASE_FEDERATE, PHASE_PERSONALIZE
-from edgefl.algorithms.names import find_output_layer
+from edgefl.algorithms.names import find_output_weights
 from edgefl.algorithms.papers.lg_fedavg import select_local_weights
 from edgefl.algorithms.papers.partial import START_MODEL
 from edgefl.errors import ConfigError
@@ -121,7 +121,7 @@ def test_layers_by_name():
         "fc1/kernel",
         "fc1/bias",
     ]
-    assert find_output_layer(NET) == ("fc2/kernel", "fc2/bias")
+    assert find_output_weights(NET) == ("fc2/kernel", "fc2/bias")
 
 
 @pytest.mark.parametrize(
@@ -139,4 +139,4 @@ def test_an_empty_or_complete_part_is_an_error(one, name, options, message):
 
 def test_a_model_without_an_output_bias_is_an_error():
     with pytest.raises(ConfigError, match="use_bias=True"):
-        find_output_layer({name: array for name, array in NET.items() if name != "fc2/bias"})
+        find_output_weights({name: array for name, array in NET.items() if name != "fc2/bias"})

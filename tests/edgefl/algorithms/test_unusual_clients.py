@@ -13,7 +13,7 @@ import pytest
 
 from edgefl.algorithms import PHASE_PERSONALIZE, REGISTRY
 from edgefl.algorithms.names import FEDERATED_MODEL, LOCAL_MODEL, MIXTURE_MODEL
-from edgefl.client.comparison import rank_models
+from edgefl.client.comparison import read_model_order
 from edgefl.client.selection import COMPARED_MODELS
 from edgefl.config import MIXTURE_ONLY, FederationConfig, PersonalizationConfig
 from edgefl.simulation.simulate import Simulation
@@ -115,7 +115,7 @@ def test_unusual_clients_take_part(
         assert metrics["n_train"] + metrics["n_validation"] == len(unusual[client_id].y_train)
         if client_id == "one sample":
             assert (metrics["n_validation"], compared) == (0, {})
-            assert shipped == next(m for m in rank_models(end.state.scalars) if m in candidates)
+            assert shipped == next(m for m in read_model_order(end.state.scalars) if m in candidates)
         else:
             assert metrics["n_validation"] >= 1
             assert compared.keys() == candidates

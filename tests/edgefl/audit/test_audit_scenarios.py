@@ -15,7 +15,7 @@ from edgefl.audit.scenarios import (
     Scenario,
     Setting,
     audit_labels,
-    choose_read_layer,
+    find_read_layer,
     guess,
     list_defences,
     simulate_first_updates,
@@ -110,7 +110,7 @@ def test_noise_hides_as_it_grows(setting):
 
 
 def audit_one(setting, scenario):
-    layer = choose_read_layer(setting)
+    layer = find_read_layer(setting)
     truth = {c: leak.truth for c, leak in guess(setting).clients.items()}
     updates = simulate_first_updates(setting, scenario)
     return float(
@@ -161,7 +161,7 @@ def test_an_algorithm_without_defences_is_an_error(setting):
 def test_an_output_layer_that_is_not_found_is_an_error(setting):
     spec = replace(setting.plan.spec, num_classes=7)
     with pytest.raises(ConfigError, match="one number per class, 7"):
-        choose_read_layer(replace(setting, plan=Plan(spec, b"", b"")))
+        find_read_layer(replace(setting, plan=Plan(spec, b"", b"")))
 
 
 def test_defences_are_those_of_the_scenario_alone(setting):

@@ -1,4 +1,4 @@
-"""`edgefl data show` and `edgefl data deal` with every kind of data source, and without a traceback."""
+"""`edgefl data show` and `edgefl data split` with every kind of data source, and without a traceback."""
 
 import json
 import subprocess
@@ -163,7 +163,7 @@ def test_a_device_needs_its_base_install_only(here: Path) -> None:
 
 def test_digits_are_dealt(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("sklearn")
-    assert cli.run_command(["data", "deal", "digits", "--clients", "3", "-o", "dealt"]) == 0
+    assert cli.run_command(["data", "split", "digits", "--clients", "3", "-o", "dealt"]) == 0
     assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == [
         f"dealt/pi-{number}.npz" for number in (1, 2, 3)
     ]
@@ -176,16 +176,21 @@ def test_digits_are_dealt(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert len(np.unique(rows, axis=0)) == 1438  # no sample is dealt twice
 
     before = Path("dealt/pi-2.npz").read_bytes()
-    assert cli.run_command(["data", "deal", "digits", "-o", "dealt"]) == 1
+    assert cli.run_command(["data", "split", "digits", "-o", "dealt"]) == 1
     assert "dealt/pi-1.npz already exists" in capsys.readouterr().err
     assert Path("dealt/pi-2.npz").read_bytes() == before
 
 
-def test_deal_takes_partition_samples_and_seed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_old_name_of_split_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run_command(["data", "deal", "digits", "--clients", "2"]) == 2
+    assert "`edgefl data deal` is now `edgefl data split`" in capsys.readouterr().err
+
+
+def test_split_takes_partition_samples_and_seed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save("all.npz", x=np.arange(400 * 4, dtype=np.float32).reshape(400, 4), y=np.arange(400) % 4)
     words = [
         "data",
-        "deal",
+        "split",
         "npz:all.npz",
         "--partition",
         "dirichlet",
@@ -216,7 +221,7 @@ def test_deal_takes_partition_samples_and_seed(here: Path, capsys: pytest.Captur
     ],
 )
 def test_what_cannot_be_dealt(here, capsys, words, message) -> None:
-    assert cli.run_command(["data", "deal", *words, "-o", "out"]) == 1
+    assert cli.run_command(["data", "split", *words, "-o", "out"]) == 1
     out, err = capsys.readouterr()
     assert out == "" and message in err and "Traceback" not in err
     assert not Path("out").exists()

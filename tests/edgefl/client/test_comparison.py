@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.algorithms.names import FEDERATED_MODEL, FINE_TUNED_MODEL, LOCAL_MODEL, MIXTURE_MODEL
-from edgefl.client.comparison import average_scores, rank_models, split_scores, with_scores
-from edgefl.client.selection import PREFERRED_ORDER, choose_model
+from edgefl.client.comparison import average_scores, read_model_order, split_scores, with_scores
+from edgefl.client.selection import PREFERRED_ORDER, choose_within_noise
 from edgefl.types import ClientState
 
 BEFORE = ClientState({"head/kernel": np.ones((2, 2), np.float32)}, {"alpha": 0.5})
@@ -31,10 +31,10 @@ def test_an_update_reports_one_number_per_model():
 
 
 def test_the_order_follows_the_ranks_of_the_last_broadcast():
-    assert rank_models({}) == PREFERRED_ORDER
+    assert read_model_order({}) == PREFERRED_ORDER
     ranks = {"rank_mixture": 0.0, "rank_fine_tuned": 1.0, "rank_local": 2.0, "rank_federated": 3.0}
-    assert rank_models(ranks) == (MIXTURE_MODEL, FINE_TUNED_MODEL, LOCAL_MODEL, FEDERATED_MODEL)
-    assert rank_models({"rank_mixture": 0.0}) == (
+    assert read_model_order(ranks) == (MIXTURE_MODEL, FINE_TUNED_MODEL, LOCAL_MODEL, FEDERATED_MODEL)
+    assert read_model_order({"rank_mixture": 0.0}) == (
         MIXTURE_MODEL,
         LOCAL_MODEL,
         FINE_TUNED_MODEL,
@@ -43,9 +43,9 @@ def test_the_order_follows_the_ranks_of_the_last_broadcast():
 
 
 def test_a_client_leaves_the_order_if_its_samples_show_more_than_noise():
-    order = rank_models({"rank_mixture": 0.0, "rank_local": 1.0})
+    order = read_model_order({"rank_mixture": 0.0, "rank_local": 1.0})
     close = {LOCAL_MODEL: np.array([900, 700, 700]), MIXTURE_MODEL: np.array([700, 800, 800])}
-    assert choose_model(close, order) == MIXTURE_MODEL
+    assert choose_within_noise(close, order) == MIXTURE_MODEL
     # the differences are 300, 200 and 200: (700)^2 is more than 170,000
     clear = {LOCAL_MODEL: np.array([900, 900, 900]), MIXTURE_MODEL: np.array([600, 700, 700])}
-    assert choose_model(clear, order) == LOCAL_MODEL
+    assert choose_within_noise(clear, order) == LOCAL_MODEL

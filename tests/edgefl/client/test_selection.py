@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.client.selection import PREFERRED_ORDER, choose_model, is_worse
+from edgefl.client.selection import PREFERRED_ORDER, choose_within_noise, is_worse
 
 ONES = np.ones(16, np.int64)
 
@@ -17,13 +17,13 @@ def wrong_at(*rows: int) -> np.ndarray:
 def test_the_preferred_model_wins_within_one_standard_error():
     """One sample: the best is ahead by 1, and the standard error is sqrt(1)."""
     first, second = PREFERRED_ORDER[:2]
-    assert choose_model({first: wrong_at(3), second: ONES}) == first
+    assert choose_within_noise({first: wrong_at(3), second: ONES}) == first
 
 
 def test_the_better_model_wins_beyond_one_standard_error():
     """Two samples: the best is ahead by 2, and the standard error is sqrt(2)."""
     first, second = PREFERRED_ORDER[:2]
-    assert choose_model({first: wrong_at(3, 4), second: ONES}) == second
+    assert choose_within_noise({first: wrong_at(3, 4), second: ONES}) == second
 
 
 def test_mistakes_on_different_samples_are_noise():
@@ -31,7 +31,7 @@ def test_mistakes_on_different_samples_are_noise():
     first, second = PREFERRED_ORDER[:2]
     simple = wrong_at(0, 1, 2, 3, 4, 5)
     better = wrong_at(6, 7, 8, 9)
-    assert choose_model({first: simple, second: better}) == first
+    assert choose_within_noise({first: simple, second: better}) == first
 
 
 @pytest.mark.parametrize(("ahead", "chosen"), [(0, 0), (600, 1)])
@@ -43,19 +43,21 @@ def test_differences_count_by_their_size(ahead, chosen):
     first, second = PREFERRED_ORDER[:2]
     simple = np.array([100, 200, 900, 0])
     better = simple + np.array([500, 300, -400, ahead])
-    assert choose_model({first: simple, second: better}) == PREFERRED_ORDER[chosen]
+    assert choose_within_noise({first: simple, second: better}) == PREFERRED_ORDER[chosen]
 
 
 def test_the_first_within_the_noise_of_the_best_wins():
     one, two, three, four = PREFERRED_ORDER
     scores = {four: ONES, three: wrong_at(1), two: wrong_at(1), one: wrong_at(*range(8))}
-    assert choose_model(scores) == two
+    assert choose_within_noise(scores) == two
 
 
 def test_other_models_are_not_chosen():
-    assert choose_model({"ensemble": ONES, PREFERRED_ORDER[3]: wrong_at(0, 1, 2)}) == PREFERRED_ORDER[3]
+    assert (
+        choose_within_noise({"ensemble": ONES, PREFERRED_ORDER[3]: wrong_at(0, 1, 2)}) == PREFERRED_ORDER[3]
+    )
     with pytest.raises(ValueError, match="no model of"):
-        choose_model({"ensemble": ONES})
+        choose_within_noise({"ensemble": ONES})
 
 
 SCORES = st.lists(st.integers(0, 1000), min_size=5, max_size=5)
@@ -64,7 +66,7 @@ SCORES = st.lists(st.integers(0, 1000), min_size=5, max_size=5)
 @given(st.lists(SCORES, min_size=1, max_size=4))
 def test_the_choice_is_never_worse_than_the_best_beyond_the_noise(rows):
     scores = dict(zip(PREFERRED_ORDER, (np.array(row) for row in rows), strict=False))
-    chosen = scores[choose_model(scores)]
+    chosen = scores[choose_within_noise(scores)]
     best = max(scores.values(), key=lambda model_scores: model_scores.sum())
     ahead = int(best.sum()) - int(chosen.sum())
     assert ahead**2 <= ((best - chosen) ** 2).sum()
@@ -72,24 +74,24 @@ def test_the_choice_is_never_worse_than_the_best_beyond_the_noise(rows):
 
 def test_without_validation_samples_the_preferred_model_wins():
     empty = np.zeros(0, np.int64)
-    assert choose_model(dict.fromkeys(PREFERRED_ORDER, empty)) == PREFERRED_ORDER[0]
+    assert choose_within_noise(dict.fromkeys(PREFERRED_ORDER, empty)) == PREFERRED_ORDER[0]
 
 
 def test_a_recording_counts_once():
     """Differences of 100 in four windows: 400^2 is above 4 * 100^2, but a single recording shows nothing."""
     first, second = PREFERRED_ORDER[:2]
     scores = {first: np.full(4, 800), second: np.full(4, 900)}
-    assert choose_model(scores) == second
-    assert choose_model(scores, group=np.array([7, 7, 7, 7])) == first
-    assert choose_model(scores, group=np.array([7, 9, 9, 9])) == second  # both recordings say the same
-    assert choose_model(scores, group=np.array([1, 2, 3, 4])) == second
+    assert choose_within_noise(scores) == second
+    assert choose_within_noise(scores, group=np.array([7, 7, 7, 7])) == first
+    assert choose_within_noise(scores, group=np.array([7, 9, 9, 9])) == second  # both recordings say the same
+    assert choose_within_noise(scores, group=np.array([1, 2, 3, 4])) == second
 
 
 def test_recordings_that_disagree_are_noise():
     """The sums over the recordings are 300 and -200: 100^2 is at most 300^2 + 200^2."""
     first, second = PREFERRED_ORDER[:2]
     scores = {first: np.array([800, 800, 800, 900, 900]), second: np.array([900, 900, 900, 800, 800])}
-    assert choose_model(scores, group=np.array([0, 0, 0, 1, 1])) == first
+    assert choose_within_noise(scores, group=np.array([0, 0, 0, 1, 1])) == first
 
 
 def test_worse_beyond_the_noise():

@@ -5,8 +5,8 @@ import pytest
 
 from edgefl.algorithms.clustering.hierarchical import cosine_similarity
 from edgefl.algorithms.clustering.similarity import (
-    compare_layers,
     flatten_weights,
+    measure_layer_similarities,
     pretrain,
     select_compared_weights,
 )
@@ -71,7 +71,7 @@ def models(*angles):
 
 
 def test_a_heat_map_a_layer_by_hand():
-    maps = compare_layers(models(0, np.pi / 3, np.pi / 2))
+    maps = measure_layer_similarities(models(0, np.pi / 3, np.pi / 2))
     assert list(maps) == ["conv", "fc"]
     np.testing.assert_allclose(maps["conv"], np.ones((3, 3)), atol=1e-6)
     np.testing.assert_allclose(
