@@ -94,6 +94,8 @@ def walk(
         for name in command.list_commands(context):
             found = command.get_command(context, name)
             assert found is not None
+            if found.hidden:  # an old name, which names the new one
+                continue
             yield from walk(found, (*words, name), context)
 
 
