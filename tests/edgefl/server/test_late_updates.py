@@ -130,7 +130,7 @@ def test_over_selection_draws_more_and_counts_to_what_was_wanted():
         ("over_selection = 1.3", "set clients_per_round"),
         ('mode = "asynchronous"', "expected 'sync' or 'async'"),
         ('late = "yes"', "expected 'drop' or 'keep'"),
-        ('mode = "async"', "with buffer 0 and max_staleness 10, expected at least 1 and 0"),
+        ('mode = "async"', "async with buffer 0 and max_staleness 10, expected at least 1 and 0"),
         ('mode = "async"\nbuffer = 2\nlate = "keep"', "leave clients_per_round and late out"),
         ("buffer = 2", "is for mode = 'async'"),
         ("budget_s = 120", "seconds below deadline_s, 120"),
