@@ -67,7 +67,8 @@ def create_key_directory(
     """
     if (directory / "ca.pem").exists():
         raise ConfigError(
-            f"{directory} already contains an authority; choose another directory, or remove it and enrol every "
+            f"{directory} already contains an authority; choose another directory, or remove it and enrol "
+            f"every "
             "device again"
         )
     key_path = (authority or directory) / "ca.key"
@@ -131,7 +132,9 @@ def create_enrolment(
     """
     check_client_id(client_id)
     if client_id in (AGGREGATOR_ID, WATCHER_ID):
-        raise ConfigError(f"the id {client_id!r} is reserved for the {client_id}; choose another, such as pi-1")
+        raise ConfigError(
+            f"the id {client_id!r} is reserved for the {client_id}; choose another, such as pi-1"
+        )
     enrolled = load_enrolled_devices(directory)
     if client_id in enrolled and not enrolled[client_id].revoked:
         raise ConfigError(

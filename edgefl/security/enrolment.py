@@ -74,7 +74,9 @@ def load_enrolment(path: Path) -> Enrolment:
             f"cannot read {path}: {error.strerror}; create it with `edgefl device enrol`"
         ) from error
     except ValueError as error:
-        raise ConfigError(f"{path} is not an enrolment: {error}; create it with `edgefl device enrol`") from error
+        raise ConfigError(
+            f"{path} is not an enrolment: {error}; create it with `edgefl device enrol`"
+        ) from error
     names = [field.name for field in fields(Enrolment) if field.default is MISSING]
     if (
         not isinstance(raw, dict)

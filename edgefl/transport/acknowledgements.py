@@ -24,8 +24,8 @@ class Acknowledgements:
     """
 
     def __init__(self) -> None:
-        # Callers acquire the lock itself, not `changed`. A signal can interrupt the Python code of a condition
-        # between acquiring the lock and entering the block that releases it.
+        # Callers acquire the lock itself, not `changed`. A signal can interrupt the Python code of a
+        # condition between acquiring the lock and entering the block that releases it.
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self._waiting: dict[int, str] = {}

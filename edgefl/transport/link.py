@@ -296,7 +296,8 @@ class Link:
             raise LinkError(
                 f"{topic} is {len(payload)} bytes, expected at most {MAX_PAYLOAD_BYTES}; send it in chunks"
             )
-        # No lock: paho reports an acknowledgement while it holds its own lock, possibly before publish returns.
+        # No lock: paho reports an acknowledgement while it holds its own lock, possibly before publish
+        # returns.
         info = self._client.publish(topic, payload, qos=qos, retain=retain)
         self.bytes_up += len(payload)
         if qos:

@@ -141,7 +141,8 @@ def unpack_array(codec: str, parts: PackedArrays, shape: tuple[int, ...], origin
         q = parts[""]
         if not 0 <= scale < 1e36 or (q.size and q.min() < -127):
             raise WireError(
-                f"{origin} is not an int8 tensor: scale {scale}, values from {q.min(initial=0)}; send it again"
+                f"{origin} is not an int8 tensor: scale {scale}, values from {q.min(initial=0)}; send it "
+                f"again"
             )
         return np.asarray(q.astype(np.float32) * scale)
     positions = parts["place"]

@@ -296,6 +296,5 @@ def _check_ids(ids: Sequence[str]) -> None:
         or not all(CLIENT_ID_PATTERN.fullmatch(client_id) for client_id in ids)
     ):
         raise WireError(
-            f"clients {' '.join(ids)[:100]!r}, expected at most {MAX_MASKED_CLIENTS} ids, sorted and "
-            "unique"
+            f"clients {' '.join(ids)[:100]!r}, expected at most {MAX_MASKED_CLIENTS} ids, sorted and unique"
         )

@@ -99,7 +99,9 @@ def read_header(blob: bytes, origin: str) -> tuple[dict[str, dict[str, Any]], in
         if not isinstance(header, dict) or not all(isinstance(entry, dict) for entry in header.values()):
             raise ValueError("the header is not a table")
     except (ValueError, RecursionError) as error:
-        raise WireError(f"{origin} sent bytes that are not safetensors: {str(error)[:200]}; send it again") from error
+        raise WireError(
+            f"{origin} sent bytes that are not safetensors: {str(error)[:200]}; send it again"
+        ) from error
     return header, 8 + size
 
 
@@ -204,7 +206,8 @@ def _check_entry(entry: Mapping[str, Any], spec: TensorSpec, origin: str) -> tup
         and offsets[1] - offsets[0] == size
     ):
         raise WireError(
-            f"{spec.name} of {origin} has the data_offsets {str(offsets)[:100]}, expected {size} bytes; send it again"
+            f"{spec.name} of {origin} has the data_offsets {str(offsets)[:100]}, expected {size} bytes; "
+            f"send it again"
         )
     return offsets[0], offsets[1]
 

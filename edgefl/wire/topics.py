@@ -220,8 +220,7 @@ def parse_topic(topic: str) -> Address:
             if INDEX_PATTERN.fullmatch(leaf):
                 return Address(federation, "chunk", client_id, sha256, int(leaf))
     raise WireError(
-        f"topic {topic[:200]!r} is not part of this protocol; update edgefl on the sender or on this "
-        "machine"
+        f"topic {topic[:200]!r} is not part of this protocol; update edgefl on the sender or on this machine"
     )
 
 

@@ -260,7 +260,9 @@ class Participant:
     def _unmask(self, asked: bytes) -> bytes:
         lists, agreed = decode_agreed(asked)
         if lists != self._answers.get(AGREE_STEP, (lists,))[0]:
-            raise RoundError("asked to unmask for other clients than this client agreed to; nothing is revealed")
+            raise RoundError(
+                "asked to unmask for other clients than this client agreed to; nothing is revealed"
+            )
         came = self._check_lists(lists)
         digest = hashlib.sha256(lists).hexdigest()
         for agreement in agreed:

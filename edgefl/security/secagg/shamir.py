@@ -52,9 +52,7 @@ def combine_shares(shares: Mapping[int, int], threshold: int, size: int) -> byte
         RoundError: there are too few shares, or the result is longer than `size`.
     """
     if len(shares) < threshold:
-        raise RoundError(
-            f"{len(shares)} shares of a secret, expected {threshold}; more clients must answer"
-        )
+        raise RoundError(f"{len(shares)} shares of a secret, expected {threshold}; more clients must answer")
     chosen = sorted(shares)[:threshold]
     total = 0
     for point in chosen:
