@@ -1,1 +1,1 @@
-"""Certificates, signatures and enrolment; `secagg/` adds updates up so that the server sees only the sum."""
+"""Certificates, signatures, enrolment and secure aggregation."""

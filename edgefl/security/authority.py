@@ -1,8 +1,10 @@
-"""The directory of a federation's keys: its authority, the broker's certificate, the aggregator's enrolment,
-and who was enrolled.
+"""Creates and manages the key directory of a federation.
 
-It stays on the machine of broker and aggregator. The authority's private key may lie in a directory of its
-own, which all functions that sign take as `authority`: `ca.key` there is needed only to enrol and to revoke.
+The directory contains the authority, the broker's certificate, the aggregator's enrolment and the list of
+enrolled devices. It stays on the machine of broker and aggregator.
+
+The authority's private key `ca.key` can be in a separate directory, which all functions that sign take as
+`authority`. It is needed only to enrol, to revoke and to renew vouchers.
 """
 
 import json
@@ -30,43 +32,48 @@ from edgefl.wire.topics import check_client_id
 
 AGGREGATOR_ID = "aggregator"
 WATCHER_ID = "watcher"
-"""The account of monitors, which may read and may not write."""
+"""Account of monitors, which may read but not write."""
 AUTHORITY_DAYS = 3650
 REVOCATION_DAYS = 3650
 VOUCHER_DAYS = 90
-"""For so long a hostile aggregator may use the signing key of a device after the owner revoked it."""
+"""Default validity of a voucher in days.
+
+A hostile aggregator can use a device's signing key for this time after the owner revoked the device.
+"""
 DAY_S = 86400.0
 
 
 PUBLIC_MODE = 0o644
-"""Certificates and the revocation list are public. The broker's account reads them, which may be another one
-than wrote them.
+"""Mode of the certificates and the revocation list, which are public.
+
+The broker reads them, possibly under another account than their writer's.
 """
 
 
 def create_key_directory(
     directory: Path, hosts: Sequence[str], port: int, days: int, authority: Path | None = None
 ) -> None:
-    """Make an authority, the broker's certificate and the aggregator's enrolment.
+    """Create an authority, the broker's certificate and the aggregator's enrolment.
 
     Args:
-        directory: Where they go.
-        hosts: Names and addresses by which devices reach the broker; the first stands in every enrolment.
-        port: The broker's port.
-        days: How long the certificates of broker and aggregator are valid.
-        authority: Where ca.key goes; without it into `directory`.
+        directory: key directory to create.
+        hosts: names and addresses by which devices reach the broker. Every enrolment uses the first.
+        port: port of the broker.
+        days: validity of the certificates of broker and aggregator, in days.
+        authority: directory for ca.key. None for `directory`.
 
     Raises:
-        ConfigError: A directory holds an authority already, or there is no host.
+        ConfigError: a directory already contains an authority, there is no host, or a file cannot be written.
     """
     if (directory / "ca.pem").exists():
         raise ConfigError(
-            f"{directory} holds an authority already; give another directory, or remove it and enrol every "
+            f"{directory} already contains an authority; choose another directory, or remove it and enrol "
+            f"every "
             "device again"
         )
     key_path = (authority or directory) / "ca.key"
     if key_path.exists():
-        raise ConfigError(f"{key_path} is there already, the key of another authority; give another --ca")
+        raise ConfigError(f"{key_path} already exists, the key of another authority; choose another --ca")
     if not hosts:
         raise ConfigError(
             "no host, expected the name or address by which devices reach this machine; give --host"
@@ -99,7 +106,7 @@ def create_key_directory(
         directory / "aggregator.enrol",
     )
     save_enrolled_devices(directory, {})
-    # Last: its presence says that all is here
+    # written last: its presence shows that the directory is complete
     write_atomic(directory / "ca.pem", certified.certificate.encode(), PUBLIC_MODE)
 
 
@@ -110,25 +117,28 @@ def create_enrolment(
     authority: Path | None = None,
     voucher_days: int = VOUCHER_DAYS,
 ) -> Enrolment:
-    """Return a new device's enrolment and note it.
+    """Return the enrolment of a new device, and add the device to the list.
 
     Args:
-        directory: The directory of `create`.
-        client_id: The device.
-        days: How long its certificate is valid.
-        authority: The directory of ca.key, when it is another one.
-        voucher_days: For how long the authority vouches for its signing key, see `vouch_again`.
+        directory: key directory of the federation.
+        client_id: id of the device.
+        days: validity of the device's certificate, in days.
+        authority: directory of ca.key. None for `directory`.
+        voucher_days: validity of the authority's voucher for the device's signing key, in days.
+            `renew_vouchers` extends it.
 
     Raises:
-        ConfigError: The id is taken or is none, or ca.key cannot be read.
+        ConfigError: the id is in use or not valid, or ca.key or another file cannot be read.
     """
     check_client_id(client_id)
     if client_id in (AGGREGATOR_ID, WATCHER_ID):
-        raise ConfigError(f"the id {client_id!r} is the {client_id}'s own; take another, such as pi-1")
+        raise ConfigError(
+            f"the id {client_id!r} is reserved for the {client_id}; choose another, such as pi-1"
+        )
     enrolled = load_enrolled_devices(directory)
     if client_id in enrolled and not enrolled[client_id].revoked:
         raise ConfigError(
-            f"{client_id} is enrolled already; for a new board in its place, `edgefl device revoke "
+            f"{client_id} is enrolled already; to replace the board, run `edgefl device revoke "
             f"{client_id}` first"
         )
     signer = _load_authority(directory, authority)
@@ -159,13 +169,13 @@ def create_enrolment(
 def renew_vouchers(directory: Path, days: int, authority: Path | None = None) -> tuple[str, ...]:
     """Renew the authority's vouchers for all devices that are not revoked, and return their ids.
 
-    Only the aggregator holds vouchers, so no device is touched. The voucher of a revoked device ends at its
-    time.
+    Only the aggregator stores vouchers, so no device changes. A revoked device keeps its voucher until it
+    ends.
 
     Args:
-        directory: The directory of `create`.
-        days: How long the new vouchers are valid.
-        authority: The directory of ca.key, when it is another one.
+        directory: key directory of the federation.
+        days: validity of the new vouchers, in days.
+        authority: directory of ca.key. None for `directory`.
 
     Raises:
         ConfigError: ca.key or the list of devices cannot be read.
@@ -186,18 +196,23 @@ def renew_vouchers(directory: Path, days: int, authority: Path | None = None) ->
 
 
 def enrol_watcher(directory: Path, days: int, authority: Path | None = None) -> Enrolment:
-    """Return the enrolment of the account that only reads, and note it.
+    """Return the enrolment of the account that only reads, and add it to the list.
 
-    It has no signing key, so that nothing signed by it counts.
+    The watcher has no signing key, so no message of it is accepted.
 
-    ConfigError when it is there already.
+    Args:
+        directory: key directory of the federation.
+        days: validity of the certificate, in days.
+        authority: directory of ca.key. None for `directory`.
+
+    Raises:
+        ConfigError: the watcher is enrolled already, or ca.key or another file cannot be read.
     """
     enrolled = load_enrolled_devices(directory)
     if WATCHER_ID in enrolled and not enrolled[WATCHER_ID].revoked:
         raise ConfigError(
-            f"the {WATCHER_ID} is enrolled already; copy its file, or `edgefl device revoke {WATCHER_ID}` "
-            f"and make "
-            "another"
+            f"the {WATCHER_ID} is enrolled already; copy its file, or run `edgefl device revoke "
+            f"{WATCHER_ID}` and enrol it again"
         )
     signer = _load_authority(directory, authority)
     aggregator = load_enrolment(directory / "aggregator.enrol")
@@ -218,10 +233,16 @@ def enrol_watcher(directory: Path, days: int, authority: Path | None = None) -> 
 
 
 def revoke_enrolment(directory: Path, client_id: str, authority: Path | None = None) -> None:
-    """Take a device's rights away: its certificate goes on the revocation list, its signatures do not count
-    any more.
+    """Revoke a device: reject its signatures, and put its certificate on the revocation list.
 
-    Without ca.key only the second is done; ConfigError says so.
+    Args:
+        directory: key directory of the federation.
+        client_id: id of the device, or of the watcher.
+        authority: directory of ca.key. None for `directory`.
+
+    Raises:
+        ConfigError: the device is not enrolled, or ca.key cannot be read. Without ca.key the signatures are
+            rejected, but the broker still admits the device.
     """
     enrolled = load_enrolled_devices(directory)
     if client_id not in enrolled:
@@ -252,8 +273,9 @@ def _load_authority(directory: Path, authority: Path | None) -> CertifiedKey:
 
 
 def _write_revocations(directory: Path, enrolled: Mapping[str, EnrolledDevice], signer: CertifiedKey) -> None:
-    """Write the revocation list anew, with what was on it: a serial number once revoked stays so, though its
-    id is enrolled again.
+    """Write the revocation list with its earlier entries.
+
+    A revoked serial number stays revoked, even if its id is enrolled again.
     """
     path = directory / "revoked.json"
     before = set(json.loads(path.read_text())) if path.exists() else set()

@@ -1,9 +1,9 @@
-"""An authority of one's own, and what it certifies: the broker, the aggregator, each device.
+"""Creates the authority of a federation, and the certificates of broker, aggregator and devices.
 
-Elliptic curve P-256, PEM throughout.
+All keys are on the elliptic curve P-256, and all files are PEM.
 
-A certificate's common name is the MQTT user name (`use_identity_as_username`), so who connects is who the
-topic says.
+The common name of a certificate is the MQTT user name (`use_identity_as_username`). The broker's access list
+can therefore check the client id in a topic.
 """
 
 import base64
@@ -25,19 +25,29 @@ from edgefl.errors import ConfigError, WireError
 from edgefl.wire.topics import TOPIC_PREFIX
 
 CLOCK_TOLERANCE = timedelta(days=1)
-"""A board without a clock of its own may be behind."""
+"""Time by which the clock of a board may be late, because some boards have no real-time clock."""
 
 
 @dataclass(frozen=True)
 class CertifiedKey:
-    """A certificate and its private key, both PEM."""
+    """A certificate and its private key.
+
+    Attributes:
+        certificate: the certificate, PEM.
+        key: the private key, PEM.
+    """
 
     certificate: str
     key: str
 
 
 def make_authority(name: str, days: int) -> CertifiedKey:
-    """Return a self-signed authority that certifies ends only."""
+    """Return a self-signed authority that can sign only end-entity certificates.
+
+    Args:
+        name: common name of the authority.
+        days: validity in days.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _make_name(name)
     built = _make_builder(subject, subject, key.public_key(), days)
@@ -48,28 +58,34 @@ def make_authority(name: str, days: int) -> CertifiedKey:
 
 
 def certify_server(authority: CertifiedKey, hosts: Sequence[str], days: int) -> CertifiedKey:
-    """Return the broker's certificate for these host names and addresses, the first being its common name."""
+    """Return the broker's certificate.
+
+    Args:
+        authority: authority that signs.
+        hosts: host names and addresses of the broker. The first is the common name.
+        days: validity in days.
+    """
     return _certify(
         authority, hosts[0], days, ExtendedKeyUsageOID.SERVER_AUTH, _list_alternative_names(hosts)
     )
 
 
 def certify_route(hosts: Sequence[str], days: int) -> CertifiedKey:
-    """Return the certificate by which the servers of a cluster of brokers recognize each other.
+    """Return the certificate by which the servers of a broker cluster recognize each other.
 
-    It signs itself: a server that trusts only this certificate accepts no device's, although the authority
-    signed that one.
+    It is self-signed. A server that trusts only this certificate rejects devices, although the authority
+    signed their certificates.
 
     Args:
-        hosts: Names and addresses of all servers of the cluster.
-        days: How long the certificate is valid.
+        hosts: names and addresses of all servers of the cluster.
+        days: validity in days.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _make_name("edgefl route")
     built = _make_builder(subject, subject, key.public_key(), days)
     built = built.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     built = built.add_extension(_make_usage(digital_signature=True), critical=True)
-    # each server is the client of some routes and the server of the others
+    # each server is a client on some routes and a server on the others
     purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     built = built.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
     built = built.add_extension(x509.SubjectAlternativeName(_list_alternative_names(hosts)), critical=False)
@@ -77,12 +93,24 @@ def certify_route(hosts: Sequence[str], days: int) -> CertifiedKey:
 
 
 def certify_client(authority: CertifiedKey, name: str, days: int) -> CertifiedKey:
-    """Return the certificate of a device or of the aggregator."""
+    """Return the certificate of a device or of the aggregator.
+
+    Args:
+        authority: authority that signs.
+        name: client id, which becomes the common name.
+        days: validity in days.
+    """
     return _certify(authority, name, days, ExtendedKeyUsageOID.CLIENT_AUTH, [])
 
 
 def sign_revocation_list(authority: CertifiedKey, serials: Sequence[int], days: int) -> str:
-    """Return the authority's list of certificates that do not count any more, PEM."""
+    """Return the authority's list of revoked certificates, PEM.
+
+    Args:
+        authority: authority that signs.
+        serials: serial numbers of the revoked certificates.
+        days: validity of the list in days.
+    """
     issuer, key = _open(authority)
     now = datetime.now(UTC)
     built = x509.CertificateRevocationListBuilder().issuer_name(issuer.subject)
@@ -99,16 +127,18 @@ def sign_revocation_list(authority: CertifiedKey, serials: Sequence[int], days: 
 
 
 def sign_voucher(authority: CertifiedKey, client_id: str, signing_key: str, until: float) -> str:
-    """Return the authority's voucher for a device's signing key: by it devices trust each other's keys.
+    """Return the authority's voucher for a device's signing key.
+
+    Devices trust each other's signing keys by their vouchers.
 
     Args:
-        authority: Who vouches.
-        client_id: The device.
-        signing_key: Its public Ed25519 key, base64.
-        until: When the voucher ends, seconds since 1970.
+        authority: authority that signs.
+        client_id: id of the device.
+        signing_key: public Ed25519 key of the device, in base64.
+        until: end of the voucher in seconds since 1970.
 
     Returns:
-        The whole second at which it ends, a full stop, and the signature over id, key and end in base64.
+        The end in whole seconds, a full stop, and the base64 signature over id, key and end.
     """
     _, key = _open(authority)
     end = int(until)
@@ -118,27 +148,31 @@ def sign_voucher(authority: CertifiedKey, client_id: str, signing_key: str, unti
 def check_voucher(
     authority: str, client_id: str, signing_key: str, voucher: str, now: float | None = None
 ) -> None:
-    """Raise WireError unless the authority vouches for a key at this time.
+    """Check that the authority vouches for a device's signing key at a time.
 
     Args:
-        authority: Its certificate, PEM.
-        client_id: Whose key it shall be.
-        signing_key: The public key, base64.
-        voucher: What `vouch` returned.
-        now: Seconds since 1970; the clock without it.
+        authority: certificate of the authority, PEM.
+        client_id: id of the device.
+        signing_key: public Ed25519 key of the device, in base64.
+        voucher: the voucher of `sign_voucher`.
+        now: seconds since 1970. None for the present time.
+
+    Raises:
+        WireError: the voucher is not valid for this device and key, or has ended.
+        ConfigError: the authority's certificate cannot be read.
     """
     public = _load(authority).public_key()
     ending, mark, signature = voucher.partition(".")
     if not mark or not re.fullmatch(r"[0-9]{1,12}", ending, re.ASCII):
         raise WireError(
-            f"the authority does not vouch for the key of {client_id} in this version; renew all with "
-            "`edgefl broker vouch`"
+            f"the authority does not vouch for the key of {client_id} in this version; renew all "
+            "vouchers with `edgefl broker vouch`"
         )
     until = int(ending)
     now = time.time() if now is None else now
     try:
         if not isinstance(public, ec.EllipticCurvePublicKey):
-            raise ValueError("the authority's key is of another kind")
+            raise ValueError("the authority's key is not an elliptic curve key")
         public.verify(
             base64.b64decode(signature, validate=True),
             _encode_statement(client_id, signing_key, until),
@@ -150,9 +184,10 @@ def check_voucher(
         ) from error
     if now >= until:
         raise WireError(
-            f"the authority vouched for the key of {client_id} until {_format_date(until)}, and this "
-            f"device's clock "
-            f"says {_format_date(now)}; renew all with `edgefl broker vouch`, or set the clock"
+            f"the authority vouched for the key of {client_id} until {_format_date(until)}, but this "
+            f"device's clock shows {_format_date(now)}; renew all vouchers with `edgefl broker vouch`, or "
+            f"set "
+            "the clock"
         )
 
 
@@ -165,12 +200,26 @@ def _encode_statement(client_id: str, signing_key: str, until: int) -> bytes:
 
 
 def read_serial(certificate: str) -> int:
-    """Return a certificate's serial number; ConfigError when this is none."""
+    """Return the serial number of a certificate.
+
+    Args:
+        certificate: the certificate, PEM.
+
+    Raises:
+        ConfigError: the text is not a certificate.
+    """
     return _load(certificate).serial_number
 
 
 def read_expiry(certificate: str) -> float:
-    """Return when a certificate expires, seconds since 1970; ConfigError when this is none."""
+    """Return the time at which a certificate expires, in seconds since 1970.
+
+    Args:
+        certificate: the certificate, PEM.
+
+    Raises:
+        ConfigError: the text is not a certificate.
+    """
     return _load(certificate).not_valid_after_utc.timestamp()
 
 
@@ -178,7 +227,7 @@ def _load(certificate: str) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(certificate.encode())
     except ValueError as error:
-        raise ConfigError(f"this is no certificate: {error}; enrol the device again") from error
+        raise ConfigError(f"this is not a certificate: {error}; enrol the device again") from error
 
 
 def _certify(

@@ -1,5 +1,7 @@
-"""Who was enrolled: what the aggregator reads of the directory of a federation's keys, while it runs, without
-the keys themselves.
+"""Reads and writes the list of enrolled devices.
+
+The list is the part of a federation's key directory that a running aggregator reads. It contains no private
+keys.
 """
 
 import json
@@ -13,9 +15,14 @@ from edgefl.system.files import SECRET_MODE, parse_json, write_atomic
 
 @dataclass(frozen=True)
 class EnrolledDevice:
-    """What the aggregator knows of a device: its certificate's serial number (decimal), its public Ed25519
-    key, and the authority's word for that, which it shows to the other devices (`certificates.vouch`); empty
-    of who was enrolled before there was one.
+    """The entry of a device in the list of enrolled devices.
+
+    Attributes:
+        serial: serial number of the device's certificate, decimal.
+        signing_key: public Ed25519 key in base64. "" for the watcher, which signs nothing.
+        revoked: whether the device was revoked.
+        voucher: the authority's voucher for the signing key (`certificates.sign_voucher`), for other devices.
+            "" if an older edgefl enrolled the device.
     """
 
     serial: str
@@ -25,22 +32,23 @@ class EnrolledDevice:
 
 
 def parse_voucher_end(voucher: str) -> float:
-    """Return when a voucher says that it ends, seconds since 1970; 0 for none and for one of an older
-    edgefl.
+    """Return the time at which a voucher ends, in seconds since 1970.
+
+    An empty voucher, and a voucher of an older edgefl, ends at 0. The signature is not checked.
     """
     ending, mark, _ = voucher.partition(".")
     return float(ending) if mark and ending.isdecimal() else 0.0
 
 
 def list_ending_vouchers(directory: Path, by: float) -> tuple[str, ...]:
-    """Return the ids of devices that are not revoked and whose voucher ends by then, sorted.
+    """Return the sorted ids of the devices whose voucher ends by a time, without revoked devices.
 
     Args:
-        directory: The directory of the federation's keys.
-        by: Seconds since 1970.
+        directory: key directory of the federation.
+        by: seconds since 1970.
 
     Raises:
-        ConfigError: The list of devices cannot be read.
+        ConfigError: the list of devices cannot be read.
     """
     enrolled = load_enrolled_devices(directory).items()
     return tuple(
@@ -53,7 +61,14 @@ def list_ending_vouchers(directory: Path, by: float) -> tuple[str, ...]:
 
 
 def load_enrolled_devices(directory: Path) -> Mapping[str, EnrolledDevice]:
-    """Return who was enrolled, by id. ConfigError when this is no directory of keys."""
+    """Return the enrolled devices by id, including revoked devices and the watcher.
+
+    Args:
+        directory: key directory of the federation.
+
+    Raises:
+        ConfigError: the directory has no list of devices, or the list cannot be read.
+    """
     path = directory / "devices.json"
     try:
         return {
@@ -61,14 +76,19 @@ def load_enrolled_devices(directory: Path) -> Mapping[str, EnrolledDevice]:
         }
     except FileNotFoundError as error:
         raise ConfigError(
-            f"{directory} holds no keys; make them with `edgefl broker init {directory} --host NAME`"
+            f"{directory} contains no keys; create them with `edgefl broker init {directory} --host NAME`"
         ) from error
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"cannot read {path}: {error}; restore it from a copy") from error
 
 
 def save_enrolled_devices(directory: Path, enrolled: Mapping[str, EnrolledDevice]) -> None:
-    """Write who was enrolled, by id."""
+    """Write the list of enrolled devices.
+
+    Args:
+        directory: key directory of the federation.
+        enrolled: devices by id.
+    """
     text = (
         json.dumps({client_id: asdict(enrolled[client_id]) for client_id in sorted(enrolled)}, indent=1)
         + "\n"

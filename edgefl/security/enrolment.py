@@ -1,6 +1,7 @@
-"""One file for a board: who it is, where the broker is, and all keys that it needs.
+"""Reads and writes enrolment files.
 
-Whoever has the file is the board.
+An enrolment contains a device's identity, the broker's url and all keys that the device needs. Anyone who has
+the file can act as the device.
 """
 
 import contextlib
@@ -20,12 +21,19 @@ ENROLMENT_FORMAT = "edgefl enrolment 1"
 
 @dataclass(frozen=True)
 class Enrolment:
-    """`ca`, `certificate`, `key`: PEM.
+    """The identity and the keys of a device, the aggregator or the watcher.
 
-    `signing_key` is this one's own, private; `aggregator_key` public, both Ed25519 in base64.
-
-    `masked_only`, `least_clients`: what the device may send, whatever its command line says; see
-    `devices.order.SharingRules`.
+    Attributes:
+        client_id: client id, also the common name of the certificate.
+        broker: url of the broker.
+        ca: certificate of the authority, PEM.
+        certificate: certificate of this client, PEM.
+        key: private key of the certificate, PEM.
+        signing_key: private Ed25519 key of this client in base64. "" for the watcher.
+        aggregator_key: public Ed25519 key of the aggregator in base64.
+        masked_only: whether the device takes part only in masked rounds. The command line cannot weaken it.
+        least_clients: minimum number of clients in a masked round. The command line cannot weaken it. See
+            `devices.order.SharingRules`.
     """
 
     client_id: str
@@ -40,25 +48,35 @@ class Enrolment:
 
 
 def save_enrolment(enrolment: Enrolment, path: Path) -> None:
-    """Write the file, readable by its owner alone; ConfigError when it cannot be written."""
+    """Write an enrolment file that only its owner can read.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
     text = json.dumps({"format": ENROLMENT_FORMAT, **asdict(enrolment)}, indent=1) + "\n"
     write_secret(path, text)
 
 
 def load_enrolment(path: Path) -> Enrolment:
-    """Read the file; ConfigError when it is not one, or when others may read it."""
+    """Read an enrolment file.
+
+    Raises:
+        ConfigError: the file cannot be read, is not an enrolment of this version, or can be read by others.
+    """
     try:
         if path.stat().st_mode & 0o077:
             raise ConfigError(
-                f"{path} can be read by others, and it is this device's identity; chmod 600 {path}"
+                f"{path} can be read by others, but it is this device's identity; run chmod 600 {path}"
             )
         raw = parse_json(path.read_text())
     except OSError as error:
         raise ConfigError(
-            f"cannot read {path}: {error.strerror}; make it with `edgefl device enrol`"
+            f"cannot read {path}: {error.strerror}; create it with `edgefl device enrol`"
         ) from error
     except ValueError as error:
-        raise ConfigError(f"{path} is no enrolment: {error}; make it with `edgefl device enrol`") from error
+        raise ConfigError(
+            f"{path} is not an enrolment: {error}; create it with `edgefl device enrol`"
+        ) from error
     names = [field.name for field in fields(Enrolment) if field.default is MISSING]
     if (
         not isinstance(raw, dict)
@@ -66,9 +84,8 @@ def load_enrolment(path: Path) -> Enrolment:
         or not all(isinstance(raw.get(name), str) for name in names)
     ):
         raise ConfigError(
-            f"{path} is no enrolment of this version, expected {ENROLMENT_FORMAT!r} with "
-            f"{', '.join(names)}; enrol "
-            "again"
+            f"{path} is not an enrolment of this version, expected {ENROLMENT_FORMAT!r} with "
+            f"{', '.join(names)}; enrol again"
         )
     masked_only = raw.get("masked_only", False)
     least_clients = raw.get("least_clients", 0)
@@ -83,9 +100,10 @@ def load_enrolment(path: Path) -> Enrolment:
 
 
 def make_tls_context(enrolment: Enrolment) -> ssl.SSLContext:
-    """Return the context that proves who this is and trusts this authority alone.
+    """Return a TLS context with the client's certificate that trusts only the enrolment's authority.
 
-    ConfigError for keys that do not fit.
+    Raises:
+        ConfigError: certificate and key cannot be used, or do not belong together.
     """
     try:
         context = ssl.create_default_context(cadata=enrolment.ca)
@@ -101,10 +119,10 @@ def make_tls_context(enrolment: Enrolment) -> ssl.SSLContext:
 
 @contextlib.contextmanager
 def _write_temporary(text: str) -> Iterator[str]:
-    """Yield the path of a file with this text, because OpenSSL reads a chain from a file only.
+    """Yield the path of a temporary file with this text.
 
-    It lies in memory where the system has such files (Linux). A private key that was written to a card leaves
-    a trace there.
+    OpenSSL reads a certificate chain only from a file. On Linux the file is in memory, because a private key
+    that was written to a card leaves a trace.
     """
     if hasattr(os, "memfd_create"):
         with os.fdopen(os.memfd_create("edgefl"), "w") as file:
@@ -119,8 +137,12 @@ def _write_temporary(text: str) -> Iterator[str]:
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Write a file that its owner alone can read; ConfigError when it cannot be written."""
+    """Write a file that only its owner can read.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
     try:
         write_atomic(path, text.encode(), SECRET_MODE)
     except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}; choose another place") from error
+        raise ConfigError(f"cannot write {path}: {error.strerror}; choose another path") from error

@@ -1,9 +1,10 @@
-"""Ed25519 signatures (RFC 8032) over a message of the protocol: every field of it, and the topic's names that
-it was said under.
+"""Signs and checks protocol messages with Ed25519.
 
-What is signed is the message's JSON as it travels, but with an empty signature, after a line that names
-federation, kind and device, so that no signature fits another federation, another kind of message or another
-device.
+The signed text is a line with protocol version, federation, kind of message and client id, followed by the
+message's JSON with an empty signature. A signature is therefore not valid for another federation, kind of
+message or device.
+
+Source: RFC 8032.
 """
 
 import base64
@@ -21,28 +22,41 @@ SIGNATURE_FIELD = b'"signature":"'
 
 
 def generate_signing_key() -> str:
-    """Return a new private key, base64 of 32 bytes."""
+    """Return a new private Ed25519 key, 32 bytes in base64."""
     return base64.b64encode(secrets.token_bytes(SIGNING_KEY_BYTES)).decode()
 
 
 def derive_public_key(key: str) -> str:
-    """Return the public key of a private one, base64 of 32 bytes; ConfigError when it is none."""
+    """Return the public key of a private key, 32 bytes in base64.
+
+    Args:
+        key: private Ed25519 key, 32 bytes in base64.
+
+    Raises:
+        ConfigError: the key is not valid.
+    """
     return base64.b64encode(derive_public_bytes(_decode_private(key))).decode()
 
 
 def encode_signed(
     message: Any, key: str, federation: str, client_id: str = "", prefix: str = TOPIC_PREFIX
 ) -> bytes:
-    """Return the message (a dataclass with a field `signature`, empty yet) as JSON, signed.
-
-    WireError when it is too large.
+    """Return a signed message as JSON.
 
     Args:
-        prefix: The version that the message belongs to, such as `edgefl/v2`.
+        message: instance of a message class with an empty `signature`.
+        key: private Ed25519 key, 32 bytes in base64.
+        federation: name of the federation.
+        client_id: client id in the topic, or "" if the topic has none.
+        prefix: protocol version of the message, such as `edgefl/v2`.
+
+    Raises:
+        WireError: the message is too large.
+        ConfigError: the key is not valid.
     """
     assert not message.signature
     payload = encode_json(message)
-    # the last one: a model's name may look the same, but after the field there are only truth values
+    # the last match: a model name can look like the field, but only numbers and booleans follow the field
     before, field, after = payload.rpartition(SIGNATURE_FIELD)
     signature = base64.b64encode(
         _load_signer(key)(_format_head(message, federation, client_id, prefix) + payload)
@@ -51,11 +65,21 @@ def encode_signed(
 
 
 def check_signature(message: Any, payload: bytes, public: str, federation: str, client_id: str = "") -> None:
-    """Raise WireError unless the message, read from this payload, bears the signature of this public key's
-    owner.
+    """Check that a message is signed with the private key of a public key.
+
+    Args:
+        message: the message as decoded from the payload.
+        payload: the received JSON.
+        public: public Ed25519 key of the expected sender, 32 bytes in base64.
+        federation: name of the federation.
+        client_id: client id in the topic, or "" if the topic has none.
+
+    Raises:
+        WireError: the message is not signed, or its signature is not valid.
+        ConfigError: the public key is not valid.
     """
     kind = type(message).__name__
-    is_valid = make_verifier(_decode_key(public, f"the public key {public[:12]!r}... is none"))
+    is_valid = make_verifier(_decode_key(public, f"the public key {public[:12]!r}... is not valid"))
     if not message.signature:
         raise WireError(f"{kind} is not signed; its sender was not enrolled")
     before, field, after = payload.rpartition(SIGNATURE_FIELD)
@@ -64,24 +88,24 @@ def check_signature(message: Any, payload: bytes, public: str, federation: str, 
     except ValueError:
         is_genuine = False
     else:
-        # signed is what is left of the payload without the signature that was read, and no other text
+        # the signed text is the payload without the decoded signature
         rest = after.removeprefix(message.signature.encode())
         signed = _format_head(message, federation, client_id) + before + field + rest
         is_genuine = rest != after and rest.startswith(b'"') and is_valid(signature, signed)
     if not is_genuine:
         raise WireError(
-            f"{kind} has a wrong signature: it is forged, damaged or of another federation; enrol the sender "
-            "again"
+            f"{kind} has a wrong signature: it is forged, damaged or from another federation; enrol the "
+            "sender again"
         )
 
 
-@lru_cache(256)  # to make one takes as long as to sign
+@lru_cache(256)  # creating a signer takes as long as signing
 def _load_signer(key: str) -> Sign:
     return make_signer(_decode_private(key))
 
 
 def _decode_private(key: str) -> bytes:
-    return _decode_key(key, "this is no signing key")
+    return _decode_key(key, "this is not a signing key")
 
 
 def _decode_key(key: str, wrong: str) -> bytes:

@@ -1,6 +1,4 @@
-"""What one end of the wire signs, and whose signatures it wants: all of it, or nothing where nobody was
-enrolled.
-"""
+"""Signs outgoing messages and checks incoming ones, or does neither without enrolment."""
 
 import sys
 import time
@@ -19,13 +17,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Trust:
-    """`key`: this end's private key, empty signs nothing.
+    """The signing rules of one side of a federation.
 
-    `key_of`: a client id -> the public key of who speaks under it.
+    The aggregator signs messages to a device under the device's id, and messages to all under the empty id.
 
-    Without `key_of` nothing is checked. The aggregator speaks to a device under the device's id, to all under
-    the empty one. `prefix`: the version of the protocol that outgoing messages belong to.
-    `clients`: the ids of the devices that may take part; empty for all.
+    Attributes:
+        federation: name of the federation.
+        key: private Ed25519 key of this side in base64. "" to send messages without a signature.
+        find_key: returns the public key for a client id, or raises WireError. None to accept messages without
+            a check.
+        prefix: protocol version of outgoing messages, such as `edgefl/v2`.
+        clients: ids of the devices that may take part. Empty for all devices.
     """
 
     federation: str
@@ -35,9 +37,14 @@ class Trust:
     clients: frozenset[str] = frozenset()
 
     def encode(self, message: object, client_id: str = "") -> bytes:
-        """Return the message as it is sent; its field `signature` is empty before.
+        """Return a message as JSON, signed if this side has a key.
 
-        WireError when it is too large.
+        Args:
+            message: instance of a message class with an empty `signature`.
+            client_id: client id in the topic, or "" if the topic has none.
+
+        Raises:
+            WireError: the message is too large.
         """
         if not self.key:
             return encode_json(message)
@@ -46,9 +53,15 @@ class Trust:
         return encode_signed(message, self.key, self.federation, client_id, self.prefix)
 
     def check(self, message: T, payload: bytes, client_id: str = "") -> T:
-        """Return the message, which was read from this payload.
+        """Return the message if its signature is valid, or if this side checks no signatures.
 
-        WireError when it does not bear the signature that it must.
+        Args:
+            message: the message as decoded from the payload.
+            payload: the received JSON.
+            client_id: client id in the topic, or "" if the topic has none.
+
+        Raises:
+            WireError: the signature is missing or not valid, or the sender is not enrolled.
         """
         if self.find_key is not None:
             from edgefl.security.signing import check_signature
@@ -57,16 +70,16 @@ class Trust:
         return message
 
     def is_admitted(self, client_id: str) -> bool:
-        """Whether a client may take part in this federation.
+        """Return whether a client may take part in this federation.
 
-        Who is enrolled is another question, see `refusal`.
+        Enrolment is checked separately, see `explain_refusal`.
         """
         return not self.clients or client_id in self.clients
 
     def explain_refusal(self, client_id: str) -> str:
-        """Return why messages of a client count for nothing: it is not enrolled, or it was revoked.
+        """Return why messages of a client are rejected, or "" if they are accepted.
 
-        Empty: they count.
+        A client is rejected if it is not enrolled, or if it was revoked.
         """
         if self.find_key is None:
             return ""
@@ -78,19 +91,28 @@ class Trust:
 
 
 class DeviceKeys:
-    """The public key of each device, read again when its file changes: a revoked device is out at its next
-    word.
+    """The public keys of the enrolled devices.
+
+    The file is read again when it changes, so the next message of a revoked device is rejected.
+
+    Args:
+        directory: key directory of the federation.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._read_at = -1
-        # an aggregator holds this for each of hundreds of devices; empty: revoked
+        # only keys, because an aggregator has hundreds of devices. An empty key means revoked
         self._keys: dict[str, str] = {}
         self._vouchers: dict[str, str] = {}
 
     def find_key(self, client_id: str) -> str:
-        """Return a device's public key; WireError when it is not enrolled, or was revoked."""
+        """Return the public key of a device, in base64.
+
+        Raises:
+            WireError: the device is not enrolled, or was revoked.
+            ConfigError: the list of devices cannot be read.
+        """
         self._read()
         key = self._keys.get(client_id)
         if not key:
@@ -99,10 +121,11 @@ class DeviceKeys:
         return key
 
     def find_introduction(self, client_id: str) -> tuple[str, str]:
-        """Return a device's public key and the authority's voucher for it.
+        """Return the public key of a device, in base64, and the authority's voucher for it.
 
         Raises:
-            WireError: As `key_of`; the device has no voucher, or one that ended.
+            WireError: the device is not enrolled or was revoked, or its voucher is missing or has ended.
+            ConfigError: the list of devices cannot be read.
         """
         key = self.find_key(client_id)
         self._vouchers = self._vouchers or {
@@ -110,11 +133,10 @@ class DeviceKeys:
         }
         voucher = self._vouchers.get(client_id, "")
         if parse_voucher_end(voucher) <= time.time():
-            problem = "ended" if parse_voucher_end(voucher) else "is missing, or is one of an older edgefl"
+            problem = "ended" if parse_voucher_end(voucher) else "is missing, or was made by an older edgefl"
             raise WireError(
-                f"the authority's voucher for the key of {client_id} {problem}; renew all with `edgefl "
-                f"broker "
-                "vouch`"
+                f"the authority's voucher for the key of {client_id} {problem}; renew all "
+                "vouchers with `edgefl broker vouch`"
             )
         return key, voucher
 

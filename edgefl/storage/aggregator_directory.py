@@ -1,4 +1,4 @@
-"""The directory of `edgefl aggregator start --out`. The aggregator creates it with mode 0700."""
+"""The directory of `edgefl aggregator start --out`, which the aggregator creates with mode 0700."""
 
 from dataclasses import dataclass
 

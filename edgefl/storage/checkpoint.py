@@ -1,5 +1,6 @@
-"""States and mixtures <-> bytes for a local disk: safetensors with a JSON note, the same state gives the same
-bytes.
+"""Encodes states and mixtures for a local disk, as safetensors with a JSON note.
+
+The same state always gives the same bytes.
 """
 
 import hashlib
@@ -17,8 +18,9 @@ from edgefl.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE
 from edgefl.types import ClientState, Mixture, ServerState, Weights
 
 NOTE_TENSOR = "note.json"
-"""The tensor that holds the JSON: header metadata has no fixed order in safetensors, and states must give the
-same bytes.
+"""Name of the tensor that contains the JSON note.
+
+The metadata of a safetensors header has no fixed order, so the same state could give different bytes.
 """
 
 
@@ -42,14 +44,14 @@ def _decode(
         tensors = load(blob)
         note = json.loads(tensors.pop(NOTE_TENSOR).tobytes())
         if note["kind"] != kind:
-            raise StateError(f"this file holds a {note['kind']}, expected a {kind}")
+            raise StateError(f"this file contains a {note['kind']}, expected a {kind}")
         if lacking := [name for name, cls in fields.items() if type(note.get(name)) is not cls]:
             raise ValueError(f"its note has no {lacking[0]}")
         if not all(isinstance(value, int | float) for value in note.get("scalars", {}).values()):
-            raise ValueError("a scalar is no number")
+            raise ValueError("a scalar is not a number")
     except (SafetensorError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise StateError(
-            f"this file is not a {kind} (truncated or foreign): {error}; remove it to start afresh"
+            f"this file is not a {kind} (truncated or foreign): {error}; remove it to start again"
         ) from error
     groups: dict[str, dict[str, np.ndarray]] = {}
     for key, array in tensors.items():
@@ -59,7 +61,7 @@ def _decode(
 
 
 def encode_server_state(state: ServerState) -> bytes:
-    """Return the aggregator's state as bytes."""
+    """Return the server state as bytes."""
     groups = {f"models/{n}": w for n, w in state.models.items()} | {
         f"slots/{n}": w for n, w in state.slots.items()
     }
@@ -69,7 +71,11 @@ def encode_server_state(state: ServerState) -> bytes:
 
 
 def decode_server_state(blob: bytes) -> ServerState:
-    """Read an aggregator's state; StateError when the bytes are not one."""
+    """Read a server state.
+
+    Raises:
+        StateError: the bytes are not a server state.
+    """
     note, groups = _decode("server state", blob, round=int, phase=str, scalars=dict)
     models = {g.removeprefix("models/"): w for g, w in groups.items() if g.startswith("models/")}
     slots = {g.removeprefix("slots/"): w for g, w in groups.items() if g.startswith("slots/")}
@@ -77,22 +83,27 @@ def decode_server_state(blob: bytes) -> ServerState:
 
 
 def encode_client_state(state: ClientState) -> bytes:
-    """Return a device's own state as bytes."""
+    """Return a client state as bytes, for the device's own disk only."""
     return _encode("client state", {"scalars": dict(state.scalars)}, {"arrays": state.arrays})
 
 
 def decode_client_state(blob: bytes) -> ClientState:
-    """Read a device's own state; StateError when the bytes are not one."""
+    """Read a client state.
+
+    Raises:
+        StateError: the bytes are not a client state.
+    """
     note, groups = _decode("client state", blob, scalars=dict)
     return ClientState(groups.get("arrays", {}), note["scalars"])
 
 
 @dataclass(frozen=True)
 class StoredMixture:
-    """A mixture as a file holds it.
+    """A mixture as read from a file.
 
-    plan_id: the plan that it belongs to, "" if the file does not name it; has_digest: whether the file
-    carries a digest, which then fits.
+    Attributes:
+        plan_id: id of the mixture's plan, or "" if the file does not name it.
+        has_digest: whether the file carries a digest. `decode_stored_mixture` has then checked it.
     """
 
     mixture: Mixture
@@ -101,8 +112,13 @@ class StoredMixture:
 
 
 def encode_mixture(mixture: Mixture, plan_id: str = "") -> bytes:
-    """Return a mixture as bytes with a digest of its weights and the id of its plan, for the device's own
-    disk only.
+    """Return a mixture as bytes, for the device's own disk only.
+
+    The bytes contain a digest of the weights and the id of the plan.
+
+    Args:
+        mixture: the mixture.
+        plan_id: id of the mixture's plan.
     """
     return _encode(
         "mixture",
@@ -112,10 +128,12 @@ def encode_mixture(mixture: Mixture, plan_id: str = "") -> bytes:
 
 
 def decode_stored_mixture(blob: bytes) -> StoredMixture:
-    """Read a mixture with what its file says of it. A file of an older edgefl carries no digest.
+    """Read a mixture and its plan id.
+
+    A file of an older edgefl has no digest and no plan id.
 
     Raises:
-        StateError: The bytes are not a mixture, or differ from their digest.
+        StateError: the bytes are not a mixture, or differ from their digest.
     """
     note, groups = _decode("mixture", blob)
     weights = groups.get("weights", {})
@@ -125,8 +143,7 @@ def decode_stored_mixture(blob: bytes) -> StoredMixture:
     if mixture.signature not in (PREDICT_MIXTURE, PREDICT_SINGLE):
         raise StateError(
             f"this mixture is for the signature {mixture.signature!r}, expected {PREDICT_MIXTURE} or "
-            f"{PREDICT_SINGLE}; copy "
-            "the file again, or let the device personalize again"
+            f"{PREDICT_SINGLE}; copy the file again, or let the device personalize again"
         )
     digest = _digest(mixture)
     if note.get("sha256") != digest or not isinstance(note.get("plan"), str):
@@ -138,7 +155,7 @@ def decode_stored_mixture(blob: bytes) -> StoredMixture:
 
 
 def _digest(mixture: Mixture) -> str:
-    """Return the sha256 over the signature, and the names, types, shapes and values of the weights."""
+    """Return the sha256 of the signature and of the names, types, shapes and values of the weights."""
     hashed = hashlib.sha256(b"" if mixture.signature == PREDICT_MIXTURE else mixture.signature.encode())
     for name in sorted(mixture.weights):
         array = np.asarray(mixture.weights[name], order="C")

@@ -7,7 +7,7 @@ from edgefl.storage.directory import Directory, FileSeries, StoredFile
 
 @dataclass(frozen=True)
 class DemoFiles(Directory):
-    """The files of a demo: directories of its processes, and what they made."""
+    """The files of a demo: the directories of its processes, and their results."""
 
     config = StoredFile("federation.toml", "configuration of the federation", "edgefl demo")
     aggregator = StoredFile("aggregator/", "aggregator directory", "aggregator")

@@ -1,8 +1,10 @@
-"""The state directory of a device, and what the export reads of it: `device.json`, `plan/` and
-`mixture.safetensors`.
+"""The state directory of a device, and the files that an export reads from it.
 
-Every file is covered by a digest. The mixture carries its own and the id of its plan, which is the sha256 of
-the whole plan; `device.json` carries its own. So files of different moments, or a flipped bit, are noticed.
+An export reads `device.json`, `plan/` and `mixture.safetensors`.
+
+A digest covers each of these files. `device.json` contains its own digest. The mixture contains its own
+digest and the id of its plan, which is the sha256 of the whole plan. This detects a flipped bit, and files
+that do not belong together.
 """
 
 import hashlib
@@ -57,54 +59,71 @@ class DeviceFiles(Directory):
 
 
 def save_mixture(files: DeviceFiles, plan: Plan, mixture: Mixture, remedy: str = FREE_SPACE_REMEDY) -> None:
-    """Write a mixture with the id of its plan; StateError with the remedy when the disk refuses it."""
+    """Write a mixture with the id of its plan.
+
+    Args:
+        files: directory of the device.
+        plan: plan of the mixture.
+        mixture: the mixture.
+        remedy: last part of the error message.
+
+    Raises:
+        StateError: the file cannot be written.
+    """
     write_state(files.mixture, encode_mixture(mixture, plan.id), SECRET_MODE, remedy)
 
 
 def save_personal_model(files: DeviceFiles, plan: Plan, mixture: Mixture) -> None:
-    """Write a plan and its mixture; StateError when the disk refuses them."""
+    """Write a plan and its mixture.
+
+    Raises:
+        StateError: a file cannot be written.
+    """
     with write_errors(files.plan):
         save_plan(plan, files.plan)
     save_mixture(files, plan, mixture)
 
 
 def load_personal_model(files: DeviceFiles) -> tuple[Plan, Mixture, bool]:
-    """Read what `save_personal` wrote.
+    """Read the plan and the mixture of `save_personal_model`.
 
     Returns:
-        The plan, the mixture, and whether digests covered both: files of an older edgefl carry none.
+        The plan, the mixture, and whether digests cover both. Files of an older edgefl have no digest.
 
     Raises:
-        StateError: A file is missing or damaged, or plan and mixture do not belong together.
+        StateError: the mixture is missing or damaged, or plan and mixture do not belong together.
+        PlanError: the plan is missing or cannot be read.
     """
     try:
         stored = decode_stored_mixture(files.mixture.read_bytes())
     except OSError as error:
         raise StateError(
-            f"{files.root} holds no mixture yet: {error}; it is made when the federation ends"
+            f"{files.root} contains no mixture yet: {error}; the device writes it when the federation ends"
         ) from error
     except EdgeflError as error:
         raise StateError(f"{files.mixture}: {error}") from error
     plan = load_plan(files.plan)
     if stored.plan_id and stored.plan_id != plan.id:
         raise StateError(
-            f"{files.plan} is damaged, or of another federation: its sha256 is {plan.id}, expected "
-            f"{stored.plan_id} by {files.mixture.name}; copy the directory again, or let the device "
+            f"{files.plan} is damaged, or belongs to another federation: its sha256 is {plan.id}, but "
+            f"{files.mixture.name} expects {stored.plan_id}; copy the directory again, or let the device "
             "personalize again"
         )
     return plan, stored.mixture, bool(stored.plan_id)
 
 
 def encode_note(note: Mapping[str, Any]) -> bytes:
-    """Return `device.json` with its digest."""
+    """Return the content of `device.json` with its digest."""
     return (json.dumps({**note, DIGEST_KEY: _digest(note)}, indent=1) + "\n").encode()
 
 
 def decode_note(blob: bytes) -> dict[str, Any]:
-    """Return what `device.json` says, without its digest. A file of an older edgefl has none.
+    """Read `device.json` and remove its digest.
+
+    A file of an older edgefl has no digest.
 
     Raises:
-        ValueError: It is no JSON object, or differs from its digest.
+        ValueError: the content is not a JSON object, or differs from its digest.
     """
     note = json.loads(blob)
     if not isinstance(note, dict):

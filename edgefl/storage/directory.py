@@ -1,4 +1,4 @@
-"""How a directory on disk declares its files, each in one place."""
+"""Declares the files of a directory on disk, each in one place."""
 
 import re
 from collections.abc import Callable
@@ -12,10 +12,10 @@ class DeclaredFile:
     """One row of a directory's table.
 
     Attributes:
-        name: Path below the root. A folder ends with "/"; a {placeholder} stands for an id or a number.
-        content: What the file holds.
-        writer: The command or service that writes it.
-        is_secret: Whether only its owner may read it: keys, samples, and what was trained on them.
+        name: path below the root. A folder ends with "/". A {placeholder} stands for an id or a number.
+        content: what the file contains.
+        writer: command or service that writes the file.
+        is_secret: whether only its owner may read it, because it contains keys, samples or trained weights.
     """
 
     name: str
@@ -25,31 +25,37 @@ class DeclaredFile:
 
     @property
     def pattern(self) -> str:
-        """Return the glob pattern that matches the name."""
+        """Glob pattern that matches the name."""
         return re.sub(r"\{\w+\}", "*", self.name)
 
 
 class StoredFile(DeclaredFile):
-    """A file or folder. Read from an instance of its directory, it is the path."""
+    """A file or folder.
+
+    As an attribute of a `Directory` instance, it is the path.
+    """
 
     @overload
     def __get__(self, directory: None, owner: type) -> Self: ...
     @overload
     def __get__(self, directory: "Directory", owner: type) -> Path: ...
     def __get__(self, directory: "Directory | None", owner: type) -> Self | Path:
-        """Return the path in this directory."""
+        """Return the path in this directory, or the declaration itself without an instance."""
         return self if directory is None else directory.root / self.name
 
 
 class FileSeries(DeclaredFile):
-    """Files whose names share a pattern. Read from an instance of its directory, it makes the path."""
+    """Files whose names share a pattern.
+
+    As an attribute of a `Directory` instance, it is a function from the placeholders to the path.
+    """
 
     @overload
     def __get__(self, directory: None, owner: type) -> Self: ...
     @overload
     def __get__(self, directory: "Directory", owner: type) -> Callable[..., Path]: ...
     def __get__(self, directory: "Directory | None", owner: type) -> Self | Callable[..., Path]:
-        """Return the function from the placeholders to the path in this directory."""
+        """Return the function that makes a path, or the declaration itself without an instance."""
         if directory is None:
             return self
         root = directory.root
@@ -58,7 +64,11 @@ class FileSeries(DeclaredFile):
 
 @dataclass(frozen=True)
 class Directory:
-    """A directory on disk; a subclass declares its files."""
+    """A directory on disk. A subclass declares its files.
+
+    Attributes:
+        root: path of the directory.
+    """
 
     root: Path
 

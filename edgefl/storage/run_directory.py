@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from edgefl.storage.directory import Directory, FileSeries, StoredFile
 
-RUN_SPACE_REMEDY = "free some space, then go on with --resume"
+RUN_SPACE_REMEDY = "free some space, then continue with --resume"
 
 
 @dataclass(frozen=True)

@@ -1,26 +1,31 @@
-"""What was published and not acknowledged yet, by packet number.
+"""Tracks published messages without an acknowledgement, by packet number.
 
-Used by the service's thread and the network's.
+The thread of the service and the network thread both use it.
 """
 
 import threading
 
 MAX_LISTED_REFUSALS = 3
 MAX_EARLY_ANSWERS = 64
-"""Answers that are kept for messages not noted as sent yet. A message is noted as soon as `publish` returns,
-and those of QoS 0 never are.
+"""Maximum number of answers to messages that are not recorded as sent.
+
+A message is recorded as soon as `publish` returns. Messages of QoS 0 are never recorded.
 """
 
 
 class Acknowledgements:
-    """Told of each message twice, when it is sent and when the broker answers, in either order.
+    """Matches sent messages with the broker's answers.
 
-    `changed` is notified at each answer; its `lock` guards all of it.
+    Each message is recorded twice, in either order: when it is sent, and when the broker answers.
+
+    Attributes:
+        lock: guards the state.
+        changed: condition that is notified at each answer.
     """
 
     def __init__(self) -> None:
-        # taken as it is, not by way of `changed`, whose Python code a signal may end between the lock and the
-        # block that gives it back
+        # Callers acquire the lock itself, not `changed`. A signal can interrupt the Python code of a
+        # condition between acquiring the lock and entering the block that releases it.
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self._waiting: dict[int, str] = {}
@@ -28,11 +33,16 @@ class Acknowledgements:
         self._refused: dict[str, str] = {}
 
     def __len__(self) -> int:
-        """How many messages lack their answer."""
+        """Return the number of messages without an answer."""
         return len(self._waiting)
 
     def record_sent(self, number: int, topic: str) -> None:
-        """Note a message of QoS 1."""
+        """Record a sent message of QoS 1.
+
+        Args:
+            number: packet number of the message.
+            topic: topic of the message.
+        """
         with self.lock:
             if number in self._early:
                 self._refuse(topic, self._early.pop(number))
@@ -40,7 +50,12 @@ class Acknowledgements:
                 self._waiting[number] = topic
 
     def record_answer(self, number: int, refusal: str = "") -> None:
-        """Note the broker's answer; `refusal`: why it will not have the message, empty when it took it."""
+        """Record the broker's answer.
+
+        Args:
+            number: packet number of the message.
+            refusal: why the broker rejects the message. Empty if it accepts it.
+        """
         with self.lock:
             if number in self._waiting:
                 self._refuse(self._waiting.pop(number), refusal)
@@ -51,14 +66,13 @@ class Acknowledgements:
             self.changed.notify_all()
 
     def _refuse(self, topic: str, refusal: str) -> None:
-        # at most a few are kept: they are told at the next `take_refused`, and who may not speak is not let
-        # go on
+        # a few are enough: the next `take_refused` reports them, and the caller then stops
         if refusal and len(self._refused) <= MAX_LISTED_REFUSALS:
             self._refused[topic] = refusal
 
     def take_refused(self) -> str:
-        """Return `TOPIC (REASON), ...` of what was refused since this was asked last, or nothing."""
-        if not self._refused:  # asked for each message, and almost never true
+        """Return the refusals since the last call as `TOPIC (REASON), ...`, or "" if there are none."""
+        if not self._refused:  # the common case, checked for each message
             return ""
         with self.lock:
             refused = self._refused

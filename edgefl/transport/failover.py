@@ -1,4 +1,4 @@
-"""Which of several brokers is next, and what is said of one that does not have us."""
+"""Failover order of a broker list, and the errors for a broker that cannot be reached or refuses."""
 
 import random
 import ssl
@@ -8,17 +8,18 @@ from edgefl.errors import LinkError
 from edgefl.wire.url import Broker
 
 BROKER_REMEDY = "start one with `edgefl broker start`, or check host, port and firewall"
-# A broker with keys ends the connection of a revoked or expired certificate without a word.
+# A broker with TLS closes the connection of a revoked or expired certificate without a message.
 KEYS_REMEDY = (
-    "if the broker's log speaks of this certificate, it is revoked or expired: enrol again, else check host "
-    "and port"
+    "if the broker's log mentions this certificate, it is revoked or expired: enrol again, otherwise check "
+    "host and port"
 )
 
 
 class BrokerOrder:
-    """The brokers of a cluster, the present one last.
+    """The order in which a link tries the brokers of a cluster.
 
-    The others follow in a random order, so that a whole fleet does not move to one.
+    The present broker comes last. The others follow in a random order, so that a whole fleet does not move to
+    the same broker.
     """
 
     def __init__(self, brokers: Sequence[Broker], present: Broker) -> None:
@@ -27,31 +28,35 @@ class BrokerOrder:
         self._order = [*others, present]
 
     def advance(self) -> Broker:
-        """Return the one to try now."""
+        """Return the broker to try next."""
         self._order.append(self._order.pop(0))
         return self._order[-1]
 
 
 def explain_unreachable(url: str, error: OSError) -> LinkError:
-    """Return what to raise when there is no connection."""
+    """Return the error for a broker without a connection."""
     if isinstance(error, ssl.SSLCertVerificationError):
         why = (
             f"{error.verify_message}; give --enrol with the file of `edgefl device enrol` or `edgefl broker "
             "watcher`; with such a file, use the host name that the broker was set up with, check this "
             "machine's clock, or enrol again"
         )
-        return LinkError(f"the broker at {url} cannot prove who it is: {why}")
+        return LinkError(f"the broker at {url} cannot prove its identity: {why}")
     return LinkError(f"no broker at {url}: {error}; {BROKER_REMEDY}")
 
 
 def explain_refused(url: str, problem: str, timeout_s: float) -> LinkError:
-    """Return what to raise when a broker took the connection and then said no, or nothing (`problem` is
-    empty).
+    """Return the error for a broker that accepts the connection but not the login.
+
+    Args:
+        url: url of the broker, without password.
+        problem: reason of the broker. Empty if it did not answer.
+        timeout_s: how long the link waited for an answer, in seconds.
     """
     if not problem:
         remedy = KEYS_REMEDY if url.startswith("mqtts:") else BROKER_REMEDY
         return LinkError(
-            f"{url} took the connection but does not speak MQTT within {timeout_s:g} s; {remedy}"
+            f"{url} accepted the connection but did not answer in MQTT within {timeout_s:g} s; {remedy}"
         )
     remedy = (
         "leave ?protocol=5 out of the url" if "protocol" in problem else "check user and password in the url"
@@ -60,7 +65,7 @@ def explain_refused(url: str, problem: str, timeout_s: float) -> LinkError:
 
 
 def combine_errors(problems: Sequence[LinkError]) -> LinkError:
-    """Return what to raise when each broker gave its own error."""
+    """Return one error for the errors of several brokers."""
     if len(problems) == 1:
         return problems[0]
     parts = [str(problem).rpartition("; ") for problem in problems]

@@ -1,11 +1,11 @@
-"""One connection to a broker, used from one thread. paho is imported in this room alone.
+"""One connection to a broker, used from one thread.
 
-paho runs its own network thread. What arrives there is only put into a queue, which the service empties with
-`get` on its own thread; training and disk never block the network. When much waits in the queue, messages are
-acknowledged only as the service takes them, so that the broker sends no more.
+Only this package imports paho. paho runs its own network thread. Received messages go into a queue, which the
+service empties with `get` on its own thread. Training and disk access therefore never block the network. If
+the queue is long, a message is acknowledged only when the service takes it, so that the broker stops sending.
 
-MQTT 3.1.1, or 5 where the url ends in `?protocol=5`. With 5 a broker says when it refuses a message, which
-3.1.1 cannot; apart from that nothing of 5 is used, so that both run the same protocol.
+The protocol is MQTT 3.1.1, or MQTT 5 if the url ends in `?protocol=5`. A broker with MQTT 5 reports the
+messages that it refuses. Nothing else of MQTT 5 is used, so that both run the same protocol.
 """
 
 import contextlib
@@ -35,13 +35,17 @@ KEEPALIVE_S = 20
 
 
 class Link:
-    """One MQTT connection that comes back by itself, to the same broker or another.
+    """One MQTT connection that reconnects by itself, to the same broker or another.
 
-    Not for several threads, save `on_network`'s replies.
+    Use it from one thread. Only the replies of `answer_on_network` run on the network thread.
 
-    Of several brokers the first is taken that answers, in the order given; after a loss the others are tried
-    in turn, in an order of this link's own, so that a whole fleet does not move to the same one. `url` is the
-    present one's, without a password.
+    The brokers of a list are tried in order until one answers. After a lost connection the others are tried
+    in a random order of this link, so that a whole fleet does not move to the same broker.
+
+    Attributes:
+        url: url of the present broker, without password.
+        bytes_up: payload bytes sent so far.
+        bytes_down: payload bytes received so far.
     """
 
     def __init__(
@@ -55,11 +59,20 @@ class Link:
         context: ssl.SSLContext | None = None,
         after_message: Callable[[], None] = lambda: None,
     ) -> None:
-        """Connect; `url`: one broker or several, with commas between.
+        """Connect to a broker.
 
-        `context` proves who this is and says whom to trust, else mqtts trusts the system's authorities.
-        `after_message` is called on the network thread after each message that has come.
-        Raises LinkError that says the url and the remedy when no broker is there or it refuses.
+        Args:
+            url: url of the broker, or several separated by commas.
+            client_id: MQTT client id.
+            will: message that the broker publishes if the connection is lost. None for no will.
+            keepalive_s: MQTT keep-alive interval in seconds.
+            timeout_s: how long to wait for each broker, in seconds.
+            context: TLS context with the client's certificate and the trusted authority. With None, `mqtts`
+                trusts the authorities of the system.
+            after_message: called on the network thread after each received message.
+
+        Raises:
+            LinkError: no broker can be reached, or every broker refuses the connection.
         """
         brokers = parse_urls(url)
         self.url = brokers[0].display_url
@@ -124,8 +137,7 @@ class Link:
         self._client.connect_async(broker.host, broker.port, keepalive=self._keepalive_s)
 
     def _set_next_broker(self) -> None:
-        # paho waits, longer each time and by this link's own random delay, and then connects to where it was
-        # sent last
+        # paho waits for a random delay that grows with each try, and then connects to the broker set last
         if self._broker_order and not self._closing:
             self._set_broker(self._broker_order.advance())
 
@@ -145,7 +157,7 @@ class Link:
             raise explain_refused(self.url, self._refusal, timeout_s)
 
     def _guard(self, callback: Callable[..., None]) -> Callable[..., None]:
-        # paho's thread would die of an exception while is_connected() stays true
+        # an exception would end paho's thread while is_connected() stays true
         def run_guarded(*args: Any) -> None:
             try:
                 callback(*args)
@@ -192,15 +204,15 @@ class Link:
         self._after_message()
 
     def _read_message(self, received: paho.MQTTMessage) -> Message | None:
-        """Return the message; None when no subscription is for it."""
+        """Return the message, or None if no subscription matches it."""
         payload = bytes(received.payload)
         self.bytes_down += len(payload)
         try:
             topic = received.topic
-        except UnicodeDecodeError:  # a broker must not send it
+        except UnicodeDecodeError:  # a broker must not send such a topic
             return None
-        # amqtt 0.12 sends each new client the retained messages of everybody's subscriptions; what comes now
-        # is of the newest ones mostly
+        # amqtt 0.12 sends each new client the retained messages of all clients' subscriptions. Filters are
+        # searched from the newest, which match most messages.
         filters = self._subscriptions.filters
         if topic not in filters and not any(
             matches_filter(topic_filter, topic) for topic_filter in reversed(tuple(filters))
@@ -217,8 +229,8 @@ class Link:
         number = received.mid
 
         def acknowledge() -> None:
-            # After a reconnect the same number may be another message's. While the link is down paho would
-            # keep it, and send it before its CONNECT
+            # After a reconnect the number can belong to another message. Without a connection paho would
+            # store the acknowledgement and send it before its CONNECT.
             if connection == self._connections and self._client.is_connected():
                 self._client.ack(number, 1)
 
@@ -237,40 +249,55 @@ class Link:
         self._subscriptions.record_answer(mid, reasons)
 
     def subscribe(self, *filters: str, qos: int = 1, timeout_s: float = 60.0) -> None:
-        """Subscribe, now and after each reconnect, and wait for the broker's word on it.
+        """Subscribe now and after each reconnect, and wait for the broker's answer.
 
-        LinkError when it does not come, or is no.
+        A refusal that may be temporary is retried within `timeout_s`. MQTT 3.1.1 does not distinguish it from
+        a permanent refusal.
 
-        A no that may pass is asked again within `timeout_s`, 0: do not wait; MQTT 3.1.1 does not tell it from
-        one for good.
+        Args:
+            filters: topic filters.
+            qos: maximum quality of service.
+            timeout_s: how long to wait in seconds. 0 does not wait.
+
+        Raises:
+            LinkError: the broker refuses the subscription, or does not answer in time.
         """
         if new := {topic: qos for topic in filters if topic not in self._subscriptions.filters}:
             self._subscriptions.add(self.url, new, timeout_s)
 
     def unsubscribe(self, *filters: str) -> None:
-        """End subscriptions."""
+        """End subscriptions. Filters without a subscription are ignored."""
         for topic in filters:
             if self._subscriptions.filters.pop(topic, None) is not None:
                 self._client.unsubscribe(topic)
 
     def answer_on_network(self, topic: str, reply: Callable[[Message], None]) -> None:
-        """Have one topic's messages answered at once on the network thread.
+        """Answer the messages of one topic immediately, on the network thread.
 
-        `reply` may publish, and must not wait.
+        Args:
+            topic: topic without wildcards.
+            reply: receives each message. It may publish but must not wait.
         """
         self._replies[topic] = reply
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> None:
-        """Send a message, now or when the link is up again.
+        """Send a message now, or when the connection is restored.
 
-        LinkError for more than 255 KiB: the broker would drop it.
+        Args:
+            topic: topic of the message.
+            payload: at most 255 KiB, because the broker drops larger messages.
+            qos: quality of service, 0 or 1.
+            retain: whether the broker retains the message.
+
+        Raises:
+            LinkError: the payload is too large.
         """
         if len(payload) > MAX_PAYLOAD_BYTES:
             raise LinkError(
                 f"{topic} is {len(payload)} bytes, expected at most {MAX_PAYLOAD_BYTES}; send it in chunks"
             )
-        # no lock here: paho says that a message is acknowledged with its own lock held, maybe before publish
-        # returns
+        # No lock: paho reports an acknowledgement while it holds its own lock, possibly before publish
+        # returns.
         info = self._client.publish(topic, payload, qos=qos, retain=retain)
         self.bytes_up += len(payload)
         if qos:
@@ -278,32 +305,40 @@ class Link:
 
     @property
     def in_flight(self) -> int:
-        """How many of the published messages the broker has not acknowledged."""
+        """Number of published messages that the broker has not acknowledged."""
         return len(self._acknowledgements)
 
     def wait_in_flight(self, below: int, timeout_s: float) -> bool:
         """Wait until fewer than `below` messages are unacknowledged.
 
-        Return whether that came true in time.
+        Args:
+            below: number of messages.
+            timeout_s: how long to wait, in seconds.
+
+        Returns:
+            Whether this happened in time.
         """
         with self._acknowledgements.lock:
             return self._changed.wait_for(lambda: len(self._acknowledgements) < below, timeout_s)
 
     @property
     def dropped(self) -> int:
-        """How many messages were dropped because too many, or too many bytes, waited for this thread."""
+        """Number of received messages that were dropped because the queue was full."""
         return self._received.dropped
 
     @property
     def is_connected(self) -> bool:
-        """Whether the broker is there now."""
+        """Whether the link is connected to a broker now."""
         return self._client.is_connected()
 
     def get(self, timeout_s: float) -> Message | Connected | None:
         """Return the next event, or None after `timeout_s`.
 
-        LinkError when the network thread is dead, or when a broker that speaks MQTT 5 said that it may not
-        have what was published.
+        Args:
+            timeout_s: how long to wait for an event, in seconds. 0 does not wait.
+
+        Raises:
+            LinkError: the network thread has ended, or a broker with MQTT 5 refuses a published message.
         """
         if self._failure is not None:
             raise LinkError(
@@ -318,9 +353,13 @@ class Link:
         return event
 
     def close(self, timeout_s: float = 5.0) -> bool:
-        """Wait for what is published but not acknowledged, then leave without a will.
+        """Wait for outstanding acknowledgements, then disconnect without triggering the will.
 
-        Returns whether all was acknowledged.
+        Args:
+            timeout_s: how long to wait, in seconds.
+
+        Returns:
+            Whether all messages were acknowledged.
         """
         self._closing = True
         deadline = time.monotonic() + timeout_s

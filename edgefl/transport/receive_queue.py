@@ -1,4 +1,4 @@
-"""Messages of the broker that wait for the service's thread."""
+"""Queues messages of the broker for the thread of the service."""
 
 import queue
 from collections.abc import Callable
@@ -7,20 +7,26 @@ from typing import NamedTuple
 
 MAX_WAITING_EVENTS = 20_000
 ROOM_BYTES = 1024 * 1024
-"""Messages are acknowledged as they come while no more than this waits. It is four chunks: with one or two,
-rounds of ten devices took 3 to 8% longer.
+"""Queue size in bytes up to which messages are acknowledged on arrival.
+
+It is four chunks. With one or two chunks, rounds of ten devices took 3 to 8% longer.
 """
 OVERHEAD_BYTES = 32 * 1024
-"""What a message counts for in addition to its payload. A fleet sends hundreds of small messages at once, and
-the memory of their Python objects is not given back. 32 of them fill the room.
+"""Bytes that a message counts for in addition to its payload.
+
+A fleet sends hundreds of small messages at once, and Python does not release the memory of their objects. 32
+of them fill `ROOM_BYTES`.
 """
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""Payload bytes that may wait. A broker that sends more without an acknowledgement (QoS 0, or a large window)
-loses messages. The protocol repairs a lost chunk: its sender hears what is missing and sends it again.
+"""Maximum size of the queued payloads in bytes.
+
+Messages above it are lost. A broker exceeds it only by sending without acknowledgements (QoS 0, or a large
+window). The protocol repairs a lost chunk: a receipt names it, and its sender sends it again.
 """
 SMALL_MESSAGE_BYTES = 2 * 1024
-"""Messages up to this size are never dropped for their bytes: a device says its status once. Their number is
-bounded by LIMIT.
+"""Maximum size in bytes of a message that is never dropped for its size.
+
+A device sends its status only once. `MAX_WAITING_EVENTS` limits the number of small messages.
 """
 
 
@@ -29,7 +35,8 @@ class Message:
     """One message from the broker.
 
     Attributes:
-        oversize: the bytes of a payload above the limit, which is then left out.
+        retained: whether the broker sent it as a retained message, or whether the broker should retain it.
+        oversize: size in bytes of a payload above the limit. The payload is then empty.
     """
 
     topic: str
@@ -40,10 +47,12 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The link came up again: subscriptions are made, retained messages of one's own must be published again.
+    """The event of a restored connection.
+
+    Subscriptions are already restored. The service must publish its own retained messages again.
 
     Attributes:
-        url: where.
+        url: url of the broker, without password.
     """
 
     url: str = ""
@@ -56,44 +65,48 @@ class _Entry(NamedTuple):
 
 
 class ReceiveQueue:
-    """At most 20,000 events with at most 64 MiB of payload, in order; one thread takes them.
+    """An ordered queue of at most 20,000 events with at most 64 MiB of payload.
 
-    The broker sends a new message of QoS 1 only while few of them are unacknowledged. So a message that comes
-    while more than `ROOM_BYTES` wait is acknowledged when the service takes it. A fleet's messages then stay
-    with the broker, and pings and acknowledgements of the broker are read all the same. Acknowledgements
-    keep the order of the messages (MQTT 3.1.1, MQTT-4.6.0-2).
+    The broker sends a new message of QoS 1 only while few of them are unacknowledged. A message that arrives
+    while more than `ROOM_BYTES` are queued is acknowledged when the service takes it. A fleet's messages then
+    stay at the broker. The network thread still reads pings and acknowledgements. Acknowledgements keep the
+    order of the messages.
 
-    The network's thread alone calls `receive`, the service's thread alone calls `get`, and each counter below
-    is written by one of the two, so that no lock is needed.
+    Only the network thread calls `receive`, and only the thread of the service calls `get`. Each counter is
+    written by one of the two threads, so no lock is needed.
+
+    Attributes:
+        dropped: number of messages that did not fit into the queue.
+
+    Source: MQTT 3.1.1, MQTT-4.6.0-2 for the order of acknowledgements.
     """
 
     def __init__(self) -> None:
         self.dropped = 0
-        """How many messages did not fit."""
         self._entries: queue.SimpleQueue[_Entry] = queue.SimpleQueue()
         self._bytes_received = self._bytes_consumed = 0
         self._payload_received = self._payload_consumed = 0
         self._deferred = self._deferred_consumed = 0
 
     def __len__(self) -> int:
-        """How many events wait."""
+        """Return the number of queued events."""
         return self._entries.qsize()
 
     @property
     def waiting_bytes(self) -> int:
-        """What the messages count for that wait, in bytes."""
+        """Size of the queued messages in bytes, `OVERHEAD_BYTES` included."""
         return self._bytes_received - self._bytes_consumed
 
     def put(self, event: Message | Connected) -> None:
-        """Add an event of this process's own; any thread may."""
+        """Add an event of this process. Any thread may call this."""
         self._entries.put(_Entry(event))
 
     def receive(self, message: Message | None, acknowledge: Callable[[], None] | None = None) -> None:
-        """Add a message of the broker's, or count it as dropped.
+        """Add a message from the broker, or count it as dropped.
 
         Args:
-            message: the message; None for one that is of no interest and only needs its acknowledgement.
-            acknowledge: acknowledges it to the broker; None when it needs no acknowledgement.
+            message: the message, or None if it is of no interest and only needs its acknowledgement.
+            acknowledge: acknowledges the message to the broker. None if it needs no acknowledgement.
         """
         if message is not None and not self._has_room_for(message):
             self.dropped += 1
@@ -119,7 +132,13 @@ class ReceiveQueue:
         return not is_too_much and self._entries.qsize() < MAX_WAITING_EVENTS
 
     def get(self, timeout_s: float) -> Message | Connected | None:
-        """Return the next event, or None after `timeout_s`."""
+        """Return the next event, or None after `timeout_s`.
+
+        The message is acknowledged now if `receive` deferred its acknowledgement.
+
+        Args:
+            timeout_s: how long to wait for an event, in seconds. 0 does not wait.
+        """
         while True:
             try:
                 entry = self._entries.get(timeout=timeout_s) if timeout_s > 0 else self._entries.get_nowait()

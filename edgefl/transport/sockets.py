@@ -1,6 +1,4 @@
-"""What an MQTT client does not ask of its sockets: to send at once, to read TLS records whole, and to end
-without a reset.
-"""
+"""Socket options and a TLS socket for the MQTT client: no send delay, whole TLS records, no reset."""
 
 import contextlib
 import socket
@@ -9,24 +7,31 @@ import time
 from typing import Any
 
 MAX_RECORD_BYTES = 16 * 1024
-"""Most bytes of a TLS record, and so of what one read gives (RFC 8446, 5.1)."""
+"""Maximum size of a TLS record in bytes, and so of one read (RFC 8446, section 5.1)."""
 
 
 def send_at_once(client: object, userdata: object, opened: Any) -> None:
-    """Set TCP_NODELAY on a socket that was opened.
+    """Set TCP_NODELAY on an opened socket.
 
-    Else an acknowledgement or a chunk's end waits for the peer's kernel, which puts its own off by 40 ms (RFC
-    896 meets RFC 1122, 4.2.3.2).
+    Without it an acknowledgement or the end of a chunk waits for the peer's kernel, which delays its own
+    acknowledgement by 40 ms.
+
+    Source: RFC 896 together with RFC 1122, section 4.2.3.2.
     """
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def read_to_end(opened: Any, timeout_s: float = 1.0) -> None:
-    """Say that nothing more is sent, and read until the peer has closed too.
+    """Shut down sending, and read until the peer has closed the connection too.
 
-    A socket that is closed over unread bytes resets its connection, and what was sent last may be lost with
-    it (RFC 1122, 4.2.2.13): a broker that had not read the DISCONNECT yet then published the will of a client
-    that had left in order.
+    Closing a socket with unread bytes resets the connection, which can discard the last bytes sent. A broker
+    that had not read the DISCONNECT would then publish the will of a client that left in order.
+
+    Args:
+        opened: the socket.
+        timeout_s: maximum duration in seconds.
+
+    Source: RFC 1122, section 4.2.2.13.
     """
     deadline = time.monotonic() + timeout_s
     with contextlib.suppress(OSError, ValueError):
@@ -38,22 +43,24 @@ def read_to_end(opened: Any, timeout_s: float = 1.0) -> None:
 
 
 class RecordSocket(ssl.SSLSocket):
-    """For `SSLContext.sslsocket_class`: a packet's head, asked for byte by byte, need not go through OpenSSL
-    each time.
+    """A TLS socket that reads whole records, for `SSLContext.sslsocket_class`.
 
-    A record is always read whole, so that OpenSSL never has anything left: what is read ahead is all that is
-    pending, and to ask OpenSSL for it would give the interpreter to another thread each time.
+    The MQTT client reads the head of a packet byte by byte. These reads are served from memory instead of
+    OpenSSL.
+
+    Each record is read completely, so OpenSSL never has pending bytes. Asking OpenSSL for them would let the
+    interpreter switch to another thread each time.
     """
 
     _ahead = b""
     _offset = 0
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
-        """Return at most so many bytes, from what is read ahead where there is any."""
+        """Return at most `buflen` bytes, from memory if bytes were read ahead."""
         if not self._ahead:
             try:
                 data = self.read(MAX_RECORD_BYTES)
-            except ValueError:  # shut down by another thread: the plain socket says so as an OSError
+            except ValueError:  # shut down by another thread: the plain socket raises an OSError
                 return super().recv(buflen, flags)
             if len(data) <= buflen:
                 return data if len(data) == buflen else self._read_more(data, buflen)
@@ -66,8 +73,9 @@ class RecordSocket(ssl.SSLSocket):
         return data
 
     def _read_more(self, data: bytes, size: int) -> bytes:
-        """Return what is found and, up to so many bytes, what else can be had without waiting: each read of
-        paho's costs it more.
+        """Return the data and, up to `size` bytes, whatever more can be read without waiting.
+
+        Each read of the MQTT client costs more than a loop in this function.
         """
         parts = [data]
         lacking = size - len(data)
@@ -76,7 +84,7 @@ class RecordSocket(ssl.SSLSocket):
                 record = self.read(MAX_RECORD_BYTES)
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 break
-            if not record:  # the next read says so again
+            if not record:  # end of the stream: the next read returns it again
                 break
             if len(record) > lacking:
                 self._ahead = record
@@ -87,11 +95,11 @@ class RecordSocket(ssl.SSLSocket):
         return b"".join(parts)
 
     def pending(self) -> int:
-        """Return how many bytes can be had without waiting."""
+        """Return the number of bytes that can be read without waiting."""
         return len(self._ahead) - self._offset
 
 
 def use_record_sockets(context: ssl.SSLContext) -> ssl.SSLContext:
-    """Return the context, whose sockets read whole records from now on."""
+    """Return the context after making its sockets read whole records."""
     context.sslsocket_class = RecordSocket
     return context

@@ -1,4 +1,7 @@
-"""What is subscribed to and what the broker said to it; used by the service's thread and the network's."""
+"""Tracks subscriptions and the broker's answers to them.
+
+The thread of the service and the network thread both use it.
+"""
 
 import random
 import threading
@@ -9,34 +12,39 @@ from typing import Protocol
 from edgefl.errors import LinkError
 from edgefl.transport.acknowledgements import Acknowledgements
 
-# not authorized, topic name invalid: trying again would not help. Other refusals, such as of a full quota,
-# pass.
+# Not authorized, topic name invalid: another try would not help. Other refusals, such as for a full quota,
+# are temporary.
 PERMANENT_REFUSALS = (0x87, 0x90)
 RETRY_S = 0.5
 MAX_REFUSED = 60
 
 
 class Reason(Protocol):
-    """A broker's answer as the MQTT client gives it.
+    """A broker's answer as the MQTT client represents it.
 
-    `value`: a reason code of MQTT 5, in 3.1.1 0x80 for any refusal.
+    Attributes:
+        value: reason code of MQTT 5. MQTT 3.1.1 uses 0x80 for every refusal.
     """
 
     value: int
 
     @property
     def is_failure(self) -> bool:
-        """Whether it is a refusal."""
+        """Whether the broker refuses."""
 
 
 class Subscriptions:
-    """`filters`: QoS by topic filter, as it should be.
+    """The subscriptions of a link, restored after each reconnect.
 
-    `send` asks for some and returns the packet's number, None when it cannot.
+    The lock of `acknowledgements` guards the state.
 
-    `present`: a number of the connection that is up, another one after each reconnect, 0 without one. The
-    lock of `acknowledgements` guards all of it, and its `changed` is notified whenever an answer or a
-    connection comes or goes.
+    Args:
+        send: subscribes to (filter, QoS) pairs. Returns the packet number, or None if it cannot send.
+        get_connection: returns a number that differs for each connection, or 0 while there is no connection.
+        acknowledgements: its `changed` is notified at each answer, and when a connection is made or lost.
+
+    Attributes:
+        filters: QoS by topic filter, for all intended subscriptions.
     """
 
     def __init__(
@@ -54,9 +62,17 @@ class Subscriptions:
         self._refused = 0
 
     def add(self, url: str, new: dict[str, int], timeout_s: float) -> None:
-        """Subscribe and wait for the answer, if at all.
+        """Subscribe, and wait for the broker's answer.
 
-        A no that may pass is asked again; LinkError when it stays, or none comes.
+        A refusal that may be temporary is retried until the time is over.
+
+        Args:
+            url: url of the broker, for errors.
+            new: QoS by topic filter.
+            timeout_s: how long to wait in seconds. 0 does not wait.
+
+        Raises:
+            LinkError: the broker refuses the subscription, or does not answer in time.
         """
         self.filters.update(new)
         if not timeout_s:
@@ -78,7 +94,7 @@ class Subscriptions:
             before = self._get_connection()
             number = self._send(list(new.items())) or -1
             self._awaited[number] = None
-            # a reconnect in between subscribes to all of them under other numbers
+            # a reconnect meanwhile subscribes to all filters with other packet numbers
             answered = self._changed.wait_for(
                 lambda: self._awaited[number] is not None or self._get_connection() != before or not before,
                 max(0.0, left_s),
@@ -91,9 +107,16 @@ class Subscriptions:
         return reason if reason is not None and reason.is_failure else None
 
     def record_answer(self, number: int, reasons: Sequence[Reason]) -> None:
-        """Note the broker's answer.
+        """Record the broker's answer to a subscription.
 
-        LinkError when it takes back for good, or time and again, what it granted before.
+        After a refusal that may be temporary, all subscriptions are sent again later.
+
+        Args:
+            number: packet number of the subscription.
+            reasons: one answer per filter.
+
+        Raises:
+            LinkError: the broker refuses a subscription that it granted before, permanently or too often.
         """
         refusal = next((reason for reason in reasons if reason.is_failure), None)
         with self._lock:
@@ -108,12 +131,12 @@ class Subscriptions:
             raise LinkError(
                 f"the broker refused a subscription that it had granted: {refusal}; check its access list"
             )
-        # a cluster that lost a machine may refuse for some seconds
+        # a cluster that lost a machine can refuse for some seconds
         timer = threading.Timer(random.uniform(RETRY_S, 3 * RETRY_S), self.resubscribe)
         timer.daemon = True
         timer.start()
 
     def resubscribe(self) -> None:
-        """Ask for all of them on a connection that knows none; does not wait."""
+        """Send all subscriptions on a new connection, without waiting."""
         for subscription in list(self.filters.items()):
             self._send([subscription])

@@ -1,1 +1,1 @@
-"""Messages and weights as bytes: topics, codecs, chunks. No input or output."""
+"""Encodes messages and weights as bytes: topics, codecs and chunks. Performs no input or output."""

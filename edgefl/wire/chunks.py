@@ -1,4 +1,4 @@
-"""A blob in chunks of 240 KiB or less, and the assembler that knows what it lacks."""
+"""Splits a blob into chunks of at most 240 KiB, and assembles it from chunks."""
 
 import hashlib
 
@@ -6,8 +6,10 @@ from edgefl.errors import WireError
 from edgefl.wire.messages import Ranges
 
 CHUNK_BYTES = 240 * 1024
-"""The default, and the most: it passes in a packet of 256 KiB, topic included. Each message costs both ends
-the same, however short.
+"""Default and maximum size of a chunk in bytes.
+
+It fits into an MQTT packet of 256 KiB with its topic. Smaller chunks cost more, because each message costs
+both sides the same.
 """
 MIN_CHUNK_BYTES = 1024
 MAX_BLOB_BYTES = 256 * 1024 * 1024
@@ -15,7 +17,7 @@ MAX_RANGES = 256
 
 
 def count_chunks(size: int, chunk_bytes: int = CHUNK_BYTES) -> int:
-    """Return the number of chunks of a blob; an empty blob has one, empty."""
+    """Return the number of chunks of a blob of `size` bytes; an empty blob has one empty chunk."""
     return max(1, -(-size // chunk_bytes))
 
 
@@ -25,7 +27,10 @@ def slice_chunk(blob: bytes, index: int, chunk_bytes: int = CHUNK_BYTES) -> byte
 
 
 def to_ranges(indices: list[int]) -> Ranges:
-    """Return ascending indices as half-open ranges, the first 256 at most: who asks asks again."""
+    """Return ascending indices as half-open ranges.
+
+    Only the first 256 ranges are returned. The caller requests the others later.
+    """
     ranges: list[list[int]] = []
     for index in indices:
         if ranges and ranges[-1][1] == index:
@@ -36,7 +41,15 @@ def to_ranges(indices: list[int]) -> Ranges:
 
 
 def to_indices(ranges: Ranges, count: int) -> list[int]:
-    """Return the indices in the ranges, without repeats; WireError for a range outside 0..count."""
+    """Return the indices in half-open ranges, sorted and without repeats.
+
+    Args:
+        ranges: half-open ranges, at most 256.
+        count: number of chunks of the blob.
+
+    Raises:
+        WireError: there are too many ranges, or a range is outside 0 to `count`.
+    """
     indices: set[int] = set()
     if len(ranges) > MAX_RANGES:
         raise WireError(f"{len(ranges)} ranges, expected at most {MAX_RANGES}; ask for fewer at a time")
@@ -48,7 +61,11 @@ def to_indices(ranges: Ranges, count: int) -> list[int]:
 
 
 def check_chunk_bytes(chunk_bytes: int) -> None:
-    """Raise WireError for a size of chunks that no side may ask for."""
+    """Check a chunk size that another side requests.
+
+    Raises:
+        WireError: the size is outside 1 KiB to 240 KiB.
+    """
     if not MIN_CHUNK_BYTES <= chunk_bytes <= CHUNK_BYTES:
         raise WireError(
             f"chunks of {chunk_bytes} bytes, expected {MIN_CHUNK_BYTES} to {CHUNK_BYTES}; set chunk_bytes in "
@@ -57,8 +74,17 @@ def check_chunk_bytes(chunk_bytes: int) -> None:
 
 
 def check_manifest(sha256: str, size: int, count: int, chunk_bytes: int, limit: int) -> None:
-    """Raise WireError unless size, count and chunk size fit together and the blob is of at most `limit`
-    bytes.
+    """Check that a blob's size, number of chunks and chunk size fit together.
+
+    Args:
+        sha256: digest of the blob in hex, for errors.
+        size: size of the blob in bytes.
+        count: number of chunks.
+        chunk_bytes: size of a chunk in bytes.
+        limit: maximum size of the blob in bytes.
+
+    Raises:
+        WireError: the figures do not fit together, or the blob is too large.
     """
     if not 0 <= size <= limit:
         raise WireError(f"blob {sha256[:8]} is {size} bytes, expected at most {limit}; it is of another plan")
@@ -71,9 +97,19 @@ def check_manifest(sha256: str, size: int, count: int, chunk_bytes: int, limit: 
 
 
 class Assembler:
-    """Puts the chunks of one blob together, in any order, each as often as it comes.
+    """Assembles one blob from its chunks.
 
-    The manifest is checked before memory is taken: `limit` bytes at most. Raises WireError.
+    Chunks may arrive in any order and more than once. The manifest is checked before memory is allocated.
+
+    Args:
+        sha256: digest of the blob in hex.
+        size: size of the blob in bytes.
+        count: number of chunks.
+        chunk_bytes: size in bytes of every chunk but the last.
+        limit: maximum size of the blob in bytes.
+
+    Raises:
+        WireError: the manifest is not valid.
     """
 
     def __init__(
@@ -88,7 +124,15 @@ class Assembler:
         self._missing = set(range(count))
 
     def add(self, index: int, payload: bytes) -> bool:
-        """Take one chunk; return whether it was new. WireError when it is none of this blob."""
+        """Add one chunk and return whether it was new.
+
+        Args:
+            index: number of the chunk, from 0.
+            payload: bytes of the chunk.
+
+        Raises:
+            WireError: the blob has no such chunk, or the chunk has another size.
+        """
         if not 0 <= index < self.count:
             raise WireError(f"chunk {index} of blob {self.sha256[:8]}, expected 0 to {self.count - 1}")
         start = index * self.chunk_bytes
@@ -103,17 +147,18 @@ class Assembler:
         return new
 
     def list_missing(self) -> Ranges:
-        """Return the ranges still lacking, the first 256 at most."""
+        """Return the ranges of the missing chunks, at most the first 256."""
         return to_ranges(sorted(self._missing))
 
     def is_complete(self) -> bool:
-        """Whether every chunk came."""
+        """Return whether every chunk has arrived."""
         return not self._missing
 
     def assemble(self) -> bytes:
         """Return the whole blob.
 
-        WireError when its sha256 is another, and then every chunk is lacking again.
+        Raises:
+            WireError: the blob has another sha256. All chunks then count as missing again.
         """
         content = b"".join(self._chunks)
         received = hashlib.sha256(content).hexdigest()

@@ -1,10 +1,12 @@
-"""Deflate over the bytes of a whole update, with a bound on what they unpack to.
+"""Deflates the bytes of an encoded update, and inflates them up to a limit.
 
-The bytes of the values are put into planes first, all first bytes, all second ones and so on (Blosc's
-shuffle): exponents lie beside exponents then, and the high bytes of ascending places beside each other. RFC
-1950, by the zlib of the standard library.
-In values nothing but runs of zeros comes again: looking for no more (Z_RLE) is ten times as fast and leaves
+Before compression the bytes of the values are split into planes: all first bytes, then all second bytes, and
+so on. Exponents are then next to each other, and so are the high bytes of ascending positions.
+
+Only runs of zeros repeat in the values. Searching for nothing else (Z_RLE) is ten times as fast and gives
 fewer bytes.
+
+Source: RFC 1950, by zlib of the standard library. The planes are the shuffle filter of Blosc.
 """
 
 import zlib
@@ -17,7 +19,13 @@ DEFLATE_LEVEL = 6
 
 
 def deflate_blob(blob: bytes, itemsize: int, strategy: int = zlib.Z_RLE) -> bytes:
-    """Return the blob, mostly of values of `itemsize` bytes, deflated; `strategy` is one of zlib's."""
+    """Return the deflated blob.
+
+    Args:
+        blob: bytes that are mostly values.
+        itemsize: bytes per value.
+        strategy: strategy constant of zlib.
+    """
     whole = len(blob) // itemsize * itemsize
     planes = np.frombuffer(blob, np.uint8, whole).reshape(-1, itemsize).T.tobytes()
     stream = zlib.compressobj(DEFLATE_LEVEL, zlib.DEFLATED, zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL + 1, strategy)
@@ -25,10 +33,16 @@ def deflate_blob(blob: bytes, itemsize: int, strategy: int = zlib.Z_RLE) -> byte
 
 
 def inflate_blob(blob: bytes, itemsize: int, limit: int, origin: str) -> bytes:
-    """Return what `squeeze` was given; `origin` says in errors who sent the bytes.
+    """Return the blob that `deflate_blob` compressed.
 
-    Raises WireError for bytes that are not deflated, not whole, or that hold more than `limit` bytes: no more
-    than that is taken.
+    Args:
+        blob: the received bytes.
+        itemsize: bytes per value.
+        limit: maximum size of the result in bytes. At most one byte more is decompressed.
+        origin: sender of the bytes, for errors.
+
+    Raises:
+        WireError: the bytes are not deflated, are incomplete, or contain more than `limit` bytes.
     """
     stream = zlib.decompressobj()
     try:

@@ -1,20 +1,21 @@
-"""What a round of masked updates says beside the ordinary messages, as bytes.
+"""Encodes and decodes the messages of a masked round that are not ordinary JSON messages.
 
-Such a round is five exchanges, each a task and an upload like any other (docs/protocol.md):
+A masked round has five steps, each a task and an upload (docs/protocol.md):
 
     task `federate`, codec fp32+masked    up: `Advertised`, JSON
-    task `share`,  models {keys: sha256}   down: who advertised, a line each; up: 224 bytes (digests, sealed
-                                           shares) for each, by id
-    task `mask`,   models {inbox: sha256}  down: a line of who shared, and those 224 bytes of each of them for
-                                           this client;
-                                           up: 8 bytes a word, or a complaint (`encode_complaint`)
-    task `agree`,  models {lists: sha256}  down: a line of who shared, a line of whose words came; up:
-                                           `Agreed`, JSON
-    task `unmask`, models {agreed: sha256} down: those lists, and `Agreed` of enough of them, a line each;
-                                           up: 66 bytes for each who shared, by id
+    task `share`,  models {keys: sha256}   down: the advertised clients, one line each; up: 224 bytes
+                                           (digests, sealed shares) for each client, by id
+    task `mask`,   models {inbox: sha256}  down: a line of the clients that shared, and the 224 bytes that
+                                           each of them sealed for this client;
+                                           up: 8 bytes per vector element, or a complaint
+                                           (`encode_complaint`)
+    task `agree`,  models {lists: sha256}  down: a line of the clients that shared, a line of the clients
+                                           whose vectors arrived; up: `Agreed`, JSON
+    task `unmask`, models {agreed: sha256} down: those lists, and `Agreed` of enough clients, one line each;
+                                           up: 66 bytes for each client that shared, by id
 
-The nonce of an attempt, with the exchange's name behind it, is the task's nonce: an upload says with it what
-it answers.
+The nonce of a task consists of the nonce of the attempt and the name of the step. It shows which step an
+upload answers.
 """
 
 import hashlib
@@ -35,11 +36,11 @@ AGREE_STEP = "agree"
 UNMASK_STEP = "unmask"
 SECAGG_STEPS = (SHARE_STEP, MASK_STEP, AGREE_STEP, UNMASK_STEP)
 DIGESTS_BYTES = 64
-"""Two digests: of the share of the dealer's mask key, and of the share of its seed."""
+"""Size of two digests: of the share of the sender's mask key, and of the share of its seed."""
 SEALED_BYTES = DIGESTS_BYTES + 160
 SHARE_BYTES = 66
 MAX_ATTEMPTS = 8
-"""A device takes part in at most this many attempts at one round."""
+"""Maximum number of attempts at one round in which a device takes part."""
 ADVERTISED_BYTES = 2048
 AGREED_BYTES = 512
 MAX_MASKED_CLIENTS = 2**12
@@ -47,9 +48,13 @@ MAX_MASKED_CLIENTS = 2**12
 
 @dataclass(frozen=True)
 class Advertised:
-    """A client's public keys for one attempt at one round: X25519, base64 of 32 bytes each.
+    """The public keys of a client for one attempt at one round.
 
-    context: see `context_of`; seed: base64 of the sha256 of the seed of the client's own mask.
+    Attributes:
+        context: the attempt that the keys belong to, see `hash_context`.
+        seal: X25519 key for encryption to this client, 32 bytes in base64.
+        mask: X25519 key for the agreement on pairwise masks, 32 bytes in base64.
+        seed: sha256 of the seed of the client's self mask, 32 bytes in base64.
     """
 
     MAX_BYTES = ADVERTISED_BYTES
@@ -64,8 +69,13 @@ class Advertised:
 
 @dataclass(frozen=True)
 class Agreed:
-    """A client's word that it was shown these lists of who shared and whose words came: the sha256, in hex,
-    of the blob of `agree`.
+    """A client's agreement to the two lists of an attempt.
+
+    The lists name the clients that shared, and the clients whose masked vectors arrived.
+
+    Attributes:
+        binding: see `hash_binding`.
+        lists: sha256 in hex of the blob of `agree`.
     """
 
     MAX_BYTES = AGREED_BYTES
@@ -78,10 +88,12 @@ class Agreed:
 
 @dataclass(frozen=True)
 class Introduced:
-    """A client as the aggregator presents it to the others: what it advertised, its signing key, and the
-    authority's word for that key.
+    """A client as the aggregator introduces it to the others.
 
-    The last two are empty where nobody was enrolled.
+    Attributes:
+        advertised: the client's public keys.
+        signing_key: the client's public Ed25519 key in base64. "" without enrolment.
+        voucher: the authority's voucher for `signing_key`. "" without enrolment.
     """
 
     advertised: Advertised
@@ -90,21 +102,23 @@ class Introduced:
 
 
 def parse_attempt(nonce: str) -> str:
-    """Return the nonce of the attempt that a task or an upload belongs to."""
+    """Return the nonce of the attempt from the nonce of a task or an upload."""
     return nonce.partition("-")[0]
 
 
 def make_step_nonce(attempt: str, step: str) -> str:
-    """Return the nonce of one exchange of an attempt."""
+    """Return the nonce of one step of an attempt."""
     return f"{attempt}-{step}"
 
 
 def hash_context(federation: str, task: Task) -> str:
-    """Return what all masks of an attempt are bound to, sha256 in hex: federation, session, round, attempt,
-    plan, and the models.
+    """Return the context of an attempt, the sha256 in hex of the facts that all its masks depend on.
 
-    A client that was sent another model than the others has another context, and its masks do not cancel
-    (Pasquini et al., Eluding Secure Aggregation in Federated Learning via Model Inconsistency, CCS 2022).
+    The facts are federation, session, round, attempt, plan and models. A client that was sent other models
+    than the others has another context, so its masks do not cancel.
+
+    Source: Pasquini et al., Eluding Secure Aggregation in Federated Learning via Model Inconsistency, CCS
+    2022.
     """
     values = [
         federation,
@@ -121,16 +135,20 @@ def hash_context(federation: str, task: Task) -> str:
 
 
 def hash_binding(context: str, keys: bytes) -> str:
-    """Return what shares, seals and masks of an attempt are bound to, sha256 in hex: its context, and its key
-    list byte by byte.
+    """Return the binding of an attempt, the sha256 in hex of its context and its key list.
 
-    Clients that were shown different key lists have different bindings, and cannot open each other's shares.
+    Shares, seals and masks depend on the binding. Clients that received different key lists have different
+    bindings and cannot open each other's shares.
+
+    Args:
+        context: see `hash_context`.
+        keys: the key list as encoded by `encode_keys`.
     """
     return hashlib.sha256(context.encode() + b"\n" + keys).hexdigest()
 
 
 def encode_keys(introduced: Sequence[Introduced]) -> bytes:
-    """Return a line for each client."""
+    """Return the key list: one line per client."""
     lines = (
         b"\t".join([encode_json(i.advertised), i.signing_key.encode(), i.voucher.encode()])
         for i in introduced
@@ -139,7 +157,11 @@ def encode_keys(introduced: Sequence[Introduced]) -> bytes:
 
 
 def decode_keys(blob: bytes) -> tuple[Introduced, ...]:
-    """Read the lines; WireError for what is none, for an id twice, and when they are not sorted by id."""
+    """Read a key list.
+
+    Raises:
+        WireError: a line is not valid, or the ids are not sorted and unique.
+    """
     introduced = []
     for line in blob.split(b"\n")[: MAX_MASKED_CLIENTS + 1]:
         parts = line.split(b"\t")
@@ -155,37 +177,54 @@ def decode_keys(blob: bytes) -> tuple[Introduced, ...]:
 
 
 def encode_ids(ids: Sequence[str]) -> bytes:
-    """Return client ids in one line."""
+    """Return client ids as one line."""
     return " ".join(ids).encode()
 
 
 def decode_ids(line: bytes) -> tuple[str, ...]:
-    """Read client ids; WireError for what is none, and when they are not sorted."""
+    """Read a line of client ids.
+
+    Raises:
+        WireError: an id is not valid, or the ids are not sorted and unique.
+    """
     ids = line.decode("ascii", "replace").split(" ")
     _check_ids(ids)
     return tuple(ids)
 
 
 def encode_lists(shared: Sequence[str], came: Sequence[str]) -> bytes:
-    """Return a line of the clients that shared, and one of those whose words came."""
+    """Return the blob of `agree`: one line of client ids per list.
+
+    Args:
+        shared: ids of the clients that sent sealed shares, sorted.
+        came: ids of the clients whose masked vectors arrived, sorted.
+    """
     return encode_ids(shared) + b"\n" + encode_ids(came)
 
 
 def decode_lists(blob: bytes) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Read the two lists; WireError for other bytes."""
+    """Read the two lists of `encode_lists`.
+
+    Raises:
+        WireError: the bytes are not two lists of client ids.
+    """
     shared, _, came = blob.partition(b"\n")
     return decode_ids(shared), decode_ids(came)
 
 
 def encode_agreed(lists: bytes, agreed: Sequence[Agreed]) -> bytes:
-    """Return the blob of `agree`, and a line for each client that agreed to it."""
+    """Return the blob of `unmask`: the blob of `agree`, and a line for each client that agreed to it."""
     return b"\n".join([lists, *map(encode_json, agreed)])
 
 
 def decode_agreed(blob: bytes) -> tuple[bytes, tuple[Agreed, ...]]:
-    """Read the blob of `agree` and the lines.
+    """Read the blob of `encode_agreed`.
 
-    WireError for other bytes, for an id twice, and for lines that are not sorted by id.
+    Returns:
+        The blob of `agree`, and the agreements sorted by client id.
+
+    Raises:
+        WireError: the bytes are not valid, or the ids are not sorted and unique.
     """
     parts = blob.split(b"\n")
     agreed = tuple(decode_json(Agreed, line) for line in parts[2 : MAX_MASKED_CLIENTS + 3])
@@ -194,37 +233,54 @@ def decode_agreed(blob: bytes) -> tuple[bytes, tuple[Agreed, ...]]:
 
 
 def encode_inbox(sealed: Mapping[str, bytes]) -> bytes:
-    """Return what each client sealed for one of them."""
+    """Return the blob of `mask`: the sealed shares for one client, by the id of their sender."""
     ids = sorted(sealed)
     return encode_ids(ids) + b"\n" + b"".join(sealed[client_id] for client_id in ids)
 
 
 def decode_inbox(blob: bytes) -> dict[str, bytes]:
-    """Read what each client sealed; WireError for what is no such blob."""
+    """Read the blob of `encode_inbox`.
+
+    Raises:
+        WireError: the bytes are not an inbox.
+    """
     line, _, content = blob.partition(b"\n")
     ids = decode_ids(line)
     return dict(zip(ids, split_blob(content, len(ids), SEALED_BYTES), strict=True))
 
 
 def encode_complaint(ids: Sequence[str]) -> bytes:
-    """Return the answer to `mask` of a client that cannot open what these clients sealed for it.
+    """Return the answer to `mask` of a client that cannot open some sealed shares.
 
-    Its length is no multiple of 8, which the length of masked words always is.
+    Its length is never a multiple of 8, unlike the length of a masked vector.
+
+    Args:
+        ids: ids of the clients that sealed these shares, sorted.
     """
     line = encode_ids(ids)
     return line if len(line) % 8 else line + b"\n"
 
 
 def decode_complaint(blob: bytes) -> tuple[str, ...]:
-    """Read an answer to `mask`: the clients that it accuses, empty for masked words.
+    """Return the accused clients of an answer to `mask`; empty for a masked vector.
 
-    WireError for bytes that are neither.
+    Raises:
+        WireError: the bytes are neither a complaint nor a masked vector.
     """
     return decode_ids(blob.removesuffix(b"\n")) if len(blob) % 8 else ()
 
 
 def split_blob(blob: bytes, count: int, size: int) -> list[bytes]:
-    """Return parts of one size; WireError when these are not as many."""
+    """Split a blob into parts of equal size.
+
+    Args:
+        blob: the parts, joined.
+        count: expected number of parts.
+        size: size of a part in bytes.
+
+    Raises:
+        WireError: the blob has another size.
+    """
     if len(blob) != count * size:
         raise WireError(
             f"{len(blob)} bytes, expected {size} for each of {count} clients; update the older of device and "
@@ -240,5 +296,5 @@ def _check_ids(ids: Sequence[str]) -> None:
         or not all(CLIENT_ID_PATTERN.fullmatch(client_id) for client_id in ids)
     ):
         raise WireError(
-            f"clients {' '.join(ids)[:100]!r}, expected at most {MAX_MASKED_CLIENTS} ids, sorted, each once"
+            f"clients {' '.join(ids)[:100]!r}, expected at most {MAX_MASKED_CLIENTS} ids, sorted and unique"
         )

@@ -1,13 +1,13 @@
-"""What is said in JSON: one frozen dataclass a message, snake_case fields, `ts` in seconds since 1970.
+"""The JSON messages of the protocol, one frozen dataclass each.
 
-`nonce` is fresh in each round and comes back with each update; `signature` is empty until messages are
-signed.
-Numbers that are not finite travel as null and arrive as NaN.
-
-A message must have all of its fields. `OPTIONAL` of a class names the exceptions: a field that may be
-missing, and then has its default.
-
-`started` orders the runs of an aggregator: it is larger in each later run. Unit: milliseconds since 1970.
+- Field names are in snake_case.
+- `ts` is the time of sending in seconds since 1970.
+- `nonce` is new in each round. Each update repeats the nonce of its task.
+- `signature` is empty until the message is signed.
+- `started` orders the runs of an aggregator: each later run has a larger value, in milliseconds since 1970.
+- A number that is not finite is sent as null and read as NaN.
+- Every field must be present, except for the fields that a class names in `OPTIONAL`. A missing optional
+  field has its default.
 """
 
 from collections.abc import Mapping
@@ -20,23 +20,31 @@ JOINING_PHASE = "joining"
 STOPPED_PHASE = "stopped"
 PAUSED_BY_OPERATOR = "operator"
 REFUSAL_PREFIX = "refuses "
-"""How the `paused` of a device begins that refuses the plan or the tasks of this federation. It does not come
-back by itself.
+"""Starts the `paused` of a device that refuses the plan or the tasks of this federation.
+
+Such a device does not resume by itself.
 """
 DIVERGED_PREFIX = "diverged: "
-"""Follows `REFUSES` and the round where the device refuses a task because its loss is no finite number."""
+"""Follows `REFUSAL_PREFIX` and the round if the device refuses a task because training diverged.
+
+Training has diverged if the loss is not a finite number.
+"""
 ReceiptOutcome = Literal["ok", "wait", "missing", "rejected"]
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Retained on `state`: where the federation stands.
+    """The progress of the federation, retained on `state`.
 
-    `phase`: joining, an algorithm's phase, done or stopped.
-
-    `session` names one start of the federation: what a device kept of another session is not continued.
-    settings: numbers of the configuration, for programs that watch; a reader ignores the names that it does
-    not know.
+    Attributes:
+        session: identifies one start of the federation. A device does not continue work of another session.
+        phase: `joining`, a phase of the algorithm, `done` or `stopped`.
+        round: current round, from 1.
+        rounds: number of rounds of the federation.
+        cohort_size: number of clients in the cohort of a round.
+        deadline_s: seconds until a round closes with a quorum.
+        plan: sha256 of the plan in hex.
+        settings: numbers from the configuration, for programs that watch. A reader ignores unknown names.
     """
 
     OPTIONAL = frozenset({"settings"})
@@ -57,13 +65,19 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Retained on `device/{id}/status`; the last will is the same with `online` false.
+    """The state of a device, retained on `device/{id}/status`.
 
-    `born`: seconds since 1970.
+    The last will is the same message with `online` false.
 
-    `paused`: why the device takes up no task now (operator, busy, on battery, outside 22:00-06:00), empty
-    when it does. It begins with `REFUSES` when the device refuses what this federation asks for.
-    `draining`: paused, and still at work on a task that it has.
+    Attributes:
+        boot_id: identifies one start of the device's service.
+        born: time of that start in seconds since 1970.
+        num_samples: number of training samples of the device.
+        version: version of edgefl on the device.
+        paused: reason why the device accepts no task now, such as operator, busy, on battery or outside
+            22:00-06:00. Empty if it accepts tasks. Starts with `REFUSAL_PREFIX` if the device refuses the
+            plan or the tasks.
+        draining: whether the paused device still works on an earlier task.
     """
 
     client_id: str
@@ -79,7 +93,13 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A device that starts asks whether its id is taken; who has it answers with its status."""
+    """The question of a starting device whether its id is in use.
+
+    A device that uses the id answers with its status.
+
+    Attributes:
+        boot_id: identifies one start of the device's service.
+    """
 
     boot_id: str
     ts: float
@@ -87,14 +107,22 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What one client shall do in a round. `models`: the sha256 of each model of the broadcast, by name.
+    """The work of one client in a round.
 
-    max_staleness: so many rounds later the update is still taken; budget_s: train about so long, in whole
-    epochs, 0 for all of them. granted: a place is kept for the update, so that its chunks may follow at once
-    on its Begin.
-    chunk_bytes: the size of the chunks that the device sends its update in.
-    settings: numbers of the configuration; a device ignores the names that it does not know, and none may
-    change the update. `evaluate` above 0 asks for the accuracy on the device's validation samples.
+    Attributes:
+        session: identifies one start of the federation.
+        plan: sha256 of the plan in hex.
+        models: sha256 in hex of each model of the broadcast, by name.
+        scalars: scalars of the broadcast, by name.
+        seed: random seed of the federation.
+        deadline_s: seconds until the round closes with a quorum.
+        codec: codec of the update.
+        max_staleness: number of rounds by which an update may be late.
+        budget_s: approximate training time in seconds, in whole epochs. 0 trains all epochs.
+        granted: whether an upload slot is reserved. The device then sends all chunks right after `Begin`.
+        chunk_bytes: size in bytes of the chunks of the update.
+        settings: numbers from the configuration. A device ignores unknown names, and no setting may change
+            the update. `evaluate` above 0 requests the accuracy on the device's validation samples.
     """
 
     OPTIONAL = frozenset({"settings"})
@@ -121,10 +149,15 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Size in bytes and number of chunks of the blob with that sha256; retained: the broker keeps them all,
-    nobody needs to ask.
+    """The size and number of chunks of a blob.
 
-    `session`: that of the aggregator that holds it.
+    Attributes:
+        sha256: digest of the blob in hex.
+        size: size of the blob in bytes.
+        count: number of chunks.
+        chunk_bytes: size in bytes of every chunk but the last.
+        retained: whether the broker retains all chunks, so that no device has to request them.
+        session: session of the aggregator that stores the blob.
     """
 
     sha256: str
@@ -138,9 +171,21 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """An update is ready to be sent: its blob's manifest, and all of the update that is not a tensor.
+    """The announcement of an update: the manifest of its blob, and everything in it except for the tensors.
 
-    `follows`: all of its chunks come right behind, by the task's grant; else a receipt says when and which.
+    Attributes:
+        session: session of the task.
+        round: round of the task.
+        plan: sha256 of the plan in hex.
+        sha256: digest of the encoded update in hex.
+        size: size of the encoded update in bytes.
+        count: number of chunks.
+        chunk_bytes: size in bytes of every chunk but the last.
+        num_samples: number of training samples of the client.
+        metrics: metrics of the client, by name.
+        nonce: nonce of the task.
+        follows: whether all chunks follow immediately because the task granted a slot. Otherwise a receipt
+            requests them.
     """
 
     client_id: str
@@ -161,7 +206,12 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """All chunks that were asked for are sent."""
+    """The end of an upload: the device has sent all chunks that were requested.
+
+    Attributes:
+        sha256: digest of the encoded update in hex.
+        count: number of chunks sent.
+    """
 
     sha256: str
     count: int
@@ -170,9 +220,14 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The answer to an update.
+    """The aggregator's answer to an update.
 
-    `outcome`: ok, wait (for an upload slot), missing (send these ranges), rejected (why).
+    Attributes:
+        sha256: digest of the encoded update in hex.
+        outcome: `ok`, `wait` for an upload slot, `missing` if chunks are missing, or `rejected`.
+        missing: half-open ranges of the chunks to send.
+        reason: why the update was rejected.
+        nonce: nonce of the task.
     """
 
     round: int
@@ -187,9 +242,11 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A device lacks these chunks of a blob, as half-open ranges.
+    """A device's request for chunks of a blob.
 
-    None given means manifest and all chunks.
+    Attributes:
+        sha256: digest of the blob in hex.
+        missing: half-open ranges of chunk numbers. Empty requests the manifest and all chunks.
     """
 
     sha256: str
@@ -199,12 +256,20 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a round gave: `loss` and `accuracy` over the updates that report them, else null.
+    """The result of a round.
 
-    Traffic in payload bytes.
-
-    metrics: the spread over clients of every metric that they report: NAME_mean, NAME_p10, NAME_p90. The
-        fields of the accuracy are there for readers that do not know the map.
+    Attributes:
+        updates: number of updates in the aggregate.
+        loss: mean loss over the updates that report a loss, else null.
+        accuracy_mean: mean accuracy over the updates that report an accuracy, else null.
+        accuracy_p10: 10th percentile of these accuracies.
+        accuracy_p90: 90th percentile of these accuracies.
+        bytes_up: payload bytes sent to the aggregator.
+        bytes_down: payload bytes sent by the aggregator.
+        seconds: duration of the round.
+        dropped: ids of the clients without an update in time.
+        metrics: spread over clients of every reported metric, as NAME_mean, NAME_p10 and NAME_p90. The
+            accuracy fields repeat a part of it for readers that do not know this map.
     """
 
     OPTIONAL = frozenset({"metrics"})
@@ -226,12 +291,16 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """What a device tells of itself after its part of a round, for whoever watches: numbers only, and no
-    result is made of them.
+    """The figures of a device after its part of a round, for programs that watch.
 
-    `values`: loss, accuracy and the like, as in the update's Begin. Of the board, null where it does not say:
-    memory in MB of 10^6 bytes, now and at most; processor temperature in degrees Celsius; seconds of its part
-    of the round.
+    The message contains numbers only. No result is computed from it.
+
+    Attributes:
+        values: loss, accuracy and other metrics, as in the update's `Begin`.
+        rss_mb: resident memory of the device's service now, in units of 10^6 bytes. Null if unknown.
+        peak_rss_mb: largest resident memory so far, in units of 10^6 bytes. Null if unknown.
+        temperature_c: processor temperature in degrees Celsius. Null if unknown.
+        seconds: duration of the device's part of the round.
     """
 
     MAX_BYTES = 4096
@@ -248,12 +317,21 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Clusters:
-    """Retained on `clusters`: which cluster or expert each client is with after a round, by client id.
+    """The cluster or expert of each client after a round, retained on `clusters`.
 
-    Where the algorithm compared its clients' weights, and there were at most 100: `layer` says which weights,
-    `clients` the order, `matrix` float[n, n] their cosine similarity in three digits, `linkage` the merges
-    (one, other, height, size) in the algorithm's own distance, as scipy has them, `cut` the height above
-    which none was made, and `compared` the round; else these are empty, null and 0.
+    The fields from `layer` to `cut` describe the comparison of client weights. They are empty, null or 0 if
+    the algorithm compared no weights, or if there were more than 100 clients.
+
+    Attributes:
+        session: session of the federation.
+        assignment: cluster or expert by client id.
+        layer: layer whose weights were compared.
+        clients: order of the clients in `matrix` and `linkage`.
+        matrix: cosine similarity of the clients, shape (n, n), with three digits.
+        linkage: the merges, each (first, second, height, size) as in scipy. Heights are in the algorithm's
+            distance.
+        cut: height above which no merge was made.
+        compared: round of the comparison.
     """
 
     MAX_BYTES = 200 * 1024
@@ -272,10 +350,14 @@ class Clusters:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Retained on `verdict` once the federation has ended: what it gave its devices, see `edgefl.verdict`.
+    """The verdict of the federation, retained on `verdict` after it has ended.
 
-    `rows`: (id, local, federated, shipped, int8, kind, comparison) of at most 500 devices, the ones that
-    gained least; empty under secure aggregation. A missing figure is null.
+    `edgefl.verdict` defines the figures. A missing figure is null.
+
+    Attributes:
+        session: session of the federation.
+        rows: (id, local, federated, shipped, int8, kind, comparison) of the devices that gained least, at
+            most 500. Empty with secure aggregation.
     """
 
     MAX_ROWS = 500

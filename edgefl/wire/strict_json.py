@@ -1,7 +1,7 @@
-"""Frozen dataclasses <-> JSON, strictly: a field that is unknown, missing or of another type raises
-WireError.
+"""Converts frozen dataclasses to JSON and back, strictly.
 
-Fields that a class names in `OPTIONAL` may be missing. They then have their defaults.
+A field that is unknown, missing or of another type raises WireError. A field that a class names in `OPTIONAL`
+may be missing and then has its default.
 """
 
 import json
@@ -25,7 +25,7 @@ SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
-# json.dumps and json.loads make a new one for each message
+# json.dumps and json.loads with options create an encoder or decoder per call
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
@@ -35,12 +35,19 @@ def _list_fields(cls: Any) -> tuple[str, ...]:
 
 
 def find_max_bytes(cls: type) -> int:
-    """Return how many bytes such a message may have: 64 KiB, or the class's own MAX_BYTES."""
+    """Return the maximum size in bytes of a message of this class: its `MAX_BYTES`, or 64 KiB."""
     return int(getattr(cls, "MAX_BYTES", MAX_JSON_BYTES))
 
 
 def encode_json(message: Any) -> bytes:
-    """Return a dataclass as JSON; WireError when it is larger than such a message may be."""
+    """Return a message as JSON.
+
+    Args:
+        message: instance of a dataclass of `edgefl.wire.messages`, or of one with the same field types.
+
+    Raises:
+        WireError: the JSON is larger than the maximum of the class.
+    """
     values = {name: to_json_value(getattr(message, name)) for name in _list_fields(type(message))}  # type: ignore[arg-type]  # a class is hashable
     return check_message_size(type(message), _ENCODER.encode(values).encode())
 
@@ -50,7 +57,11 @@ def _list_optional(cls: type) -> frozenset[str]:
 
 
 def check_message_size(cls: type, payload: bytes) -> bytes:
-    """Return a message's JSON; WireError when it is larger than such a message may be."""
+    """Return the JSON of a message if it is not too large.
+
+    Raises:
+        WireError: the JSON is larger than the maximum of the class.
+    """
     if len(payload) > (limit := find_max_bytes(cls)):
         raise WireError(
             f"{cls.__name__} is {len(payload)} bytes, expected at most {limit}; report fewer metrics"
@@ -61,7 +72,7 @@ def check_message_size(cls: type, payload: bytes) -> bytes:
 def _read_number(value: Any) -> float:
     if value is None:
         return math.nan
-    # A whole number may be larger
+    # an integer can be too large for a float
     if isinstance(value, int | float) and not isinstance(value, bool) and -MAX_FLOAT <= value <= MAX_FLOAT:
         return float(value)
     raise ValueError("a number")
@@ -74,7 +85,7 @@ def _read_integer(value: Any) -> int:
 
 
 def _is_text(value: Any) -> TypeGuard[str]:
-    # an escape may say half a character, which has no bytes: it could be neither printed nor stored
+    # an escaped lone surrogate has no UTF-8 form: it could be neither printed nor stored
     return (
         isinstance(value, str)
         and len(value) <= MAX_TEXT
@@ -99,10 +110,10 @@ _READERS: Mapping[Any, Reader] = {float: _read_number, int: _read_integer, str: 
 
 @cache
 def _make_reader(kind: Any) -> Reader:
-    """Return what reads a field of that type: it returns the value in it, or raises ValueError, which says
-    what was expected.
+    """Return the function that reads a field of this type.
 
-    Made once a type, since to look at the type takes longer than to read the value.
+    It returns the value, or raises ValueError with the expected value. Readers are cached, because inspecting
+    a type takes longer than reading a value.
     """
     if kind in _READERS:
         return _READERS[kind]
@@ -128,7 +139,7 @@ def _make_reader(kind: Any) -> Reader:
         def read_object(value: Any) -> Any:
             if not isinstance(value, dict) or len(value) > MAX_ITEMS or not all(map(_is_text, value)):
                 raise ValueError(f"an object of at most {MAX_ITEMS} fields")
-            # hundreds of clients report metrics of the same names
+            # interned, because hundreds of clients report metrics with the same names
             return {sys.intern(key): read_item(item) for key, item in value.items()}
 
         return read_object
@@ -138,7 +149,7 @@ def _make_reader(kind: Any) -> Reader:
 def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     entries = dict(pairs)
     if len(entries) != len(pairs):
-        raise ValueError("a field stands there twice")
+        raise ValueError("a field occurs twice")
     return entries
 
 
@@ -151,7 +162,16 @@ def _make_readers(cls: type) -> Mapping[str, Reader]:
 
 
 def decode_json(cls: type[T], payload: bytes) -> T:
-    """Read a message; WireError names message, field, what was received, what was expected."""
+    """Read a message.
+
+    Args:
+        cls: dataclass of the message.
+        payload: JSON, UTF-8.
+
+    Raises:
+        WireError: the payload is too large, is not JSON, or does not have the fields of the class. The error
+            names message, field, received and expected value.
+    """
     name = cls.__name__
     if len(payload) > (limit := find_max_bytes(cls)):
         raise WireError(f"{name} is {len(payload)} bytes, expected at most {limit}; the sender is not edgefl")

@@ -1,8 +1,9 @@
-"""Weights <-> safetensors bytes.
+"""Converts weights to safetensors bytes and back.
 
-The same weights give the same bytes; foreign bytes are checked before memory is taken.
+The same weights always give the same bytes. Received bytes are checked before memory is allocated.
 
-A safetensors file is: u64 header size, JSON header (name -> dtype, shape, data_offsets), the tensors' bytes.
+A safetensors file has three parts: the header size as u64, a JSON header (name -> dtype, shape,
+data_offsets), and the bytes of the tensors.
 """
 
 import json
@@ -33,16 +34,16 @@ from edgefl.wire.deflate import deflate_blob, inflate_blob
 PLAN_REMEDY = "it runs another plan; restart it"
 MAX_HEADER_BYTES = 1024 * 1024
 DTYPES = {"float32": "F32", "float16": "F16", "int8": "I8", "uint32": "U32"}
-"""What may travel, and its name in a safetensors header."""
+"""The numpy dtypes that may be sent, with their names in a safetensors header."""
 
 
 def list_specs(weights: Weights) -> tuple[TensorSpec, ...]:
-    """Return name and shape of each array, in the mapping's order."""
+    """Return the name and shape of each array, in the order of the mapping."""
     return tuple(TensorSpec(name, tuple(array.shape)) for name, array in weights.items())
 
 
 def count_payload_bytes(specs: tuple[TensorSpec, ...]) -> int:
-    """Return the bytes of the values themselves."""
+    """Return the size in bytes of the tensors' values, without a header."""
     return sum(_count_bytes(spec) for spec in specs)
 
 
@@ -51,13 +52,20 @@ def _count_bytes(spec: TensorSpec) -> int:
 
 
 def bound_blob_size(specs: tuple[TensorSpec, ...]) -> int:
-    """Return the largest size in bytes that a blob of these tensors can have, header included."""
+    """Return the maximum size in bytes of a blob of these tensors, header included."""
     header = sum(len(json.dumps(spec.name)) + 120 + 20 * len(spec.shape) for spec in specs)
     return 16 + header + count_payload_bytes(specs)
 
 
 def encode_weights(weights: Weights) -> bytes:
-    """Return the weights as safetensors; WireError for an array that is not float32."""
+    """Return the weights as safetensors.
+
+    Args:
+        weights: arrays by name, any shape, float32.
+
+    Raises:
+        WireError: an array is not float32.
+    """
     for name, array in weights.items():
         if array.dtype != np.float32:
             raise WireError(f"{name} is {array.dtype}, expected float32; cast it before it is sent")
@@ -69,7 +77,18 @@ def _save(weights: Mapping[str, Array]) -> bytes:
 
 
 def read_header(blob: bytes, origin: str) -> tuple[dict[str, dict[str, Any]], int]:
-    """Return the header and where the data begin; WireError when this is not safetensors."""
+    """Read the header of a safetensors blob.
+
+    Args:
+        blob: the received bytes.
+        origin: sender of the bytes, for errors.
+
+    Returns:
+        The header by tensor name, and the offset in bytes where the values start.
+
+    Raises:
+        WireError: the bytes are not safetensors.
+    """
     try:
         if len(blob) < 8:
             raise ValueError(f"{len(blob)} bytes")
@@ -78,26 +97,36 @@ def read_header(blob: bytes, origin: str) -> tuple[dict[str, dict[str, Any]], in
             raise ValueError(f"header of {size} bytes in {len(blob)}")
         header = json.loads(blob[8 : 8 + size])
         if not isinstance(header, dict) or not all(isinstance(entry, dict) for entry in header.values()):
-            raise ValueError("header is no table")
+            raise ValueError("the header is not a table")
     except (ValueError, RecursionError) as error:
-        raise WireError(f"{origin} sent no safetensors: {str(error)[:200]}; send it again") from error
+        raise WireError(
+            f"{origin} sent bytes that are not safetensors: {str(error)[:200]}; send it again"
+        ) from error
     return header, 8 + size
 
 
 def decode_weights(blob: bytes, specs: tuple[TensorSpec, ...], origin: str) -> dict[str, Array]:
-    """Read exactly these tensors, in the specs' order, without copying.
+    """Read exactly these tensors, without copying.
 
-    `origin` says in errors who sent the bytes. Names, dtypes, shapes and sizes are checked first, then
-    finiteness.
-    Raises WireError that names tensor, received, expected, remedy.
+    Names, dtypes, shapes and sizes are checked before the values.
+
+    Args:
+        blob: the received bytes.
+        specs: name, shape and dtype of each expected tensor.
+        origin: sender of the bytes, for errors.
+
+    Returns:
+        Arrays by name in the order of `specs`, each with the shape and dtype of its spec. They are read-only.
+
+    Raises:
+        WireError: a tensor is missing, unknown, malformed, or contains a value that is not finite.
     """
     header, start = read_header(blob, origin)
     expected = {spec.name: spec for spec in specs}
     if unknown := [name for name in header if name not in expected]:
         raise WireError(
             f"{origin} sent the unknown tensor {unknown[0][:200]!r}, expected "
-            f"{shorten_names(list(expected))}; "
-            f"{PLAN_REMEDY}"
+            f"{shorten_names(list(expected))}; {PLAN_REMEDY}"
         )
     spans = []
     for spec in specs:
@@ -108,7 +137,7 @@ def decode_weights(blob: bytes, specs: tuple[TensorSpec, ...], origin: str) -> d
     for low, high in sorted(spans):
         if low != position:
             raise WireError(
-                f"{origin} sent tensors that overlap or leave holes at byte {min(low, position)}; send it "
+                f"{origin} sent tensors that overlap or leave gaps at byte {min(low, position)}; send it "
                 "again"
             )
         position = high
@@ -133,10 +162,18 @@ def decode_weights(blob: bytes, specs: tuple[TensorSpec, ...], origin: str) -> d
 
 
 def decode_subset(blob: bytes, specs: tuple[TensorSpec, ...], origin: str) -> dict[str, Array]:
-    """Read some of these tensors, at least one, in the specs' order: a model that is a part of the plan's
-    weights.
+    """Read the tensors of a model that contains some of the plan's weights.
 
-    Raises WireError as `decode_weights` does.
+    Args:
+        blob: the received bytes.
+        specs: name, shape and dtype of each tensor that may be present.
+        origin: sender of the bytes, for errors.
+
+    Returns:
+        At least one array by name, in the order of `specs`.
+
+    Raises:
+        WireError: the blob has no tensor, or `decode_weights` rejects it.
     """
     header, _ = read_header(blob, origin)
     chosen = tuple(spec for spec in specs if spec.name in header)
@@ -169,15 +206,21 @@ def _check_entry(entry: Mapping[str, Any], spec: TensorSpec, origin: str) -> tup
         and offsets[1] - offsets[0] == size
     ):
         raise WireError(
-            f"{spec.name} of {origin} lies at {str(offsets)[:100]}, expected {size} bytes; send it again"
+            f"{spec.name} of {origin} has the data_offsets {str(offsets)[:100]}, expected {size} bytes; "
+            f"send it again"
         )
     return offsets[0], offsets[1]
 
 
 def encode_models(models: Mapping[str, Weights], codec: str = "fp32") -> bytes:
-    """Return several named models as one blob, tensors named `{model}/{weight}`.
+    """Return several named models as one blob, with tensors named `{model}/{weight}`.
 
-    WireError for a model name with a slash.
+    Args:
+        models: weights by model name, float32.
+        codec: codec of the values.
+
+    Raises:
+        WireError: a model name is empty or contains a slash, or an array is not float32 with the codec fp32.
     """
     for name in models:
         if not name or "/" in name:
@@ -208,7 +251,12 @@ def _name_part(name: str, suffix: str) -> str:
 def list_model_specs(
     models: Mapping[str, tuple[TensorSpec, ...]], codec: str = "fp32"
 ) -> tuple[TensorSpec, ...]:
-    """Return the tensors of several models as they are named and packed in one blob."""
+    """Return the packed tensors of several models in one blob.
+
+    Args:
+        models: specs of the weights by model name.
+        codec: codec of the values.
+    """
     return tuple(
         TensorSpec(_name_part(f"{model}/{spec.name}", part.suffix), part.shape, part.dtype)
         for model, specs in models.items()
@@ -218,9 +266,13 @@ def list_model_specs(
 
 
 def bound_models_size(models: Mapping[str, tuple[TensorSpec, ...]], codec: str) -> int:
-    """Return the largest size in bytes that `encode_models` gives of these.
+    """Return the maximum size in bytes of what `encode_models` returns for these models.
 
-    Deflating may add a thousandth to what it cannot shorten.
+    Deflate can add a thousandth to bytes that it cannot compress.
+
+    Args:
+        models: specs of the weights by model name.
+        codec: codec of the values.
     """
     limit = bound_blob_size(list_model_specs(models, codec))
     return limit if codec == strip_suffixes(codec) else limit + limit // 1000 + 64
@@ -229,7 +281,20 @@ def bound_models_size(models: Mapping[str, tuple[TensorSpec, ...]], codec: str) 
 def decode_models(
     blob: bytes, expected: Mapping[str, tuple[TensorSpec, ...]], origin: str, codec: str = "fp32"
 ) -> dict[str, dict[str, Array]]:
-    """Read what `encode_models` wrote: any of the expected models, each one whole. Raises WireError."""
+    """Read the blob of `encode_models`.
+
+    Args:
+        blob: the received bytes.
+        expected: specs of the weights by model name. Each model may be missing but must be complete.
+        origin: sender of the bytes, for errors.
+        codec: codec of the values.
+
+    Returns:
+        Arrays by weight name, by model name, float32 with the shapes of their specs.
+
+    Raises:
+        WireError: the blob contains an unknown model, or its bytes are not valid for the codec.
+    """
     base = strip_suffixes(codec)
     if base != codec:
         blob = inflate_blob(
@@ -240,8 +305,7 @@ def decode_models(
     if unknown := sorted(sent - set(expected)):
         raise WireError(
             f"{origin} sent the unknown model {unknown[0][:100]!r}, expected "
-            f"{shorten_names(list(expected))}; "
-            f"{PLAN_REMEDY}"
+            f"{shorten_names(list(expected))}; {PLAN_REMEDY}"
         )
     chosen = {model: specs for model, specs in expected.items() if model in sent}
     flat = decode_weights(blob, list_model_specs(chosen, base), origin)

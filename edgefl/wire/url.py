@@ -1,10 +1,10 @@
-"""Where brokers listen: `mqtt://[user:password@]host[:1883]`, or `mqtts://` with port 8883.
+"""Parses broker urls: `mqtt://[user:password@]host[:1883]`, or `mqtts://` with port 8883.
 
-Several of a cluster, with commas between.
+The urls of a cluster are separated by commas.
 
-MQTT 3.1.1 is spoken unless a url ends in `?protocol=5`. It is part of the url, and no option or scheme of its
-own, since it is a property of the broker: it then goes wherever a url goes (command line, `[broker]` table,
-enrolment) and nothing else has to know.
+The protocol is MQTT 3.1.1, or MQTT 5 if the url ends in `?protocol=5`. The protocol is part of the url
+because it is a property of the broker. It then needs no option of its own on the command line, in the
+`[broker]` table and in an enrolment.
 """
 
 import re
@@ -19,9 +19,14 @@ PROTOCOL_VERSIONS = {"": 4, "protocol=3.1.1": 4, "protocol=5": 5}
 
 @dataclass(frozen=True)
 class Broker:
-    """Where a broker listens and how to log in.
+    """The address of a broker, and the login.
 
-    `protocol`: 4 is MQTT 3.1.1, 5 is 5; `shown`: the url without its password.
+    Attributes:
+        tls: whether the connection uses TLS (`mqtts`).
+        username: user name, "" for an anonymous login.
+        password: password, "" for an anonymous login.
+        protocol: 4 for MQTT 3.1.1, 5 for MQTT 5.
+        display_url: the url without the password.
     """
 
     host: str
@@ -34,26 +39,28 @@ class Broker:
 
 
 def parse_urls(urls: str) -> tuple[Broker, ...]:
-    """Read one url or several, `mqtt://a:1883,mqtt://b:1883`.
+    """Parse one broker url, or several separated by commas.
 
-    LinkError for anything else, or when they do not speak alike.
+    Raises:
+        LinkError: a url is not valid, or the urls differ in TLS or protocol.
     """
     brokers = tuple(parse_url(url) for url in URL_SEPARATOR.split(urls))
     if len({(broker.tls, broker.protocol) for broker in brokers}) > 1:
         raise LinkError(
             f"brokers {hide_password(urls)!r} differ in mqtt, mqtts or protocol; expected the same for "
-            "all of a cluster"
+            "all brokers of a cluster"
         )
     return brokers
 
 
 def parse_url(url: str) -> Broker:
-    """Read `mqtt://[user:password@]host[:1883][?protocol=5]` or `mqtts://...[:8883]`.
+    """Parse `mqtt://[user:password@]host[:1883][?protocol=5]` or `mqtts://...[:8883]`.
 
-    LinkError for anything else.
+    Raises:
+        LinkError: the url is not valid.
     """
     example = (
-        "expected mqtt://HOST:PORT or mqtts://USER:PASSWORD@HOST:PORT, and ?protocol=5 after it for MQTT 5"
+        "expected mqtt://HOST:PORT or mqtts://USER:PASSWORD@HOST:PORT, with ?protocol=5 after it for MQTT 5"
     )
     try:
         parts = urlsplit(url)
@@ -76,6 +83,6 @@ def parse_url(url: str) -> Broker:
 
 
 def hide_password(urls: str) -> str:
-    """Return one url or several as they may be shown."""
+    """Return one or several broker urls without their passwords."""
     parts = (url.rpartition("@") for url in URL_SEPARATOR.split(urls))
     return ",".join(f"{head.partition('//')[0]}//...@{tail}" if at else tail for head, at, tail in parts)

@@ -1,4 +1,4 @@
-"""Verdict <-> its message. Figures travel in five digits."""
+"""Converts a verdict to its message and back. Figures are rounded to five digits."""
 
 import math
 from typing import get_args
@@ -25,7 +25,7 @@ def make_verdict_message(
         verdict: the verdict.
         session: the session of the federation.
         ts: seconds since 1970.
-        with_rows: whether the figures of single devices travel.
+        with_rows: whether the message contains the figures of single devices.
     """
     rows = select_least_gained(verdict.rows, messages.Verdict.MAX_ROWS) if with_rows else ()
     return messages.Verdict(
@@ -58,9 +58,10 @@ def make_verdict_message(
 
 
 def read_verdict(message: messages.Verdict) -> FederationVerdict:
-    """Return the verdict of a message. A figure that is impossible and a word that is unknown are missing.
+    """Return the verdict of a message.
 
-    Ids and sentence are text from the network: pass them through `printable` before printing them.
+    Impossible figures become None, and unknown kinds and comparisons become "". Ids and sentence are text
+    from the network: pass them through `printable` before printing them.
     """
     return FederationVerdict(
         measure=message.measure,
@@ -98,7 +99,7 @@ def _accept_fraction(value: float | None) -> float | None:
 
 
 def _accept_between(value: float | None, least: float, most: float) -> float | None:
-    # NaN is between nothing
+    # NaN fails both comparisons
     return value if value is not None and least <= value <= most else None
 
 

@@ -1,5 +1,6 @@
-"""What is left of version 1 of the protocol: enough to tell a device or an aggregator of that version which
-side must be updated.
+"""The part of protocol version 1 that finds devices and aggregators of that version.
+
+It is used only to name the side that must be updated.
 """
 
 from dataclasses import dataclass
@@ -10,7 +11,10 @@ OLD_TOPIC_PREFIX = f"edgefl/v{OLD_PROTOCOL_VERSION}"
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The State of version 1. Its programs show `phase` to a person, whatever it says."""
+    """The State of version 1.
+
+    Programs of version 1 show `phase` to the user unchanged, so it can carry any text.
+    """
 
     federation: str
     session: str
@@ -27,7 +31,8 @@ class State:
 def format_state_topic(federation: str) -> str:
     """Return the topic on which a version 1 aggregator publishes its retained state.
 
-    `+` stands for any federation.
+    Args:
+        federation: name of the federation, or `+` for any.
     """
     return f"{OLD_TOPIC_PREFIX}/{federation}/state"
 

@@ -156,7 +156,7 @@ def test_a_device_that_receives_what_it_cannot_use_says_so_and_takes_part_in_the
         ({"plan": aggregator.offer(b"no plan at all")}, "is not a plan"),
         (
             {"models": {"global": aggregator.offer(b"no tensors, but of a size that fits the plan")}},
-            "sent no safetensors",
+            "sent bytes that are not safetensors",
         ),
         (model({"head/bias": [0, np.nan, 0]}), "1 NaN or infinite values"),
         (model({"head/bias": [0, np.inf, 0]}), "1 NaN or infinite values"),

@@ -48,7 +48,7 @@ def test_each_bad_update_gets_a_receipt_that_says_why_and_the_round_goes_on(fede
     refused(bytes(save({"global/head/bias": np.zeros(3)})), "expected")
     refused(encode_models({"local": toys.weights()}), "unknown model 'local', expected global")
     refused(encode_models({}), "without tensors")
-    refused(b"not tensors", "no safetensors")
+    refused(b"not tensors", "not safetensors")
     refused(fine, "runs the plan 00000000", plan="0" * 64)
     refused(fine, "num_samples is 0", num_samples=0)
     refused(fine, "expected at most", size=10**9, count=15259)

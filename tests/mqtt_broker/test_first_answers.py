@@ -61,7 +61,7 @@ def test_a_port_where_a_broker_answers_already(
 
 def test_tls_without_keys_says_which_file_is_missing(secured: SimpleNamespace) -> None:
     """`edgefl monitor --broker mqtts://...` as a person types it who has no enrolment."""
-    with pytest.raises(Exception, match="cannot prove who it is") as caught:
+    with pytest.raises(Exception, match="cannot prove its identity") as caught:
         Link(f"mqtts://localhost:{secured.port}", "edgefl-test")
     assert "give --enrol" in str(caught.value) and "edgefl broker watcher" in str(caught.value)
 

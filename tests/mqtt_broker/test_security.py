@@ -155,12 +155,12 @@ def test_who_is_refused_a_connection(secured, tmp_path):
     foreign = create_enrolment(tmp_path / "foreign", "fine", 30)
     expired = create_enrolment(secured.directory, "expired", 0)
     secured.link(fine).close()
-    with pytest.raises(LinkError, match=r"cannot prove who it is.*enrol again"):
+    with pytest.raises(LinkError, match=r"cannot prove its identity.*enrol again"):
         secured.link(foreign)
     for refused in (replace(foreign, ca=fine.ca), expired):
-        with pytest.raises(LinkError, match=r"no broker|refused|does not speak MQTT"):
+        with pytest.raises(LinkError, match=r"no broker|refused|did not answer in MQTT"):
             secured.link(refused)
-    with pytest.raises(LinkError, match=r"no broker|refused|does not speak MQTT"):
+    with pytest.raises(LinkError, match=r"no broker|refused|did not answer in MQTT"):
         Link(f"mqtt://localhost:{secured.port}", "plain", timeout_s=2.0)
 
 

@@ -1,1 +1,1 @@
-"""Secure aggregation: the server sees the sum of the updates and no single one."""
+"""Secure aggregation: the server learns the sum of the updates, but no single update."""

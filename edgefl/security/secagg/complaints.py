@@ -1,10 +1,11 @@
-"""Who is left out of the next attempt at a masked round when clients say that they cannot open each other's
-shares.
+"""Decides which clients are excluded after complaints about sealed shares.
 
-The aggregator relays sealed shares and cannot open them. A complaint says "v cannot open what u sealed for
-it"; u or v is at fault. The proof would be a key that also opens genuine shares, so nobody is asked for it. A
-complaint comes before anything is revealed: the attempt has no sum, so the sum of the next attempt has none
-to be compared with.
+The aggregator relays sealed shares and cannot open them. A complaint states that client v cannot open what
+client u sealed for it, so u or v is at fault. A proof would require a key that also opens genuine shares, so
+the aggregator does not ask for one.
+
+A complaint is sent before any share is revealed. The failed attempt therefore has no sum that could be
+compared with the sum of the next attempt.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,8 +14,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a client is left out of the next attempt, a clause without its subject, and what the operator can
-    do.
+    """The reason why a client is excluded from the next attempt.
+
+    Attributes:
+        reason: a clause without its subject.
+        remedy: what the operator can do.
     """
 
     reason: str
@@ -22,21 +26,21 @@ class Fault:
 
 
 def find_excluded(complaints: Mapping[str, Collection[str]], tolerated: int) -> dict[str, Fault]:
-    """Return who is left out of the next attempt, and why.
+    """Return the clients that are excluded from the next attempt, and why.
 
-    1. A client that more than `tolerated` others accuse is out alone, and so is a client that accuses more
-       than `tolerated` others.
-    2. Of each other accusation both ends are out, in order of id, unless one of them is out already: one of
-       the two is at fault.
+    1. A client that more than `tolerated` others accuse is excluded alone. The same holds for a client that
+       accuses more than `tolerated` others.
+    2. For each remaining accusation both clients are excluded, in order of id, unless one of them is excluded
+       already. One of the two is at fault.
 
-    With at most `tolerated` clients at fault, rule 1 never hits an honest client, and rule 2 takes at most
-    one honest client out for each client at fault. So at least half of those who are out are at fault, every
-    attempt with a complaint puts at least one out, and f clients in league can put at most f honest ones out
-    of a round, with all of themselves.
+    If at most `tolerated` clients are at fault, rule 1 excludes no honest client, and rule 2 excludes at most
+    one honest client per client at fault. So at least half of the excluded clients are at fault, and every
+    attempt with a complaint excludes at least one of them. A group of f dishonest clients can exclude at most
+    f honest clients from a round, and loses all of its own.
 
     Args:
-        complaints: The clients that a client accuses, by the client that complains.
-        tolerated: How many clients a sum can do without: n that advertised less the threshold.
+        complaints: ids of the accused clients, by the id of the complaining client.
+        tolerated: number of clients that a sum can lose: advertised clients minus the threshold.
 
     Returns:
         The fault by client id.
@@ -55,14 +59,13 @@ def find_excluded(complaints: Mapping[str, Collection[str]], tolerated: int) -> 
             out[client_id] = Fault(f"sealed shares that are not genuine for {', '.join(accusers)}")
         elif len(accused_ones) > tolerated:
             out[client_id] = Fault(
-                f"says of {len(accused_ones)} clients, more than {tolerated}, that their shares are not "
-                "genuine"
+                f"accuses {len(accused_ones)} clients, more than {tolerated}, of shares that are not genuine"
             )
     for accuser, accused in edges:
         if accuser == accused:
             out.setdefault(accuser, Fault("cannot open its own shares"))
         elif accuser not in out and accused not in out:
-            both = "one of the two is at fault: look at the logs of both"
-            out[accuser] = Fault(f"says that {accused} sealed a share that is not genuine", both)
-            out[accused] = Fault(f"sealed a share that is not genuine, says {accuser}", both)
+            both = "one of the two is at fault: check the logs of both"
+            out[accuser] = Fault(f"accuses {accused} of a sealed share that is not genuine", both)
+            out[accused] = Fault(f"sealed a share that is not genuine, according to {accuser}", both)
     return out

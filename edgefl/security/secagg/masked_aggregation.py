@@ -1,10 +1,10 @@
-"""Secure aggregation before an algorithm's `aggregate`: the updates of a round meet as one masked sum, see
-`secure_sum`.
+"""Adds secure aggregation to an algorithm: its `aggregate` sees only the means of a round.
 
-The simulator plays all clients and the aggregator here, with the whole protocol; over MQTT `participant` is a
-device's part of it and `edgefl.server.secagg.rounds` the server's.
-Quantized to 2^-24, the mean is that of the weighted mean but for rounding, and exactly the same whatever keys
-were drawn.
+The simulator plays all clients and the aggregator here, with the whole protocol of `secure_sum`. Over MQTT,
+`participant` is the device's part and `edgefl.server.secagg.rounds` the aggregator's.
+
+Values are quantized to 2^-24. Apart from this rounding the result equals the weighted mean, and it does not
+depend on the keys.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,21 +21,28 @@ from edgefl.types import ServerState, Update, Weights
 
 
 def check_secure_aggregation(algorithm: Algorithm, config: FederationConfig) -> None:
-    """Raise ConfigError when the configuration asks for secure aggregation of what is more than one sum, or
-    with too small cohorts.
+    """Check that the configuration can be combined with secure aggregation, if it asks for it.
+
+    Args:
+        algorithm: the algorithm.
+        config: configuration of the federation.
+
+    Raises:
+        ConfigError: the algorithm needs more than one sum, the codec is not fp32, or the cohorts are too
+            small.
     """
     if not config.privacy.secure_aggregation:
         return
     if not algorithm.by_sums:
         raise ConfigError(
-            f"secure_aggregation does not go with {algorithm.name} and these options: it has to see updates "
-            "one by one (to cluster or to rank them, or to weigh each by what its client is responsible "
-            "for); take fedavg or one built on it with mean = 'weighted' and no clip_norm"
+            f"secure_aggregation does not work with {algorithm.name} and these options: the algorithm needs "
+            "single updates (to cluster or rank them, or to weigh each by its client's responsibilities); "
+            "use fedavg or an algorithm built on it with mean = 'weighted' and no clip_norm"
         )
     if config.codec != "fp32":
         raise ConfigError(
-            f"codec is {config.codec!r}, expected 'fp32' for secure_aggregation: under a mask nothing can be "
-            "packed smaller"
+            f"codec is {config.codec!r}, expected 'fp32' for secure_aggregation: masked values cannot be "
+            "compressed"
         )
     if 0 < config.clients_per_round < MIN_MASKED_CLIENTS:
         raise ConfigError(
@@ -47,17 +54,19 @@ def check_secure_aggregation(algorithm: Algorithm, config: FederationConfig) -> 
 def with_secure_aggregation(
     algorithm: Algorithm, config: FederationConfig, cohort_of: Callable[[ServerState], Sequence[str]]
 ) -> Algorithm:
-    """Return the algorithm with masked sums: its `aggregate` sees the means of a round's updates only.
+    """Return the algorithm with masked sums, or unchanged without secure aggregation.
+
+    The `aggregate` of the result gets only the means of a round's updates.
 
     Args:
-        algorithm: the algorithm; returned as it is without secure aggregation.
-        config: the federation.
-        cohort_of: returns the clients of the round of a server state. All of them take part in the masking,
-            whether or not an update of theirs arrives.
+        algorithm: the algorithm.
+        config: configuration of the federation.
+        cohort_of: returns the cohort of the round of a server state. All its clients take part in the
+            masking, even if their updates do not arrive.
 
     Raises:
-        ConfigError: see `check_secure`.
-        RoundError: raised by `aggregate` for a cohort of fewer than three.
+        ConfigError: see `check_secure_aggregation`.
+        RoundError: raised by `aggregate` for a cohort of fewer than three clients.
     """
     if not config.privacy.secure_aggregation:
         return algorithm
@@ -74,8 +83,14 @@ def with_secure_aggregation(
 
 
 def wrap_means(means: Mapping[str, Weights], round: int) -> list[Update]:
-    """Return what `aggregate` gets in place of a round's updates: one that holds their means, or none when
-    there are no means.
+    """Return the means of a round as updates for `aggregate`.
+
+    Args:
+        means: mean delta by weight name, by model name, float32.
+        round: number of the round.
+
+    Returns:
+        One update that contains the means, or no update if there are no means.
     """
     return [Update("", round, 1, means)] if means else []
 
@@ -83,9 +98,16 @@ def wrap_means(means: Mapping[str, Weights], round: int) -> list[Update]:
 def count_secagg_bytes(
     config: FederationConfig, algorithm: Algorithm, state: ServerState, cohort: Sequence[str]
 ) -> tuple[int, int]:
-    """Return the bytes (up, down) that secure aggregation adds to a round of this cohort that `summed` takes.
+    """Return the bytes (up, down) that secure aggregation adds to a round.
 
-    None without it.
+    Args:
+        config: configuration of the federation.
+        algorithm: the algorithm.
+        state: server state of the round.
+        cohort: ids of the clients of the round.
+
+    Returns:
+        Bytes sent by all clients and to all clients. Both are 0 without secure aggregation.
     """
     if not config.privacy.secure_aggregation:
         return 0, 0
@@ -93,7 +115,7 @@ def count_secagg_bytes(
 
     shapes = list_shapes(algorithm.broadcast(state, "").models)
     vector_size = measure_vector(shapes)
-    # A plain update holds one of the models
+    # a plain update contains one of the models
     up, down = count_extra_bytes(
         vector_size, vector_size // len(shapes) - 1, len(cohort), choose_threshold(len(cohort))
     )
@@ -103,9 +125,21 @@ def count_secagg_bytes(
 def average_masked(
     shapes: Shapes, updates: Iterable[Update], cohort: Sequence[str], context: str
 ) -> dict[str, Weights]:
-    """Play the protocol over the updates of a cohort, sorted by id.
+    """Run the protocol for all clients of a cohort, and return the mean deltas.
 
-    Return their means by samples, of the models that somebody trained.
+    Args:
+        shapes: shape of each weight, by model name.
+        updates: updates that arrive. Their deltas are float32.
+        cohort: ids of all clients of the round, sorted.
+        context: text that all masks depend on.
+
+    Returns:
+        Mean delta over samples by weight name, by model name, float32. Models that no client trained are
+        missing.
+
+    Raises:
+        RoundError: the cohort has fewer than three clients, or too few updates arrive.
+        DataError: a delta or a number of samples is too large.
     """
     from edgefl.security.secagg.participant import to_advertised
     from edgefl.security.secagg.secure_sum import (

@@ -1,8 +1,10 @@
-"""Numbers for a masked sum: reals as integers modulo 2^64, and masks that cancel.
+"""Fixed-point vectors for a masked sum, and masks that cancel.
 
-A value is kept to 2^-24 and taken times a client's number of samples. With values up to 64, 2^20 samples a
-client and 2^12 clients no sum reaches 2^63, so a sum modulo 2^64 is the sum. Addition modulo 2^64 is exact in
-any order: whatever the masks were, the sum has the same bits.
+A real value is a multiple of 2^-24, times the client's number of samples, as an integer modulo 2^64. With
+values up to 64, 2^20 samples per client and 2^12 clients, no sum reaches 2^63. A sum modulo 2^64 is then the
+sum itself.
+
+Addition modulo 2^64 is exact in any order, so the sum has the same bits for all masks.
 """
 
 import math
@@ -18,48 +20,66 @@ FIXED_POINT_SCALE = 2.0**24
 MAX_DELTA = 64.0
 MAX_CLIENT_SAMPLES = 2**20
 MIN_MASKED_CLIENTS = 3
-"""Of a sum of two each one can take itself off."""
+"""Minimum cohort size: in a sum of two, each client could subtract its own vector."""
 
 
 def choose_threshold(clients: int) -> int:
-    """Return how many of a cohort must answer to the end: two thirds, rounded up."""
+    """Return how many clients of a cohort must stay to the end: two thirds, rounded up."""
     return math.ceil(2 * clients / 3)
 
 
 def to_vector(values: NDArray[np.float64], samples: int) -> FixedPointVector:
-    """Return the values times the number of samples, uint64[n], with that number itself behind them: uint64[n
-    + 1].
+    """Return the fixed-point vector of a client's values.
 
-    Raises DataError for a value that does not fit.
+    Args:
+        values: shape (n,), float64, at most 64 in magnitude.
+        samples: number of samples, at most 2^20.
+
+    Returns:
+        The values times the number of samples, followed by the number of samples, shape (n + 1,), uint64.
+
+    Raises:
+        DataError: a value or the number of samples is too large.
     """
     if not 0 <= samples <= MAX_CLIENT_SAMPLES:
         raise DataError(
-            f"{samples} samples, expected at most {MAX_CLIENT_SAMPLES} for secure aggregation; divide the "
-            f"shard"
+            f"{samples} samples, expected at most {MAX_CLIENT_SAMPLES} for secure aggregation; divide "
+            "the shard"
         )
     largest = float(np.abs(values).max(initial=0.0))
     if not largest <= MAX_DELTA:
         raise DataError(
             f"an update reaches {largest:g}, expected at most {MAX_DELTA:g} for secure aggregation; lower "
-            f"the "
-            "learning rate"
+            "the learning rate"
         )
     scaled = np.rint(np.asarray(values, np.float64) * FIXED_POINT_SCALE).astype(np.int64) * samples
     return np.append(scaled, samples).view(np.uint64)
 
 
 def to_mean(total: FixedPointVector) -> NDArray[np.float64] | None:
-    """Return the mean over samples, float64[n], of a sum of `to_words`.
+    """Return the mean over samples of a sum of vectors.
 
-    None when there are no samples in it.
+    Args:
+        total: sum of vectors of `to_vector`, shape (n + 1,), uint64.
+
+    Returns:
+        The mean, shape (n,), float64. None if the sum contains no samples.
     """
     signed = total.view(np.int64)
     return signed[:-1] / (FIXED_POINT_SCALE * float(signed[-1])) if signed[-1] else None
 
 
 def expand_mask(seed: bytes, size: int) -> FixedPointVector:
-    """Return uint64[size] that look random to whoever has not the seed of 32 bytes: the keystream of
-    ChaCha20.
+    """Return the mask of a seed: a keystream of ChaCha20.
+
+    The mask looks random to anyone without the seed.
+
+    Args:
+        seed: 32 bytes.
+        size: number of elements.
+
+    Returns:
+        The mask, shape (size,), uint64.
     """
     from cryptography.hazmat.primitives.ciphers import Cipher
     from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
@@ -69,8 +89,15 @@ def expand_mask(seed: bytes, size: int) -> FixedPointVector:
 
 
 def add_masks(vector: FixedPointVector, plus: Iterable[bytes], minus: Iterable[bytes]) -> FixedPointVector:
-    """Return the words with the masks of the seeds `plus` on them and those of `minus` off them, modulo
-    2^64.
+    """Return the vector with masks added and subtracted, modulo 2^64.
+
+    Args:
+        vector: shape (n,), uint64.
+        plus: seeds of the masks to add, 32 bytes each.
+        minus: seeds of the masks to subtract, 32 bytes each.
+
+    Returns:
+        A new vector, shape (n,), uint64.
     """
     total = vector.copy()
     for seed in plus:

@@ -1,18 +1,20 @@
-"""A client's part of one attempt at a masked round, bytes in and bytes out: the protocol is in `secure_sum`,
-the bytes in `wire.masked`.
+"""A client's part of one attempt at a masked round.
 
-Secrets are made with the object and live in memory alone: a device that was started again has none, and is
-recovered as one that dropped out. Each step is answered once: asked again with the same bytes it says the
-same, asked with others it refuses. So nothing is masked twice with the same keys under two sets of clients,
-and of no other client both secrets are revealed.
+All inputs and outputs are bytes. `secure_sum` describes the protocol and `wire.masked` the bytes.
 
-Everything after the key list is bound to that list byte by byte (`binding_of`). A client opens the shares of
-the others before it masks. When some are not genuine it sends no words: it answers with a complaint that
-names their senders, and reveals nothing in this attempt.
+The secrets are drawn with the object and exist only in memory. A restarted device has none, and the other
+clients recover from it as from a client that dropped out.
 
-A client signs the lists of who shared and whose words came. It reveals shares only when as many clients as
-the threshold signed the same lists. The threshold is two thirds of the clients, and each signs once, so an
-attempt has one sum, of as many clients or more.
+Each step is answered once. The same request gets the same answer again, and a different request is refused.
+So no keys mask two different cohorts, and both secrets of another client are never revealed.
+
+Everything after the key list is bound to that list, byte by byte (`hash_binding`). A client opens the shares
+of the others before it masks its vector. If some are not genuine, it sends no vector. It sends a complaint
+that names their senders, and reveals nothing in this attempt.
+
+A client signs the lists of the clients that shared, and of those whose vectors arrived. It reveals shares
+only if at least `threshold` clients signed the same lists. The threshold is two thirds of the clients, and
+each client signs once. An attempt therefore has one sum, of at least that many clients.
 """
 
 import base64
@@ -55,14 +57,18 @@ from edgefl.wire.strict_json import encode_json
 
 
 def to_advertised(keys: PublicKeys, client_id: str, context: str) -> Advertised:
-    """Return keys as they are advertised, not signed yet."""
+    """Return the message that advertises keys, without a signature."""
     return Advertised(
         client_id, context, *(base64.b64encode(key).decode() for key in (keys.seal, keys.mask, keys.seed))
     )
 
 
 def from_advertised(advertised: Advertised) -> PublicKeys:
-    """Return the keys that a client advertised; WireError when they cannot be used."""
+    """Return the keys that a client advertised.
+
+    Raises:
+        WireError: the keys cannot be used.
+    """
     try:
         keys = PublicKeys(
             *(
@@ -76,14 +82,13 @@ def from_advertised(advertised: Advertised) -> PublicKeys:
     if sizes != [32] * 3:
         raise WireError(
             f"the keys of {advertised.client_id} have {', '.join(map(str, sizes))} bytes, expected 32 "
-            f"each; update "
-            "it"
+            "each; update it"
         )
     try:
         check_public_keys(keys)
     except ValueError as error:
         raise WireError(
-            f"a key of {advertised.client_id} cannot be used, for it is of low order; revoke it"
+            f"a key of {advertised.client_id} cannot be used because it has a low order; revoke it"
         ) from error
     return keys
 
@@ -91,8 +96,13 @@ def from_advertised(advertised: Advertised) -> PublicKeys:
 class Participant:
     """One client in one attempt.
 
-    `authority`: PEM, by which the others' signing keys are checked; empty where nobody was enrolled.
-    `least_clients`: the fewest clients of a key list that this client answers to.
+    Args:
+        client_id: the client.
+        context: the attempt, see `edgefl.wire.masked.hash_context`.
+        trust: signs this client's messages.
+        authority: certificate of the authority, PEM, to check the signing keys of the others. "" without
+            enrolment.
+        least_clients: minimum length of a key list that this client answers.
     """
 
     def __init__(
@@ -112,30 +122,38 @@ class Participant:
         self._answers: dict[str, tuple[bytes, bytes]] = {}
 
     def advertise(self) -> bytes:
-        """Return the public keys, signed where this client is enrolled."""
+        """Return the message with the public keys, signed if this client is enrolled."""
         return self._advertised
 
     def answer(self, step: str, asked: bytes, make_vector: Callable[[], FixedPointVector]) -> bytes:
-        """Return what the step (share, mask, agree, unmask) asks for; `words` gives this client's vector.
+        """Return the answer to a step.
 
-        The answer to `mask` is a complaint when shares of other clients are not genuine. Raises RoundError,
-        and reveals nothing, when the step does not follow on the one before, or was answered to other bytes
-        before; WireError for bytes that are not the protocol's, and for keys that are not genuine.
+        The answer to `mask` is a complaint if shares of other clients are not genuine.
+
+        Args:
+            step: share, mask, agree or unmask.
+            asked: the blob of the step.
+            make_vector: returns this client's vector, uint64.
+
+        Raises:
+            RoundError: the step is out of order, repeats an earlier step with other bytes, or asks for too
+                much. Nothing is revealed.
+            WireError: the bytes are not valid, or a key or signature is not genuine.
         """
         if step in self._answers:
             before, reply = self._answers[step]
             if before != asked:
                 raise RoundError(
-                    f"asked to {step} for other clients than before, with the same keys; nothing is said"
+                    f"asked to {step} for other clients than before, with the same keys; nothing is sent"
                 )
             return reply
-        # a client whose agreement came too late, or was not asked for, unmasks what enough others signed
+        # a client whose agreement was late or not requested still unmasks if enough others signed
         if {*self._answers, *((AGREE_STEP,) if step == UNMASK_STEP else ())} != set(
             SECAGG_STEPS[: SECAGG_STEPS.index(step)]
         ):
             raise RoundError(
                 f"asked to {step} after {len(self._answers)} of the steps {', '.join(SECAGG_STEPS)}; "
-                f"nothing is said"
+                "nothing is sent"
             )
         steps = {
             SHARE_STEP: self._share,
@@ -167,7 +185,7 @@ class Participant:
         ]
         if local != [self._advertised]:
             raise RoundError(
-                "the keys that are shown of this client are not those that it advertised; nothing is said"
+                "the key list contains other keys of this client than it advertised; nothing is sent"
             )
         public = {client.advertised.client_id: from_advertised(client.advertised) for client in introduced}
         binding = hash_binding(self._context, asked)
@@ -182,8 +200,7 @@ class Participant:
         if advertised.context != self._context:
             raise RoundError(
                 f"{advertised.client_id} advertised keys for another round or another model than this "
-                f"client has; "
-                "nothing is said"
+                "client has; nothing is sent"
             )
         if not self._authority:
             return
@@ -207,8 +224,8 @@ class Participant:
             or len(inbox) < self._threshold
         ):
             raise RoundError(
-                f"asked for words masked towards {len(inbox)} clients, expected {self._threshold} or more of "
-                "those that advertised, this one among them; nothing is said"
+                f"asked for a vector masked towards {len(inbox)} clients, expected {self._threshold} or more "
+                "that advertised, this client among them; nothing is sent"
             )
         opened, failed = open_shares(self._secrets, self._client_id, self._public, inbox, self._binding)
         if failed:
@@ -230,20 +247,22 @@ class Participant:
         shared, came = decode_lists(lists)
         if set(shared) != set(self._opened):
             raise RoundError(
-                f"{len(shared)} clients are said to have shared, expected the {len(self._opened)} of the "
-                "inbox; nothing is said"
+                f"the list names {len(shared)} clients that shared, expected the {len(self._opened)} of the "
+                "inbox; nothing is sent"
             )
         if len(came) < self._threshold or not set(came) <= set(shared) or self._client_id not in came:
             raise RoundError(
-                f"asked for a sum of {len(came)} clients, expected {self._threshold} or more of those that "
-                "shared, this one among them; nothing is said"
+                f"asked for a sum of {len(came)} clients, expected {self._threshold} or more that "
+                "shared, this client among them; nothing is sent"
             )
         return came
 
     def _unmask(self, asked: bytes) -> bytes:
         lists, agreed = decode_agreed(asked)
         if lists != self._answers.get(AGREE_STEP, (lists,))[0]:
-            raise RoundError("asked to unmask for other clients than this one agreed to; nothing is revealed")
+            raise RoundError(
+                "asked to unmask for other clients than this client agreed to; nothing is revealed"
+            )
         came = self._check_lists(lists)
         digest = hashlib.sha256(lists).hexdigest()
         for agreement in agreed:
@@ -252,8 +271,8 @@ class Participant:
                 digest,
             ) or agreement.client_id not in came:
                 raise RoundError(
-                    f"{agreement.client_id} agreed to other lists than this client was shown; nothing is "
-                    f"revealed"
+                    f"{agreement.client_id} agreed to other lists than this client received; nothing is "
+                    "revealed"
                 )
             if self._authority:
                 from edgefl.security.signing import check_signature
@@ -278,8 +297,18 @@ class Participant:
 def decode_revealed(
     blob: bytes, shared: tuple[str, ...], came: tuple[str, ...]
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the shares that a client revealed: of the own masks of those who came, of the mask keys of the
-    others. WireError.
+    """Read the shares that a client revealed.
+
+    Args:
+        blob: the client's answer to `unmask`.
+        shared: ids of the clients that shared, sorted.
+        came: ids of the clients whose masked vectors arrived, sorted.
+
+    Returns:
+        Shares of seeds by the id of a client in `came`, and shares of mask keys by the id of another client.
+
+    Raises:
+        WireError: the blob has another size.
     """
     shares = dict(
         zip(

@@ -1,31 +1,34 @@
-"""A sum of clients' vectors by pairwise masks, of which the aggregator learns nothing else.
+"""Computes a sum of clients' vectors with pairwise masks, from which the aggregator learns only the sum.
 
-Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Learning, CCS 2017, figure 4. Its
-consistency check is in `participant`. Clients draw fresh keys in each attempt; clients u < v by id:
+Clients draw new keys in each attempt. The steps, for clients u < v by id:
 
-    advertise  u -> all          two public keys (one to encrypt to u, one to agree on masks with u), and the
-                                 digest of u's seed
-    share      u -> v, sealed    a Shamir share of u's private mask key, and one of the seed of u's own mask
-                                 b_u; in the clear their digests
+    advertise  u -> all          two public keys (one for encryption to u, one to agree on masks with u),
+                                 and the digest of u's seed
+    share      u -> v, sealed    a Shamir share of u's private mask key, and one of the seed b_u of u's
+                                 self mask; their digests are not encrypted
     mask       u -> aggregator   y_u = x_u + m(b_u) + sum_{v > u} m(s_uv) - sum_{v < u} m(s_uv)
                                  modulo 2^64, over all v that shared
-    reveal     u -> aggregator   of each v whose y_v came its share of b_v, of each other v its share of the
-                                 mask key; never both
-    unmask     aggregator        takes off m(b_v) of those that came, and what is left of the masks with
-                                 those that did not
+    reveal     u -> aggregator   for each v whose y_v arrived its share of b_v, for each other v its share
+                                 of the mask key; never both
+    unmask     aggregator        subtracts m(b_v) of the clients that arrived, and the remaining masks with
+                                 the clients that did not
 
-m is a ChaCha20 keystream, s_uv comes from X25519 by HKDF-SHA256, shares are sealed by AES-256-GCM. `binding`
-names federation, round, models and the list of all advertised keys (`wire.masked.binding_of`): it is part of
-every derived key and digest, so clients that were shown different lists cannot open each other's shares, and
-their masks do not cancel.
+m is a ChaCha20 keystream. s_uv comes from X25519 by HKDF-SHA256. Shares are sealed by AES-256-GCM.
 
-The digests show who is at fault. A client compares its shares with them before it masks (`open_shares`). The
-aggregator compares each revealed share with them (`check_revealed`): a share that does not fit is the fault
-of the client that reveals it. Shares that fit, but do not give the advertised key or seed, are the fault of
-the client that dealt them (`unmask`).
+`binding` names federation, round, models and the list of all advertised keys (`wire.masked.hash_binding`). It
+is part of every derived key and digest. Clients that received different lists cannot open each other's
+shares, and their masks do not cancel.
 
-Functions are pure but for the keys and seeds that they draw from the operating system. The work of a client
-grows with the cohort, the aggregator's with its square.
+The digests show which client is at fault. A client compares its shares with them before it masks
+(`open_shares`). The aggregator compares each revealed share with them (`check_revealed`). If a share does not
+match, the client that reveals it is at fault. If matching shares do not give the advertised key or seed,
+their sender is at fault (`unmask_sum`).
+
+All functions are pure, except for the keys and seeds that they draw from the operating system. The work of a
+client grows linearly with the cohort, and the work of the aggregator with its square.
+
+Source: Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Learning, CCS 2017,
+figure 4. Its consistency check is in `participant`.
 """
 
 import hashlib
@@ -49,7 +52,11 @@ DIGEST_BYTES = 32
 
 
 class InvalidShareError(RoundError):
-    """Shares that do not fit what their sender committed to. client_ids: who is at fault, sorted."""
+    """Shares do not match the digests or keys of their sender.
+
+    Attributes:
+        client_ids: ids of the clients at fault, sorted.
+    """
 
     def __init__(self, message: str, client_ids: Collection[str]) -> None:
         super().__init__(message)
@@ -58,8 +65,12 @@ class InvalidShareError(RoundError):
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """What a client advertises; 32 bytes each. seal: to encrypt to it; mask: to agree on masks with it; seed:
-    sha256 of its own seed.
+    """The public values that a client advertises, 32 bytes each.
+
+    Attributes:
+        seal: X25519 key for encryption to this client.
+        mask: X25519 key for the agreement on pairwise masks.
+        seed: sha256 of the seed of the client's self mask.
     """
 
     seal: bytes
@@ -69,7 +80,15 @@ class PublicKeys:
 
 @dataclass(frozen=True)
 class Secrets:
-    """What a client keeps for one round and must not use in another; repr says nothing of it."""
+    """The secrets of a client for one attempt, 32 bytes each. `repr` does not show them.
+
+    They must not be used in another attempt.
+
+    Attributes:
+        seal: private X25519 key for encryption.
+        mask: private X25519 key for the agreement on pairwise masks.
+        self_seed: seed of the client's self mask.
+    """
 
     seal: bytes
     mask: bytes
@@ -81,29 +100,41 @@ class Secrets:
 
 @dataclass(frozen=True)
 class OpenedShares:
-    """The two shares that a client dealt to another, of its mask key and of its seed.
+    """The two shares that one client sent to another. `repr` does not show them.
 
-    Repr does not show them.
+    Attributes:
+        key: share of the sender's private mask key.
+        seed: share of the sender's seed.
     """
 
     key: int
     seed: int
 
     def __repr__(self) -> str:
-        return "Opened(...)"
+        return "OpenedShares(...)"
 
 
 @dataclass(frozen=True)
 class RevealedShares:
-    """A client's shares, by the client that they are of: of its own mask's seed, or of its mask key."""
+    """The shares that a client reveals, by the id of the client that sent them.
+
+    Attributes:
+        seeds: shares of the seeds of self masks.
+        keys: shares of private mask keys.
+    """
 
     seeds: Mapping[str, int]
     keys: Mapping[str, int]
 
 
 def count_extra_bytes(vector_size: int, values: int, clients: int, threshold: int) -> tuple[int, int]:
-    """Return what a client sends (up) and receives (down) above one float32 a value, in bytes, without the
-    messages' headers.
+    """Return the bytes (up, down) of one client beyond one float32 per value, without message headers.
+
+    Args:
+        vector_size: number of elements of the masked vector.
+        values: number of values of a plain update.
+        clients: number of clients of the cohort.
+        threshold: number of clients whose agreements each client receives.
     """
     keys = 96
     signature = 64
@@ -113,14 +144,15 @@ def count_extra_bytes(vector_size: int, values: int, clients: int, threshold: in
 
 
 def find_min_threshold(clients: int) -> int:
-    """Return the smallest threshold: more than half, so that no two groups can be asked for different things
-    of one client.
+    """Return the smallest threshold, more than half of the clients.
+
+    Two disjoint groups can then not both reach it, so no client can be asked for different sums.
     """
     return clients // 2 + 1
 
 
 def generate_keys() -> tuple[Secrets, PublicKeys]:
-    """Return a client's fresh secrets and its public keys."""
+    """Return new secrets of a client and the matching public keys."""
     seal = X25519PrivateKey.generate()
     mask = X25519PrivateKey.generate()
     client_secrets = Secrets(
@@ -134,8 +166,12 @@ def generate_keys() -> tuple[Secrets, PublicKeys]:
 
 
 def check_public_keys(keys: PublicKeys) -> None:
-    """Raise ValueError for an X25519 public key of low order: whoever uses it agrees on a secret that
-    everybody knows.
+    """Check that X25519 public keys do not have a low order.
+
+    An exchange with such a key gives a secret that anyone can compute.
+
+    Raises:
+        ValueError: a key has a low order.
     """
     probe = X25519PrivateKey.generate()
     for public in (keys.seal, keys.mask):
@@ -145,11 +181,22 @@ def check_public_keys(keys: PublicKeys) -> None:
 def seal_shares(
     client_secrets: Secrets, client_id: str, public: Mapping[str, PublicKeys], threshold: int, binding: str
 ) -> dict[str, bytes]:
-    """Return one message for each client of `public`, this one included: two digests in the clear, then the
-    sealed shares.
+    """Return a message with sealed shares for each client, this client included.
 
-    Raises RoundError for fewer than three clients, for too many, or a threshold of not more than half of
-    them.
+    A message consists of two digests that are not encrypted, and the sealed shares.
+
+    Args:
+        client_secrets: secrets of this client.
+        client_id: id of this client.
+        public: public keys of all clients, by id.
+        threshold: number of shares that give a secret.
+        binding: the attempt and its key list.
+
+    Returns:
+        The message of 224 bytes by client id.
+
+    Raises:
+        RoundError: there are too few or too many clients, or the threshold is not more than half of them.
     """
     count = len(public)
     if (
@@ -184,11 +231,17 @@ def open_shares(
     inbox: Mapping[str, bytes],
     binding: str,
 ) -> tuple[dict[str, OpenedShares], tuple[str, ...]]:
-    """Open what each client sent to this one by `share`.
+    """Open the messages that each client sealed for this client with `seal_shares`.
+
+    Args:
+        client_secrets: secrets of this client.
+        client_id: id of this client.
+        public: public keys of all clients, by id.
+        inbox: sealed message by the id of its sender.
+        binding: the attempt and its key list.
 
     Returns:
-        The shares, by the client that dealt them, and the ids, sorted, of the clients whose message is not
-        genuine.
+        The shares by the id of their sender, and the sorted ids of the clients whose message is not genuine.
     """
     opened = {}
     failed = []
@@ -220,8 +273,18 @@ def mask_vector(
     vector: FixedPointVector,
     binding: str,
 ) -> FixedPointVector:
-    """Return the words under all masks: towards each client in `shared`, whose sealed shares came, and its
-    own.
+    """Return the vector with the client's self mask and its pairwise masks.
+
+    Args:
+        client_secrets: secrets of this client.
+        client_id: id of this client.
+        public: public keys of all clients, by id.
+        shared: ids of the clients whose sealed shares arrived.
+        vector: shape (n,), uint64.
+        binding: the attempt and its key list.
+
+    Returns:
+        The masked vector, shape (n,), uint64.
     """
     seeds = {
         other: _derive_shared_key(client_secrets.mask, public[other].mask, f"{binding} mask")
@@ -235,17 +298,23 @@ def mask_vector(
 def reveal_shares(
     client_id: str, opened: Mapping[str, OpenedShares], came: Collection[str], threshold: int
 ) -> RevealedShares:
-    """Return what the aggregator needs to unmask the sum of the clients in `came`.
+    """Return the shares that the aggregator needs to unmask the sum of some clients.
 
-    A client does so once in an attempt.
+    A client must call this only once in an attempt.
 
-    opened: the shares of each client that shared, from `open_shares`. Raises RoundError for a sum of fewer
-    clients than the threshold, of clients that did not share, or without this client.
+    Args:
+        client_id: id of this client.
+        opened: shares of each client that shared, from `open_shares`.
+        came: ids of the clients whose masked vectors arrived.
+        threshold: minimum number of clients in the sum.
+
+    Raises:
+        RoundError: the sum has too few clients, contains a client that did not share, or lacks this client.
     """
     if len(set(came)) < threshold or not set(came) <= set(opened) or client_id not in came:
         raise RoundError(
             f"{client_id} is asked to unmask a sum of {len(set(came))} clients, expected {threshold} or more "
-            "of those that shared, itself among them; nothing is revealed"
+            "that shared, itself among them; nothing is revealed"
         )
     return RevealedShares(
         {other: shares.seed for other, shares in opened.items() if other in came},
@@ -256,10 +325,16 @@ def reveal_shares(
 def check_revealed(
     client_id: str, revealed: RevealedShares, digests: Mapping[str, bytes], binding: str
 ) -> None:
-    """Raise NotGenuine, naming this client, unless it revealed the shares that were dealt to it.
+    """Check that a client revealed the shares that were sent to it.
 
-    digests: the two digests in the clear at the head of each message to this client, 64 bytes, by the client
-    that dealt the shares.
+    Args:
+        client_id: id of the client that reveals shares.
+        revealed: its shares.
+        digests: the two digests (64 bytes) at the head of each message to this client, by sender.
+        binding: the attempt and its key list.
+
+    Raises:
+        InvalidShareError: a share does not match its digest. The error names this client.
     """
     wrong = []
     for index, shares in enumerate((revealed.keys, revealed.seeds)):
@@ -272,7 +347,7 @@ def check_revealed(
                 wrong.append(other)
     if wrong:
         raise InvalidShareError(
-            f"{client_id} sent a share that is not the one dealt to it by {', '.join(sorted(wrong))}",
+            f"{client_id} revealed a share that differs from the share sent by {', '.join(sorted(wrong))}",
             [client_id],
         )
 
@@ -286,11 +361,25 @@ def unmask_sum(
     threshold: int,
     binding: str,
 ) -> FixedPointVector:
-    """Return the sum of the words of the clients in `came`, from the sum of what they sent masked.
+    """Remove the masks from the sum of the masked vectors.
 
-    Raises NotGenuine, naming the clients that dealt them, when shares do not give an advertised key or seed:
-    provided that each client revealed what was dealt to it (`check_revealed`). Raises RoundError when fewer
-    clients than the threshold revealed their shares.
+    Each client must have revealed the shares that were sent to it, see `check_revealed`.
+
+    Args:
+        total: sum of the masked vectors in `came`, shape (n,), uint64.
+        public: public keys of all clients, by id.
+        shared: ids of the clients that shared.
+        came: ids of the clients whose masked vectors arrived.
+        revealed: revealed shares by the id of the client that reveals them.
+        threshold: number of shares that give a secret.
+        binding: the attempt and its key list.
+
+    Returns:
+        The sum of the vectors in `came`, shape (n,), uint64.
+
+    Raises:
+        InvalidShareError: shares do not give an advertised key or seed. The error names their senders.
+        RoundError: fewer than `threshold` clients revealed their shares.
     """
     points = _assign_points(public)
 
@@ -302,11 +391,11 @@ def unmask_sum(
         }
         if len(shares) < threshold:
             raise RoundError(
-                f"{len(shares)} shares of a secret, expected {threshold}; more clients have to answer"
+                f"{len(shares)} shares of a secret, expected {threshold}; more clients must answer"
             )
         try:
             recovered = combine_shares(shares, threshold, SEED_BYTES)
-        except RoundError:  # it has more bytes than any secret has
+        except RoundError:  # the result is longer than a secret
             return b""
         commitment = (
             _hash_sha256(recovered)
@@ -324,7 +413,7 @@ def unmask_sum(
     keys = {sender: recover_secret("keys", sender) for sender in sorted(dropped)}
     if wrong := [client_id for client_id, content in {**seeds, **keys}.items() if not content]:
         raise InvalidShareError(
-            f"the shares that {', '.join(wrong)} dealt are not those of the advertised keys; not genuine",
+            f"the shares sent by {', '.join(wrong)} do not give the advertised keys; they are not genuine",
             wrong,
         )
     minus = list(seeds.values())

@@ -1,8 +1,9 @@
-"""Shamir's secret sharing: any `threshold` shares give the secret, fewer give nothing at all about it.
+"""Shamir's secret sharing: `threshold` shares give the secret, fewer give no information about it.
 
-Shamir, How to Share a Secret, CACM 1979: a polynomial of degree threshold - 1 over a prime field whose value
-at 0 is the secret; a share is its value at another place. The field is that of the Mersenne prime 2^521 - 1,
-which holds secrets of 64 bytes.
+The secret is the value at 0 of a polynomial of degree threshold - 1 over a prime field. A share is its value
+at another point. The field has the Mersenne prime 2^521 - 1 as its order, which fits secrets of 64 bytes.
+
+Source: Shamir, How to Share a Secret, CACM 1979.
 """
 
 import secrets
@@ -15,14 +16,21 @@ SHARE_BYTES = 66
 
 
 def split_secret(secret: bytes, points: Collection[int], threshold: int) -> dict[int, int]:
-    """Return the share at each place, whole numbers from 1 on.
+    """Return the shares of a secret, by point.
 
-    ValueError for a secret above 64 bytes or places that are none.
+    Args:
+        secret: at most 64 bytes.
+        points: different integers from 1.
+        threshold: number of shares that give the secret.
+
+    Raises:
+        ValueError: the secret is too long, a point is not valid, or the threshold exceeds the number of
+            shares.
     """
     if len(secret) > 64 or len(set(points)) != len(points) or not all(0 < point < PRIME for point in points):
         raise ValueError(
-            f"a secret of {len(secret)} bytes at {len(points)} places, expected 64 at most, and different "
-            "places from 1 on"
+            f"a secret of {len(secret)} bytes at {len(points)} points, expected at most 64 bytes and "
+            "different points from 1 on"
         )
     if not 1 <= threshold <= len(points):
         raise ValueError(f"threshold {threshold} of {len(points)} shares, expected 1 to {len(points)}")
@@ -31,15 +39,20 @@ def split_secret(secret: bytes, points: Collection[int], threshold: int) -> dict
 
 
 def combine_shares(shares: Mapping[int, int], threshold: int, size: int) -> bytes:
-    """Return the secret of `size` bytes from shares by place; the lowest `threshold` places are used.
+    """Return the secret from its shares.
 
-    Raises RoundError for too few shares, and when what comes out is longer than that. Shares are taken as
-    genuine: one that somebody made up gives another secret, or that error.
+    Shares are not checked: a forged share gives another secret, or RoundError.
+
+    Args:
+        shares: share by point. The `threshold` lowest points are used.
+        threshold: number of shares that give the secret.
+        size: size of the secret in bytes.
+
+    Raises:
+        RoundError: there are too few shares, or the result is longer than `size`.
     """
     if len(shares) < threshold:
-        raise RoundError(
-            f"{len(shares)} shares of a secret, expected {threshold}; more clients have to answer"
-        )
+        raise RoundError(f"{len(shares)} shares of a secret, expected {threshold}; more clients must answer")
     chosen = sorted(shares)[:threshold]
     total = 0
     for point in chosen:

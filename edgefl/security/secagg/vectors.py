@@ -1,7 +1,8 @@
-"""The deltas of one or several models as one vector of words, and the means that a sum of such vectors tells.
+"""Encodes the deltas of one or several models as one vector, and decodes the mean of a sum of vectors.
 
-By model in the order of their names, its weights in the order of theirs, then its number of samples: so that
-clients which train one of several models send as much as if they had trained all, and do not tell which.
+A vector contains the models in the order of their names. Each model consists of its weights, in the order of
+their names, and its number of samples. A client that trains one of several models sends a vector for all of
+them, which does not reveal the model.
 """
 
 from collections.abc import Mapping
@@ -13,25 +14,34 @@ from edgefl.security.secagg.masking import FixedPointVector, to_mean, to_vector
 from edgefl.types import Weights
 
 Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
-"""Of each weight, by model."""
+"""Shape of each weight, by model name and weight name."""
 
 
 def list_shapes(models: Mapping[str, Weights]) -> Shapes:
-    """Return the shapes of these models' weights."""
+    """Return the shapes of the models' weights."""
     return {
         model: {name: array.shape for name, array in weights.items()} for model, weights in models.items()
     }
 
 
 def measure_vector(shapes: Shapes) -> int:
-    """Return the number of words."""
+    """Return the number of elements of a vector."""
     return sum(_count_values(weights) + 1 for weights in shapes.values())
 
 
 def encode_deltas(deltas: Mapping[str, Weights], samples: int, shapes: Shapes) -> FixedPointVector:
-    """Return the vector, uint64[size_of(shapes)]; a model without a delta counts no samples.
+    """Return the vector of a client.
 
-    DataError, see `to_words`.
+    Args:
+        deltas: delta by weight name, by model name, float32. A model without a delta counts no samples.
+        samples: number of samples of the client.
+        shapes: shape of each weight, by model name.
+
+    Returns:
+        The vector, shape (measure_vector(shapes),), uint64.
+
+    Raises:
+        DataError: a value or the number of samples is too large.
     """
     parts = []
     for model, weights in sorted(shapes.items()):
@@ -46,10 +56,18 @@ def encode_deltas(deltas: Mapping[str, Weights], samples: int, shapes: Shapes) -
 
 
 def decode_means(total: FixedPointVector, shapes: Shapes, max_samples: int) -> dict[str, Weights]:
-    """Return each model's mean delta over samples, float32; without those that nobody trained.
+    """Return the mean delta of each model over samples.
 
-    Raises WireError when a model counts more samples than `most`, those of all clients: a mask is left on the
-    sum then.
+    Args:
+        total: sum of vectors, shape (measure_vector(shapes),), uint64.
+        shapes: shape of each weight, by model name.
+        max_samples: number of samples of all clients.
+
+    Returns:
+        Mean delta by weight name, by model name, float32. Models that no client trained are missing.
+
+    Raises:
+        WireError: a model counts more than `max_samples` samples, because a mask is still on the sum.
     """
     means: dict[str, Weights] = {}
     start = 0
@@ -58,8 +76,7 @@ def decode_means(total: FixedPointVector, shapes: Shapes, max_samples: int) -> d
         if not 0 <= (count := int(total[end - 1])) <= max_samples:
             raise WireError(
                 f"the sum of {model} counts {count} samples, expected at most {max_samples}: a client's "
-                f"mask is "
-                "still on it"
+                "mask is still on it"
             )
         mean = to_mean(total[start:end])
         start = end

@@ -194,7 +194,7 @@ def test_agreements_of_other_keys_lists_or_strangers_do_not_count():
     ):
         with pytest.raises(RoundError, match="agreed to other lists than this client was shown"):
             relay.ask("pi-1", UNMASK_STEP, encode_agreed(lists, wrong))
-    with pytest.raises(WireError, match="sorted, each once"):
+    with pytest.raises(WireError, match="sorted and unique"):
         relay.ask("pi-1", UNMASK_STEP, encode_agreed(lists, [one, one, two]))
     assert relay.ask("pi-1", UNMASK_STEP, good)
 
@@ -467,11 +467,11 @@ def test_whatever_comes_is_read_or_refused(blob):
 @pytest.mark.parametrize(
     ("read", "blob", "match"),
     [
-        (decode_ids, b"pi-1 pi-0", "sorted, each once"),
-        (decode_ids, b"pi-0 pi-0", "sorted, each once"),
-        (decode_ids, b"PI 0", "sorted, each once"),
-        (decode_ids, b"", "sorted, each once"),
-        (decode_lists, b"pi-0 pi-1", "sorted, each once"),
+        (decode_ids, b"pi-1 pi-0", "sorted and unique"),
+        (decode_ids, b"pi-0 pi-0", "sorted and unique"),
+        (decode_ids, b"PI 0", "sorted and unique"),
+        (decode_ids, b"", "sorted and unique"),
+        (decode_lists, b"pi-0 pi-1", "sorted and unique"),
         (decode_agreed, b"pi-0\npi-0\n{}", "lacks the field"),
         (decode_inbox, b"pi-0 pi-1\n" + bytes(SEALED_BYTES), "224 for each of 2"),
         (decode_keys, b"{}", "a line of 1 parts"),

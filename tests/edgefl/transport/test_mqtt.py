@@ -181,7 +181,7 @@ def test_no_broker_is_an_error_with_url_and_remedy():
 def test_something_that_listens_but_is_no_broker():
     with (
         socket.create_server((LOOPBACK_HOST, 0)) as server,
-        pytest.raises(LinkError, match="does not speak MQTT"),
+        pytest.raises(LinkError, match="did not answer in MQTT"),
     ):
         Link(f"mqtt://{LOOPBACK_HOST}:{server.getsockname()[1]}", "one", timeout_s=0.3)
 
@@ -241,5 +241,5 @@ def test_urls():
             parse_urls(bad)
         assert "s3cret" not in str(caught.value)
     for bad in ("mqtt://a,mqtts://b", "mqtt://a,mqtt://b?protocol=5"):
-        with pytest.raises(LinkError, match="expected the same for all of a cluster"):
+        with pytest.raises(LinkError, match="expected the same for all brokers of a cluster"):
             parse_urls(bad)

@@ -87,5 +87,5 @@ def test_damaged_bytes_are_refused(change, says):
     "name", ["deflate", "int8+zstd", "int8+deflate+deflate", "top-51+deflate", "+deflate"]
 )
 def test_other_names_are_refused(name):
-    with pytest.raises(ConfigError, match=r"and \+deflate after it or not"):
+    with pytest.raises(ConfigError, match=r"with or without \+deflate after it"):
         check_codec(name)

@@ -62,11 +62,11 @@ def entry(shape, low, high, dtype="F32"):
 @pytest.mark.parametrize(
     ("blob", "says"),
     [
-        (b"", "no safetensors"),
-        (b"\xff" * 8, "no safetensors"),
-        (struct.pack("<Q", 2**40) + b"{}", "no safetensors"),
-        (forged([1, 2]), "no safetensors"),
-        (forged({"conv/kernel": 5}), "no safetensors"),
+        (b"", "not safetensors"),
+        (b"\xff" * 8, "not safetensors"),
+        (struct.pack("<Q", 2**40) + b"{}", "not safetensors"),
+        (forged([1, 2]), "not safetensors"),
+        (forged({"conv/kernel": 5}), "not safetensors"),
         (forged({"other": entry([1], 0, 4)}), "unknown tensor 'other', expected conv/kernel, conv/bias"),
         (encode_weights({"conv/bias": WEIGHTS["conv/bias"]}), "no tensor 'conv/kernel', expected (1, 2, 3)"),
         (
@@ -80,7 +80,7 @@ def entry(shape, low, high, dtype="F32"):
         ),
         (
             forged({"conv/kernel": entry([1, 2, 3], 0, 24), "conv/bias": entry([3], 0, 12)}, bytes(36)),
-            "overlap or leave holes",
+            "overlap or leave gaps",
         ),
         (
             forged({"conv/kernel": entry([1, 2, 3], 0, 24), "conv/bias": entry([3], 24, 36)}, bytes(30)),
@@ -92,7 +92,7 @@ def entry(shape, low, high, dtype="F32"):
         ),
         (
             forged({"conv/kernel": entry([1, 2, 3], -24, 0), "conv/bias": entry([3], 0, 12)}, bytes(12)),
-            "overlap or leave holes",
+            "overlap or leave gaps",
         ),
         (
             encode_weights({**WEIGHTS, "conv/bias": np.float32([1, np.nan, np.inf])}),
