@@ -147,6 +147,7 @@ class BlobPublisher:
         return count
 
     def get_timer(self, now: float) -> float:
-        """Return the time in seconds at which chunks may be due, or infinity if no client waits for chunks.
+        """Return the time in seconds at which chunks may be due, or infinity if no client waits for
+        chunks.
         """
         return now + CHUNK_POLL_S if self._blobs.is_busy else math.inf

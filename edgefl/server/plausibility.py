@@ -4,7 +4,9 @@ A round is skipped when an array of its new state holds NaN or infinity, or when
 
     |w' - w| > 10 (|w| + m) + sqrt(n)
 
-|.| is the L2 norm over all n weights of a model. w is the model before the round, or zero for a new model. w' is the model after the round. m is the lower median of the norms of the round's updates. When a round is skipped, the state before it stays and the next round begins.
+|.| is the L2 norm over all n weights of a model. w is the model before the round, or zero for a new model.
+w' is the model after the round. m is the lower median of the norms of the round's updates. When a round is
+skipped, the state before it stays and the next round begins.
 
 The bound is wide on purpose, because it must never stop honest training. A mean of updates moves a model by
 no more than the largest update, and m measures the size of an update in this round. A step beyond ten times

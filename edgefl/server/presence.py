@@ -75,7 +75,8 @@ class Presence:
         }
 
     def list_available(self, excluded: frozenset[str]) -> tuple[str, ...]:
-        """Return the clients that can train now, sorted. They are online, not paused, and not in `excluded`.
+        """Return the clients that can train now, sorted. They are online, not paused, and not in
+        `excluded`.
         """
         unavailable = excluded | self.list_paused().keys()
         return tuple(client_id for client_id in self.list_online() if client_id not in unavailable)

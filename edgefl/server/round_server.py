@@ -268,7 +268,8 @@ class RoundServer:
         return self._make_state(PHASE_DONE, self._config.rounds + 1, 0)
 
     def get_timer(self) -> float:
-        """Return the time at which `handle` is due even without an event, in seconds. Infinity means never.
+        """Return the time at which `handle` is due even without an event, in seconds. Infinity means
+        never.
         """
         return min(self._resume_at, self._collector.get_timer())
 
@@ -278,7 +279,8 @@ class RoundServer:
         return self._collector.round
 
     def list_clients_to_check(self) -> tuple[str, ...]:
-        """Return the clients whose enrolment matters now: online clients and those that the round waits for.
+        """Return the clients whose enrolment matters now: online clients and those that the round waits
+        for.
         """
         waiting = rounds.list_missing(self.open_round) if self.open_round else ()
         if self._resume and self._resume.opened:
@@ -313,7 +315,8 @@ class RoundServer:
         )
 
     def _choose_deadline_s(self, phase: str, number: int) -> float:
-        """Return the seconds after which a round closes. Clients may compare their models in the last round.
+        """Return the seconds after which a round closes. Clients may compare their models in the last
+        round.
         """
         if phase == PHASE_PERSONALIZE:
             return self._personalization_s
@@ -599,7 +602,8 @@ class RoundServer:
         dropped = tuple(self._list_dropped(opened, closed)) if closed else ()
         if closed and not closed.cohort and not begins:
             self._log(
-                f"round {opened.number}: all clients of its sample were revoked; it counts as an empty sample",
+                f"round {opened.number}: all clients of its sample were revoked; it counts as an empty "
+                f"sample",
                 logging.WARNING,
             )
         self._actions.append(CloseRound(opened, closed, begins, dropped, loss, seconds))

@@ -1,4 +1,5 @@
-"""The layers that the server adds to an algorithm: local models, late updates, checks, masked sums and noise.
+"""The layers that the server adds to an algorithm: local models, late updates, checks, masked sums and
+noise.
 """
 
 from collections.abc import Callable, Sequence

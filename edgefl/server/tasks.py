@@ -1,5 +1,4 @@
-"""The tasks of a round: each client's broadcast as blobs by hash, and the tensors that its answer may hold.
-"""
+"""The tasks of a round: each client's broadcast as blobs, and the tensors that its answer may hold."""
 
 import hashlib
 import sys
@@ -63,7 +62,8 @@ def list_expected_tensors(
 
 @lru_cache(64)
 def _intern_number(number: int) -> int:
-    """Return one shared object for equal numbers, to save memory. Every decoded message has its own objects.
+    """Return one shared object for equal numbers, to save memory. Every decoded message has its own
+    objects.
     """
     return number
 
