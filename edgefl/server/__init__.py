@@ -1,1 +1,1 @@
-"""What the aggregator decides in a round: who takes part, what counts, how old an update may be."""
+"""Server-side rules of a round: the cohort, the updates that count, and the age that an update may have."""

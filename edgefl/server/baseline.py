@@ -1,4 +1,4 @@
-"""What the server adds to the last broadcast, so that each client can train a local model to compare with."""
+"""Adds the start of a local model to the last broadcast, so that each client can compare against it."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,19 +13,28 @@ from edgefl.types import Broadcast, ServerState, Update, Weights
 
 
 def count_local_epochs(config: FederationConfig, spec: PlanSpec) -> int:
-    """Return the epochs of a client that takes part in each round.
+    """Return the number of epochs that a client trains when it takes part in every round.
 
-    A client adds those of its personalization when it trains its local model.
+    A client trains its local model for these epochs plus the epochs of its personalization.
+
+    Args:
+        config: the federation.
+        spec: the plan's specification, which holds the option `epochs`.
+
+    Returns:
+        Rounds times epochs of a round.
     """
     return config.rounds * int(spec.options.get("epochs", 1))
 
 
 def with_baseline(algorithm: Algorithm, config: FederationConfig, spec: PlanSpec) -> Algorithm:
-    """Return the algorithm with the start and the epochs of the local models in its last broadcast.
+    """Return the algorithm with the start of the local models in its last broadcast.
 
-    The state holds the start from the first round on. The algorithm itself never sees it. The algorithm is
-    returned unchanged when the plan has no settings of the personalization, or when they say
-    `baseline = false`.
+    The last broadcast also holds the number of epochs of a local model. The server state holds the start from
+    the first round on, under `LOCAL_START`. The algorithm itself never sees it.
+
+    The algorithm is returned unchanged when the plan has no `[personalization]` settings or `baseline =
+    false`.
 
     Args:
         algorithm: the algorithm, without a learner.

@@ -12,9 +12,11 @@ from edgefl.wire.messages import Manifest, Want
 from edgefl.wire.topics import FederationTopics
 
 MAX_CHUNKS_IN_FLIGHT = 8
-"""A later chunk may serve clients that ask in the meantime, so few are on their way at a time."""
+"""Maximum number of messages in flight when a chunk is published. Waiting keeps a later chunk useful for
+clients that ask in the meantime.
+"""
 CHUNK_POLL_S = 0.05
-"""How often the server looks for chunks that are due, while clients wait for some."""
+"""How often the server looks for due chunks while clients wait for chunks."""
 
 
 class BlobPublisher:
@@ -24,7 +26,7 @@ class BlobPublisher:
         topics: the topics of the federation.
         session: the session, which marks the manifests as belonging to this aggregator.
         emit: receives each action.
-        chunk_bytes: the size of the chunks in bytes.
+        chunk_bytes: size of a chunk in bytes.
     """
 
     def __init__(
@@ -41,7 +43,12 @@ class BlobPublisher:
         self._max_retained_chunks = count_chunks(MAX_RETAINED_BYTES, chunk_bytes)
 
     def offer(self, sha256: str, content: bytes) -> None:
-        """Offer a blob. A blob that is on offer already is not published again."""
+        """Offer a blob. A blob that is already on offer is not published again.
+
+        Args:
+            sha256: the sha256 of the content, in hexadecimal.
+            content: the bytes of the blob.
+        """
         if sha256 not in self._blobs.list_blobs():
             self._blobs.offer(sha256, content)
             self._publish(sha256)
@@ -62,7 +69,11 @@ class BlobPublisher:
             self._publish(sha256)
 
     def keep_only(self, sha256s: Collection[str]) -> None:
-        """Withdraw all other blobs, from the broker too."""
+        """Withdraw all blobs except these, from the broker too.
+
+        Args:
+            sha256s: the blobs that stay on offer.
+        """
         manifests = {sha256: self._blobs.make_manifest(sha256) for sha256 in self._blobs.list_blobs()}
         for sha256 in self._blobs.keep_only(sha256s):
             self._remove(manifests[sha256])
@@ -74,30 +85,42 @@ class BlobPublisher:
             self._emit(Publish(topic, b"", is_retained=True))
 
     def remove_leftover(self, manifest: Manifest) -> None:
-        """Remove a blob that this federation's aggregator left at the broker when it was killed.
+        """Remove a blob that an earlier process of this federation's aggregator left at the broker.
+
+        A manifest of another session and a blob that is on offer are left alone.
+
+        Args:
+            manifest: the retained manifest of the blob.
 
         Raises:
-            WireError: the manifest counts more chunks than an aggregator leaves. Without an access list
-                anybody may have written it.
+            WireError: the manifest counts more chunks than an aggregator leaves at the broker. Without an
+                access list anyone may have written it.
         """
         if manifest.session != self._session or manifest.sha256 in self._blobs.list_blobs():
             return
         if not 0 <= manifest.count <= self._max_retained_chunks:
             raise WireError(
-                f"a manifest of {manifest.count} chunks, expected at most {self._max_retained_chunks}, which "
-                "an aggregator leaves; let the broker's access list keep others from writing it"
+                f"a retained manifest counts {manifest.count} chunks, expected at most "
+                f"{self._max_retained_chunks}; forbid other clients to write it in the broker's access list"
             )
         self._remove(manifest)
 
     def expect(self, sha256: str, client_id: str) -> None:
-        """Note that a client learned of a blob and may ask for it."""
+        """Record that a client learned of a blob and may ask for it."""
         self._blobs.expect(sha256, client_id)
 
     def record_want(self, client_id: str, want: Want, now: float) -> None:
-        """Note the chunks that a client lacks.
+        """Record the chunks that a client lacks.
+
+        The manifest is published again when the client asks for a whole blob and the manifest is due.
+
+        Args:
+            client_id: the client.
+            want: the blob and the ranges of chunks that the client lacks. No ranges mean all chunks.
+            now: the time in seconds.
 
         Raises:
-            WireError: the ranges lie outside of the blob.
+            WireError: the ranges lie outside the blob.
         """
         if (
             self._blobs.record_want(want, now, client_id)
@@ -107,11 +130,14 @@ class BlobPublisher:
             self._publish_manifest(want.sha256)
 
     def publish_due(self, now: float, in_flight: int) -> int:
-        """Publish chunks that are due, and return how many.
+        """Publish the chunks that are due.
 
         Args:
             now: the time in seconds.
             in_flight: number of messages that the broker has not acknowledged.
+
+        Returns:
+            The number of published chunks.
         """
         count = 0
         while in_flight + count < MAX_CHUNKS_IN_FLIGHT and (due := self._blobs.take_next_chunk(now)):
@@ -121,5 +147,7 @@ class BlobPublisher:
         return count
 
     def get_timer(self, now: float) -> float:
-        """Return the time at which chunks may be due; infinity when no client waits for one."""
+        """Return the time in seconds at which chunks may be due, or infinity if no client waits for
+        chunks.
+        """
         return now + CHUNK_POLL_S if self._blobs.is_busy else math.inf

@@ -1,6 +1,6 @@
-"""The aggregator's blobs and what of them is wanted.
+"""Stores the aggregator's blobs and decides which chunks to publish next.
 
-Chunks that several devices want go out once: all who lack them listen.
+A chunk that several devices want is published once, because all of them listen.
 """
 
 import time
@@ -10,26 +10,37 @@ from edgefl.wire.chunks import CHUNK_BYTES, count_chunks, slice_chunk, to_indice
 from edgefl.wire.messages import Manifest, Want
 
 WANT_WINDOW_S = 0.1
+"""How long a blob must go without new requests before its chunks are published."""
 MAX_WANT_WAIT_S = 1.0
-"""A want waits until all who were told of the blob have asked; else until nobody asked for the first, or it
-is as old as the second.
+"""Maximum age of a request before its chunk is published. A chunk is published at once when every client that
+was told to expect the blob has asked for it.
 """
-# devices that have a blob need a moment to leave it before it comes again for those who asked late; the wait
-# doubles with each time,
-# for what hundreds still wait for lies in the broker's queues, and more of it would only be slower
+# Devices that have the blob need a moment to unsubscribe before a chunk is repeated for a late request. The
+# wait doubles because hundreds of waiting devices fill the broker's queues, and more copies slow them down.
 CHUNK_REPEAT_S = 0.3
 MAX_CHUNK_REPEAT_S = 20.0
-# a manifest is retained, so that who subscribes gets it; who asks without it is told again, but not each of
-# hundreds
+"""Maximum time between two publications of the same chunk. The wait starts at `CHUNK_REPEAT_S` and doubles
+with each repetition.
+"""
+# A new subscriber gets the retained manifest. A client that asks without it gets another copy, but hundreds
+# of such clients share it.
 MANIFEST_REPEAT_S = 1.5
+"""Minimum time between two publications of a manifest."""
 MAX_RETAINED_BYTES = 4 * 1024 * 1024
-"""A blob of at most so many bytes is left with the broker, which gives it to whoever subscribes; of a larger
-one only what is wanted.
+"""Largest blob that is left at the broker as retained messages. Chunks of a larger blob are published on
+demand.
 """
 
 
 class BlobServer:
-    """Blobs by sha256, and the chunks still to be published, oldest want first. No I/O; `now` in seconds."""
+    """Holds blobs by sha256 and a queue of the chunks to publish, oldest request first. It does no I/O.
+
+    All times are in seconds, of any clock that does not go back.
+
+    Args:
+        retained_bytes: largest blob in bytes that the broker keeps as retained messages.
+        chunk_bytes: size of a chunk in bytes.
+    """
 
     def __init__(self, retained_bytes: int = MAX_RETAINED_BYTES, chunk_bytes: int = CHUNK_BYTES) -> None:
         self._retained_bytes = retained_bytes
@@ -42,15 +53,22 @@ class BlobServer:
         self._asked_at: dict[str, float] = {}
 
     def offer(self, sha256: str, content: bytes) -> None:
-        """Hold a blob for whoever wants it."""
+        """Store a blob so that clients can ask for it."""
         self._blobs[sha256] = content
 
     def list_blobs(self) -> tuple[str, ...]:
-        """Return the names of all blobs."""
+        """Return the sha256 of every blob."""
         return tuple(self._blobs)
 
     def keep_only(self, sha256s: Iterable[str]) -> list[str]:
-        """Drop all other blobs and return their names."""
+        """Remove all blobs except these.
+
+        Args:
+            sha256s: the blobs that stay.
+
+        Returns:
+            The sha256 of every removed blob.
+        """
         remaining = set(sha256s)
         gone = [sha256 for sha256 in self._blobs if sha256 not in remaining]
         for sha256 in gone:
@@ -63,7 +81,15 @@ class BlobServer:
         return gone
 
     def make_manifest(self, sha256: str, session: str = "") -> Manifest:
-        """Return size and chunks of a blob that is held."""
+        """Return the manifest of a stored blob: its size and its chunks.
+
+        Args:
+            sha256: the blob.
+            session: the session that the manifest names.
+
+        Raises:
+            KeyError: the blob is not stored.
+        """
         size = len(self._blobs[sha256])
         count = count_chunks(size, self._chunk_bytes)
         return Manifest(
@@ -71,7 +97,14 @@ class BlobServer:
         )
 
     def iterate_chunks(self, sha256: str) -> Iterator[bytes]:
-        """Yield the chunks of a blob that is held."""
+        """Yield the chunks of a stored blob.
+
+        Args:
+            sha256: the blob.
+
+        Raises:
+            KeyError: the blob is not stored.
+        """
         blob = self._blobs[sha256]
         return (
             slice_chunk(blob, index, self._chunk_bytes)
@@ -79,8 +112,13 @@ class BlobServer:
         )
 
     def is_manifest_due(self, sha256: str, now: float) -> bool:
-        """Whether to publish a manifest again for one who asks without it: not at the first ask, for it was
-        with the offer.
+        """Return whether to publish a manifest again for a client that asks without it.
+
+        The first request is never answered with a manifest, because the offer has just published it.
+
+        Args:
+            sha256: the blob.
+            now: the time in seconds.
         """
         due = now - self._announced_at.setdefault(sha256, now) > MANIFEST_REPEAT_S
         if due:
@@ -88,15 +126,24 @@ class BlobServer:
         return due
 
     def expect(self, sha256: str, client_id: str) -> None:
-        """Note that a device was told of a blob: it may ask for it, unless the broker has it."""
+        """Record that a client learned of a blob and may ask for it. Retained blobs need no request."""
         if len(self._blobs[sha256]) <= self._retained_bytes:
             return
         self._silent.setdefault(sha256, set()).add(client_id)
 
     def record_want(self, want: Want, now: float, client_id: str = "") -> bool:
-        """Note what a device lacks; False for a blob that is not held any more.
+        """Record the chunks that a client lacks.
 
-        WireError for ranges outside the blob.
+        Args:
+            want: the blob and the ranges of chunks. No ranges mean all chunks.
+            now: the time in seconds.
+            client_id: the client.
+
+        Returns:
+            Whether the blob is stored. A request for another blob is ignored.
+
+        Raises:
+            WireError: the ranges lie outside the blob.
         """
         if want.sha256 not in self._blobs:
             return False
@@ -108,9 +155,15 @@ class BlobServer:
         return True
 
     def take_next_chunk(self, now: float) -> tuple[str, int, bytes] | None:
-        """Take the next (sha256, index, chunk) to publish.
+        """Return the next chunk to publish and remove it from the queue.
 
-        A want waits a moment for others that may want the same.
+        A request waits a moment for other clients that may want the same chunk.
+
+        Args:
+            now: the time in seconds.
+
+        Returns:
+            The sha256, the index and the bytes of the chunk, or None when no chunk is due.
         """
         for key, since in self._pending.items():
             all_asked = self._silent.get(key[0]) == set()
@@ -124,7 +177,7 @@ class BlobServer:
         return None
 
     def _find_due_time(self, key: tuple[str, int]) -> float:
-        """Return when a chunk may go out."""
+        """Return the earliest time at which a chunk may be published."""
         if key not in self._sent:
             return 0.0
         at, times = self._sent[key]

@@ -1,8 +1,8 @@
-"""What the server does so that devices choose their models by the scores of all devices.
+"""Lets devices choose their models by the scores of all devices.
 
-In the last round the broadcast also holds what a device needs to make its models, and asks it to compare
-them. The updates of that round report the mean score of each model, and the last broadcast tells all devices
-in which order these scores put the models. See `edgefl.client.comparison`.
+The broadcast of the last round also holds everything that a device needs to make its models, and asks the
+device to compare them. The updates of that round report the mean score of each model. The broadcast of the
+personalization holds the rank of each model. See `edgefl.client.comparison` for the device's part.
 """
 
 import math
@@ -17,22 +17,26 @@ from edgefl.plan.spec import PlanSpec
 from edgefl.types import Broadcast, ServerState, Update
 
 SCORE_SCALE = 1e6
-"""Scores are added as whole numbers, so that the order of devices changes no sum."""
+"""Scores are summed as integers of this scale, so that the order of devices changes no sum."""
 
 
 def should_compare_models(config: FederationConfig, spec: PlanSpec) -> bool:
     """Return whether devices compare their models in the last round.
 
-    Scores travel where accuracies may, see `FederationConfig.reports_accuracy`.
+    Scores are sent only where accuracies are, see `FederationConfig.reports_accuracy`.
+
+    Args:
+        config: the federation.
+        spec: the plan's specification.
     """
     return config.share_scores and config.reports_accuracy and bool(spec.personalization.get("select"))
 
 
 def with_comparison(algorithm: Algorithm, config: FederationConfig, spec: PlanSpec) -> Algorithm:
-    """Return the algorithm with the comparison of models in its last round.
+    """Return the algorithm with a comparison of models in its last round.
 
-    The server's state holds the ranks after the last round; the algorithm itself never sees them. The
-    algorithm is returned unchanged where devices do not compare their models.
+    After the last round the server state holds the rank of each model. The algorithm itself never sees the
+    ranks. It is returned unchanged where devices do not compare their models.
 
     Args:
         algorithm: the algorithm, without a learner.
@@ -83,18 +87,22 @@ def with_comparison(algorithm: Algorithm, config: FederationConfig, spec: PlanSp
 
 
 def read_scores(update: Update) -> dict[str, float]:
-    """Return the scores of models that an update reports, from 0 to 1, by model."""
+    """Return the scores that an update reports, from 0 to 1, by model.
+
+    Scores outside this range are clipped. Scores that are not finite are left out.
+    """
     scores = {name: update.metrics.get(SCORE_METRIC_PREFIX + name, math.nan) for name in COMPARED_MODELS}
     return {name: min(max(value, 0.0), 1.0) for name, value in scores.items() if math.isfinite(value)}
 
 
 def rank_models(reported: Iterable[Mapping[str, float]]) -> list[str]:
-    """Return the models in the order of their mean scores over all devices, the highest first.
+    """Return the models sorted by their mean score over all devices, highest first.
 
-    Equal means are in the order of `PREFERENCE`. A device that lacks a model of the others does not count.
+    Models of equal mean keep the order of `PREFERRED_ORDER`. A device that lacks one of the models does not
+    count.
 
     Args:
-        reported: of each device its scores, from 0 to 1, by model.
+        reported: the scores of each device, from 0 to 1, by model.
     """
     devices = [scores for scores in reported if scores]
     names = {name for scores in devices for name in scores}

@@ -1,7 +1,8 @@
-"""Configurations that cannot work, or hardly can, before anything is compiled or sent.
+"""Finds configurations that cannot work, or probably cannot, before anything is compiled or sent.
 
-A configuration is refused when it is certain to fail, for example when its rounds end before the phase that
-makes clusters. It gets a warning when it fails in most cases: a learning rate of 10 may be meant.
+A configuration is refused when it is certain to fail. An example is a number of rounds that ends before the
+clustering phase. A configuration gets a warning when it fails in most cases, for example with a learning rate
+of 10.
 """
 
 import math
@@ -21,23 +22,25 @@ from edgefl.security.secagg.masking import MIN_MASKED_CLIENTS
 from edgefl.server.staleness import check_staleness
 
 LARGE_RATE = 10.0
-"""A learning rate of SGD that no published recipe comes near."""
+"""A learning rate of SGD far above every published recipe."""
 LARGE_ADAPTIVE_RATE = 1.0
 """A rate of Adam, AdamW or Yogi that moves every weight by about 1 in each step."""
 MIN_PASSES = 3
-"""Fewer passes over a client's samples than this leave a model near its first weights."""
+"""Minimum number of passes over a client's samples. Fewer passes leave a model near its initial weights."""
 MIN_SERVER_STEP_SUM = 0.1
-"""How far Adam must be able to move a weight at the server; first weights are about as large."""
+"""Minimum distance that Adam must be able to move a weight at the server. Initial weights are about this
+large.
+"""
 AlgorithmOptions = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A setting that cannot work, or hardly can.
+    """A setting that cannot work, or probably cannot.
 
     Attributes:
-        is_certain: whether the federation is certain to fail
-        message: what was found, what is expected, and the remedy
+        is_certain: whether the federation is certain to fail.
+        message: what was found, what is expected, and the remedy.
     """
 
     is_certain: bool
@@ -45,18 +48,18 @@ class Problem:
 
 
 def check_config(config: FederationConfig, clients: int | None = None) -> tuple[str, ...]:
-    """Check that a federation of this configuration can work.
+    """Check that a federation with this configuration can work.
 
     Args:
         config: the federation.
-        clients: the exact number of clients. None: as many as `[federation] clients` lists, and unknown
-            when that is empty.
+        clients: the exact number of clients. None takes the number of `[federation] clients`, and treats the
+            number as unknown when that list is empty.
 
     Returns:
-        One warning for each setting with which the federation will hardly work.
+        One warning for each setting with which the federation will probably fail.
 
     Raises:
-        ConfigError: The federation cannot work.
+        ConfigError: the federation cannot work.
     """
     options = resolve_algorithm_options(config)
     algorithm = make_algorithm(config.algorithm, None, options)
@@ -154,7 +157,7 @@ def _check_algorithm_rates(options: AlgorithmOptions) -> Iterator[Problem]:
             yield Problem(
                 True,
                 f"[algorithm] {rate} x {decay} is {options[rate] * options[decay]:g}, expected below 1: each "
-                f"step takes all of a weight away; lower {decay}",
+                f"step removes a weight completely; lower {decay}",
             )
 
 
@@ -174,8 +177,8 @@ def _check_phases(config: FederationConfig, options: AlgorithmOptions) -> Iterat
     if options.get("mixing") == 1:
         yield Problem(
             False,
-            "[algorithm] mixing is 1, expected below 1: each client keeps its own model and takes nothing "
-            "from its cluster; take 0.5",
+            "[algorithm] mixing is 1, expected below 1: each client keeps its own model and uses nothing "
+            "of its cluster; try 0.5",
         )
     if options.get("cut") == "threshold" and options.get("threshold") == 1:
         yield Problem(
@@ -191,11 +194,11 @@ def _check_experts(
     clients = num_clients or count_expected_clients(config)
     for key, effect in (
         ("num_experts", "some experts are never trained, or several are alike"),
-        ("num_clusters", "each client is a cluster of its own, and nobody learns from another"),
+        ("num_clusters", "each client is a cluster by itself, and no client learns from another"),
     ):
         count = options.get(key, 0)
         if count > clients:
-            which = "the number of clients" if num_clients else "the least number of clients"
+            which = "the number of clients" if num_clients else "the smallest number of clients"
             yield Problem(
                 False,
                 f"[algorithm] {key} is {count}, expected at most {clients}, {which}: {effect}; lower {key}"
@@ -210,8 +213,8 @@ def _check_experts(
     if options.get("epsilon") == 1:
         yield Problem(
             False,
-            "[algorithm] epsilon is 1, expected below 1: clients take models at random, and never the one "
-            "that fits them; take 0.33",
+            "[algorithm] epsilon is 1, expected below 1: clients choose models at random, and never the "
+            "best fit; try 0.33",
         )
 
 
@@ -240,8 +243,8 @@ def _check_mean(
     elif mean in ("trimmed", "median") and most < 3:
         yield Problem(
             True,
-            f'{most} clients take part in a round, expected 3 or more: mean = "{mean}" of fewer is their '
-            'plain mean; raise clients_per_round, or set mean = "weighted"',
+            f'{most} clients take part in a round, expected 3 or more: mean = "{mean}" of fewer clients is '
+            'their plain mean; raise clients_per_round, or set mean = "weighted"',
         )
 
 

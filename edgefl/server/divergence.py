@@ -1,28 +1,27 @@
-"""Whether training diverged: a federation that diverged is stopped, with the reason and the remedy.
+"""Detects training that diverged, so that the federation stops with the reason and a remedy.
 
-The loss says so when three rounds in a row after the first have a mean training loss that
+Training has diverged when both the loss and the accuracy say so.
 
-- is above 5 max(ln C, 1), where ln C is the cross-entropy of a model that guesses among C classes, and
-- is not below .9 of the loss of round 1: it does not fall,
+- Loss: after round 1, the mean training loss of three rounds in a row is above 5 max(ln C, 1), and is at
+  least .9 of the loss of round 1. ln C is the cross-entropy of a model that guesses among C classes.
+- Accuracy, if clients report it: at most a quarter of the way from guessing (1 / C) to 1.
 
-and when the accuracy that clients report, if they do, is no more than a quarter of the way from guessing
-(1 / C) to 1.
+A federation of two or three rounds does not have three rounds after the first. Its last round decides. It
+diverged when the loss of every round after the first is above the same bound and above the loss of round 1. A
+single round never stops a federation, because there is no loss to compare with.
 
-A federation of two or three rounds has no three rounds after the first. Its last round decides: it diverged
-when the loss of every round after the first is above the same bound and above the loss of round 1. One round
-stops nothing, because its loss has nothing to be compared with.
+A federation that trained to no effect is not stopped. It ends with a warning, see `explain_no_progress`.
 
-A federation that trained to no effect is not stopped: it ends with a warning, see `explain_no_progress`.
+The bound must never stop honest training. It comes from 142 recorded runs of all algorithms. Their highest
+loss over three rounds in a row was 1.7 ln C. The highest loss of a single round was 2.7 ln C, of FedMix,
+whose loss has a term for the gate. The loss of round 1 alone decides nothing, because it is already high with
+a learning rate of 100. The loss alone decides nothing either. A linear model with that rate has a falling
+loss of 30 ln C and an accuracy of 95%.
 
-The bound must never stop honest training. In 142 recorded runs of all algorithms the three rounds of highest
-loss in a row were at most 1.7 ln C, a single round at most 2.7 ln C (FedMix, whose loss has a term for the
-gate). The loss of round 1 alone is no measure: with a learning rate of 100 it is high already. Loss alone is
-none either: a linear model at that rate has a loss of 30 ln C that falls, and an accuracy of 95%.
+A client whose loss is not finite has no update to send. The federation also stops when so many clients
+diverge that a round cannot reach its quorum.
 
-A client whose loss is no finite number has no update to send. When so many of them diverge that a round
-cannot have its quorum, the federation stops too.
-
-With `[privacy]` the loss stops nothing: losses have no noise, and the stop would tell of them.
+With `[privacy]` the loss stops nothing. Losses have no noise, so a stop would reveal them.
 """
 
 import math
@@ -39,21 +38,21 @@ ACCURACY_SHARE = 0.25
 GUESS_SHARE = 0.98
 """A loss of at least this share of ln C is not better than guessing."""
 NO_FALL_SHARE = 0.99
-"""A loss of at least this share of an earlier one has not fallen."""
+"""A loss of at least this share of an earlier loss has not fallen."""
 _PREFIX = "diverged_"
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """What was seen when training diverged.
+    """The evidence that training diverged.
 
     Attributes:
-        round: the round in which it was noticed
-        loss: mean training loss of that round; NaN when clients had no finite loss
-        first_loss: mean training loss of round 1
-        guess_loss: loss of a model that guesses, ln C
-        clients: number of clients whose loss was no finite number
-        cohort: number of clients in the round; 0 when the mean loss was the reason
+        round: the round in which the divergence was noticed.
+        loss: mean training loss of that round. NaN when clients had no finite loss.
+        first_loss: mean training loss of round 1.
+        guess_loss: loss of a model that guesses, ln C.
+        clients: number of clients whose loss was not finite.
+        cohort: number of clients in the round. 0 when the mean loss was the reason.
     """
 
     round: int
@@ -65,7 +64,11 @@ class Divergence:
 
 
 class FederationDivergedError(DivergedError):
-    """A federation that was stopped because training diverged."""
+    """Raised when a federation is stopped because training diverged.
+
+    Args:
+        divergence: the evidence. The message explains it.
+    """
 
     def __init__(self, divergence: Divergence) -> None:
         super().__init__(explain_divergence(divergence))
@@ -75,13 +78,14 @@ class FederationDivergedError(DivergedError):
 def find_divergence(
     losses: Sequence[float | None], num_classes: int, accuracy: float = math.nan, *, rounds: int = 0
 ) -> Divergence | None:
-    """Return how training diverged, None when it did not.
+    """Return the evidence that training diverged, or None when it did not.
 
     Args:
-        losses: mean training loss of each round from round 1 on; None or NaN for a round without one.
+        losses: mean training loss of each round, from round 1 on. None or NaN for a round that has no loss.
         num_classes: number of classes, C.
-        accuracy: mean accuracy that clients report in the last round; NaN when they report none.
-        rounds: number of rounds of the federation; 0 when it is unknown or not limited.
+        accuracy: mean accuracy that clients report in the last round, from 0 to 1. NaN when no client reports
+            an accuracy.
+        rounds: number of rounds of the federation. 0 when it is unknown or unlimited.
     """
     loss_values = _as_floats(losses)
     guess_loss = math.log(num_classes)
@@ -100,9 +104,9 @@ def find_divergence(
 def explain_no_progress(
     losses: Sequence[float | None], num_classes: int, accuracy: float = math.nan
 ) -> str | None:
-    """Return a warning when a federation trained to no effect, None when it learned something.
+    """Return a warning when a federation trained to no effect, or None when it learned something.
 
-    The last three rounds, or all of a shorter federation, decide. Training had no effect in two cases:
+    The last three rounds decide, or all rounds of a shorter federation. Training had no effect in two cases:
 
     - Their losses are at least .98 ln C, and the last of them is at least .99 of the first of them. A single
       round does not count, because a model that has just begun to learn is near ln C too.
@@ -111,7 +115,8 @@ def explain_no_progress(
     Args:
         losses: mean training loss of each round, see `find_divergence`.
         num_classes: number of classes, C.
-        accuracy: mean accuracy that clients report in the last round; NaN when they report none.
+        accuracy: mean accuracy that clients report in the last round, from 0 to 1. NaN when no client reports
+            an accuracy.
     """
     finite_losses = [loss for loss in _as_floats(losses) if math.isfinite(loss)]
     if not finite_losses or _is_accurate(accuracy, num_classes):
@@ -145,12 +150,12 @@ def _compute_loss_limit(num_classes: int) -> float:
 
 
 def _is_accurate(accuracy: float, num_classes: int) -> bool:
-    """Return whether an accuracy is well above guessing; False for NaN."""
+    """Return whether an accuracy is well above guessing. NaN is not."""
     return accuracy > 1 / num_classes + ACCURACY_SHARE * (1 - 1 / num_classes)
 
 
 def explain_divergence(divergence: Divergence) -> str:
-    """Return what was seen, what is expected, and what to do."""
+    """Return an error message for a divergence, with the remedy."""
     remedy = "lower learning_rate of [algorithm], or check the data's scale; then begin anew in another --out"
     if divergence.cohort:
         return (
@@ -165,18 +170,30 @@ def explain_divergence(divergence: Divergence) -> str:
 
 
 def encode_divergence(divergence: Divergence) -> dict[str, float]:
-    """Return a divergence as numbers for `settings` of a `State`."""
+    """Return a divergence as numbers for the `settings` of a `State`.
+
+    Numbers that are not finite are left out.
+    """
     numbers = {name: float(value) for name, value in asdict(divergence).items()}
     return {f"{_PREFIX}{name}": value for name, value in numbers.items() if math.isfinite(value)}
 
 
 def read_divergence(state: State) -> Divergence | None:
-    """Return the divergence with which an aggregator stopped a federation for good, None when it did not."""
+    """Return the divergence that stopped a federation for good, or None.
+
+    Args:
+        state: the state that the aggregator published.
+    """
     return decode_divergence(state.settings) if state.phase == STOPPED_PHASE else None
 
 
 def decode_divergence(settings: Mapping[str, float]) -> Divergence | None:
-    """Return the divergence in `settings` of a `State`; None when there is none."""
+    """Return the divergence in the `settings` of a `State`, or None when they hold no divergence.
+
+    Args:
+        settings: numbers as `encode_divergence` makes them. They come from the network, so any value is
+            accepted.
+    """
 
     def read_number(name: str) -> float:
         return settings.get(f"{_PREFIX}{name}", math.nan)

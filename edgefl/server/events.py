@@ -1,8 +1,8 @@
 """The events that the round server handles, and the actions that it returns.
 
-Both are plain records. A driver makes events from messages, and carries out actions in their order: an action
-is complete before the next one begins. The driver fills in times of day and signatures, because the round
-server has no clock and no files.
+Both are plain records. A driver makes events from messages and carries out actions in order. An action is
+complete before the next action begins. The driver adds times of day and signatures, because the round server
+has no clock and no files.
 """
 
 import logging
@@ -16,14 +16,14 @@ from edgefl.types import ServerState, Weights
 from edgefl.wire.messages import Begin, Manifest, Status, Want
 
 OTHER_SENDER = "another sender"
-"""Stands for the client in a line of the log that is caused by a message of no client."""
+"""Stands for the client in a log line that is caused by a message of no client."""
 
 # Events
 
 
 @dataclass(frozen=True, slots=True)
 class StatusReceived:
-    """A client published its status, or the broker published its last will."""
+    """A client published its status, or the broker published the client's last will."""
 
     status: Status
 
@@ -37,7 +37,14 @@ class BeginReceived:
 
 @dataclass(frozen=True, slots=True)
 class ChunkReceived:
-    """A client sent one chunk of an update."""
+    """A client sent one chunk of an update.
+
+    Attributes:
+        client_id: the client.
+        sha256: the update.
+        index: the number of the chunk, from 0.
+        payload: the bytes of the chunk.
+    """
 
     client_id: str
     sha256: str
@@ -47,7 +54,12 @@ class ChunkReceived:
 
 @dataclass(frozen=True, slots=True)
 class EndReceived:
-    """A client has sent all chunks that it was asked for."""
+    """A client has sent all chunks that the server asked for.
+
+    Attributes:
+        client_id: the client.
+        sha256: the update.
+    """
 
     client_id: str
     sha256: str
@@ -63,14 +75,14 @@ class WantReceived:
 
 @dataclass(frozen=True, slots=True)
 class ManifestReceived:
-    """The broker keeps a manifest: this server published it, or its process before this one did."""
+    """The broker keeps a manifest. This server published it, or an earlier process did."""
 
     manifest: Manifest
 
 
 @dataclass(frozen=True, slots=True)
 class StateOverwritten:
-    """The broker keeps an older state of this federation, such as the will of the process before this one."""
+    """The broker keeps an older state of this federation, such as the last will of an earlier process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +92,7 @@ class MessageInvalid:
     Attributes:
         client_id: the client that sent it.
         reason: what was found, what is expected, and the remedy.
-        sha256: the update that the message belongs to; empty for other messages.
+        sha256: the update that the message belongs to. Empty for other messages.
     """
 
     client_id: str
@@ -95,7 +107,7 @@ class ClientExcluded:
     Attributes:
         client_id: the client.
         reason: why it is excluded, and the remedy.
-        sha256: the update that it announced; empty when it announced none.
+        sha256: the update that it announced. Empty when it announced no update.
     """
 
     client_id: str
@@ -116,19 +128,23 @@ class PausesChanged:
 
 @dataclass(frozen=True, slots=True)
 class LinkRestored:
-    """The connection to the broker is up again. Messages may have been lost, retained ones too."""
+    """The connection to the broker is up again. Messages may have been lost, including retained ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkLoad:
-    """How many messages the broker has not acknowledged. It limits how many the server adds."""
+    """Reports the load of the link. The server adds messages only up to a limit.
+
+    Attributes:
+        in_flight: number of messages that the broker has not acknowledged.
+    """
 
     in_flight: int
 
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """Time passed, and nothing else happened."""
+    """Time has passed without another event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +183,11 @@ class OpenedRound:
     """A round as it was opened.
 
     Attributes:
-        number: the round.
+        number: the number of the round, from 1.
         phase: the phase of the algorithm.
-        nonce: what each client's nonce is derived from.
-        cohort: the clients that were chosen, sorted.
-        is_closed: whether the round takes no more updates.
+        nonce: the secret that each client's nonce is derived from.
+        cohort: the chosen clients, sorted.
+        is_closed: whether the round accepts no more updates.
     """
 
     number: int
@@ -183,7 +199,7 @@ class OpenedRound:
 
 @dataclass(frozen=True)
 class DroppedClient:
-    """A client that a round closed without.
+    """A client whose update is missing from a closed round.
 
     Attributes:
         round: the round.
@@ -205,11 +221,12 @@ class Publish:
 
     Attributes:
         topic: the topic.
-        message: a message of `edgefl.wire.messages` whose `ts` the driver sets, or bytes as they are.
-        receiver: the client that the signature is for, empty for all clients. None: the message is not
-            signed.
-        is_retained: whether the broker keeps it for later subscribers.
-        qos: the quality of service.
+        message: a message of `edgefl.wire.messages` whose `ts` the driver sets, or bytes that are sent
+            unchanged.
+        receiver: the client that the signature is for, empty for all clients. None sends the message
+            unsigned.
+        is_retained: whether the broker keeps the message for later subscribers.
+        qos: the MQTT quality of service, 0 or 1.
     """
 
     topic: str
@@ -231,11 +248,11 @@ class StoreUpdate:
     """Store a complete update. It counts once it is committed.
 
     Attributes:
-        begin: its announcement.
-        blob: its bytes.
-        expected: the tensors that it may hold.
-        codec: how the tensors are encoded.
-        deltas: the decoded tensors.
+        begin: the announcement of the update.
+        blob: the encoded tensors.
+        expected: the tensors that the update may hold.
+        codec: the codec of the tensors.
+        deltas: the decoded tensors by model, float32.
     """
 
     begin: Begin
@@ -249,7 +266,11 @@ class StoreUpdate:
 class CommitUpdates:
     """Store that a round accepted these updates, so that they survive a power failure.
 
-    Their receipts follow, so the driver must not go on before they are safe.
+    The driver must not continue before they are safe, because their receipts follow.
+
+    Attributes:
+        opened: the round.
+        begins: the announcements of the accepted updates.
     """
 
     opened: OpenedRound
@@ -261,7 +282,7 @@ class SaveMaskedSum:
     """Save the sum of a masked round, so that its last steps can be played after a restart.
 
     Attributes:
-        content: the sum, see `edgefl.server.secagg.masked_sum`; empty removes what was saved.
+        content: the sum, see `edgefl.server.secagg.masked_sum`. Empty bytes remove the saved sum.
     """
 
     content: bytes
@@ -269,22 +290,22 @@ class SaveMaskedSum:
 
 @dataclass(frozen=True, slots=True)
 class ForgetRound:
-    """Forget a round that accepted nothing, so that it can be opened with another cohort."""
+    """Forget a round that accepted no update, so that it can be opened with another cohort."""
 
     opened: OpenedRound
 
 
 @dataclass(frozen=True, slots=True)
 class CloseRound:
-    """Store that a round takes no more updates.
+    """Store that a round accepts no more updates.
 
     Attributes:
         opened: the round.
-        closed: the round as it ended.
+        closed: the round as it ended. None for an empty cohort.
         begins: the announcements of the accepted updates, sorted by client.
-        dropped: the clients that the round closed without.
-        loss: the mean training loss; NaN when no client reported one.
-        seconds: how long the round was open.
+        dropped: the clients whose updates are missing.
+        loss: the mean training loss. NaN when no client reported a loss.
+        seconds: how long the round was open, in seconds.
     """
 
     opened: OpenedRound
@@ -308,14 +329,14 @@ class AggregateUpdates:
 
 @dataclass(frozen=True, slots=True)
 class SaveState:
-    """Save the server state. The updates of the round before are not needed any more."""
+    """Save the server state. The updates of the previous round are not needed any more."""
 
     state: ServerState
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The federation is complete: make its result.
+    """Make the result of a federation that is complete.
 
     Attributes:
         opened: the round of the personalization.
@@ -328,11 +349,11 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The federation cannot go on: raise the error.
+    """Raise an error, because the federation cannot continue.
 
     Attributes:
-        error: RoundError when a round missed its quorum for good or no client came, FederationDivergedError
-            when training diverged.
+        error: RoundError when a round missed its quorum for good or no client came online,
+            FederationDivergedError when training diverged.
     """
 
     error: EdgeflError
@@ -344,8 +365,8 @@ class WriteLog:
 
     Attributes:
         line: the line.
-        client_id: the client that caused it, or `OTHER_SENDER`. Each may cause a limited number of lines.
-            Empty for lines that no sender can cause at will.
+        client_id: the client that caused it, or `OTHER_SENDER`. Each sender may cause a limited number of
+            lines. Empty for lines that no sender can cause at will.
         level: a level of `logging`.
     """
 

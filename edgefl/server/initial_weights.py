@@ -1,4 +1,4 @@
-"""The initial weights of a plan, as a file beside it."""
+"""Reads the file of a plan's initial weights."""
 
 from edgefl.algorithms.draws import format_draw_prefix, has_draws
 from edgefl.algorithms.registry import count_further_draws
@@ -8,10 +8,18 @@ from edgefl.wire.tensors import decode_weights, read_header
 
 
 def decode_initial_weights(blob: bytes, spec: PlanSpec, origin: str) -> dict[str, Array]:
-    """Read a plan's initial weights, with further draws where the file has any.
+    """Decode a plan's initial weights, and the further draws if the file has them.
+
+    Args:
+        blob: the file.
+        spec: the plan's specification.
+        origin: the file's name, for errors.
+
+    Returns:
+        The weights by name, with the shapes and dtypes of the plan.
 
     Raises:
-        WireError: a tensor is missing, unknown or of another shape than the plan says; see `decode_weights`.
+        WireError: a tensor is missing, unknown, or of another shape than in the plan, see `decode_weights`.
     """
     names, _ = read_header(blob, origin)
     return decode_weights(

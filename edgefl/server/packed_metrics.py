@@ -1,4 +1,4 @@
-"""Metrics as they are kept of each of hundreds of clients until their round is over."""
+"""Stores the metrics of hundreds of clients in little memory."""
 
 import struct
 from collections.abc import Iterator, Mapping
@@ -11,8 +11,12 @@ def _intern_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class PackedMetrics(Mapping[str, float]):
-    """A mapping from names to 64-bit floats, in two fifths of a dict's memory: clients report the same names,
-    and share them here.
+    """A mapping from names to 64-bit floats that needs two fifths of the memory of a dict.
+
+    Clients report the same names, so all mappings share them.
+
+    Args:
+        metrics: the metrics to store.
     """
 
     __slots__ = ("_names", "_values")

@@ -1,4 +1,4 @@
-"""How long the aggregator waits for devices that personalize, estimated from what the rounds took."""
+"""Estimates from the times of the rounds how long the aggregator waits for devices that personalize."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,20 +11,20 @@ from edgefl.plan.spec import PlanSpec
 from edgefl.server.baseline import count_local_epochs
 
 SAFETY_FACTOR = 2
-"""A personalization does more than pass over samples: it evaluates, exports, and waits for a busy board."""
+"""Factor on each forecast. A personalization also evaluates, exports, and waits for a busy board."""
 TRAININGS_PER_MODEL = 2
-"""A device makes each model to compare it, and again on all of its samples."""
+"""How often a device trains each model: once to compare it, and again on all samples."""
 
 
 @dataclass(frozen=True)
 class RoundTime:
-    """What one client reported of its part of a round.
+    """The training time that one client reported for one round.
 
     Attributes:
         client_id: the client.
-        seconds: seconds of its training; a device measures them.
-        epochs: epochs that it trained.
-        samples: number of its training samples.
+        seconds: duration of the training in seconds, as the device measured it.
+        epochs: number of epochs that the client trained.
+        samples: number of the client's training samples.
     """
 
     client_id: str
@@ -40,15 +40,15 @@ def estimate_personalization_s(
 
     The last round waits as long when devices compare their models in it.
 
-    `[personalization] deadline_s` counts where it is above 0. Else each client has a forecast: its median
-    seconds of an epoch in the rounds, times the epochs of its personalization, times a safety factor of 2.
-    The longest forecast counts, and it is at least `deadline_s` of a round and at most 2 x rounds x
-    `deadline_s`. Without a time of any client it is the largest value.
+    `[personalization] deadline_s` is returned if it is above 0. Otherwise each client has a forecast: the
+    median of its seconds per epoch, times the epochs of its personalization, times a safety factor of 2. The
+    longest forecast counts. It is at least `deadline_s` of a round and at most 2 x rounds x `deadline_s`. The
+    maximum is returned when there is no training time.
 
     Args:
         config: the federation.
         spec: the plan's specification.
-        times: what clients reported of the rounds; a time that is not above 0 is left out.
+        times: the training times of the rounds. Times of 0 seconds or less are left out.
     """
     if config.personalization.deadline_s:
         return config.personalization.deadline_s
@@ -67,14 +67,14 @@ def _estimate_client_s(config: FederationConfig, spec: PlanSpec, times: Sequence
 
 
 def count_personalization_epochs(config: FederationConfig, spec: PlanSpec, samples: int) -> int:
-    """Return the number of passes over its samples that a personalization takes at most.
+    """Return the maximum number of passes over its samples that a personalization takes.
 
-    It is the local model, the fine-tuning, and what the algorithm's own options say (those whose name ends
-    with `_epochs`). All of them happen twice.
+    It trains the local model, fine-tunes two models, and trains for the algorithm's options whose name ends
+    with `_epochs`. All of this happens twice, see `TRAININGS_PER_MODEL`.
 
     Args:
         config: the federation.
-        spec: the plan's specification; its settings of `[personalization]` count.
+        spec: the plan's specification, which holds the settings of `[personalization]`.
         samples: number of the client's training samples.
     """
     settings = read_personalization(spec)

@@ -1,29 +1,28 @@
-"""Whether a federation can go on from the state that a round made: one finite but absurd update must not ruin
-it.
+"""Skips a round whose new state is implausible: one finite but absurd update must not ruin a federation.
 
 A round is skipped when an array of its new state holds NaN or infinity, or when a model moved too far:
 
     |w' - w| > 10 (|w| + m) + sqrt(n)
 
-|.| is the L2 norm over all n weights of a model, w the model before the round (zero for a new model), w'
-after it, and m the lower median of the norms of the round's updates. The state before the round then stays,
-and the next round begins.
+|.| is the L2 norm over all n weights of a model. w is the model before the round, or zero for a new model.
+w' is the model after the round. m is the lower median of the norms of the round's updates. When a round is
+skipped, the state before it stays and the next round begins.
 
 The bound is wide on purpose, because it must never stop honest training. A mean of updates moves a model by
-no more than the largest update, and m measures what an update of this round is: a step beyond ten times the
-model and m together means that training diverged. sqrt(n) is one for each weight: an optimizer at the server
-with a rate of up to 1 may leave a model of zeros.
+no more than the largest update, and m measures the size of an update in this round. A step beyond ten times
+the model and m together means that training diverged. sqrt(n) is one for each weight. A server optimizer with
+a rate of up to 1 may need it to leave a model of zeros.
+
+A client whose own update is beyond the bound is named and takes part in no later round. Otherwise it would
+make the server skip every round.
+
+Under secure aggregation single updates are not visible. m is then 0 and no client is named. With `[privacy]`
+only NaN and infinity count. Updates are clipped there, and a rule on their norms would reveal what the noise
+hides.
 
 Source: Sun et al., Can You Really Backdoor Federated Learning?, arXiv:1911.07963, bounds the norms of
-updates; Andrew et al., Differentially Private Learning with Adaptive Clipping, arXiv:1905.03871, takes the
+updates. Andrew et al., Differentially Private Learning with Adaptive Clipping, arXiv:1905.03871, takes the
 bound from a quantile of the norms. Fewer than half of the clients cannot move the median.
-
-A client whose own update is beyond the bound is named, and takes part in no later round: else it would have
-every round skipped.
-
-Under secure aggregation single updates are not seen: m is 0 and nobody is named. With `[privacy]` only NaN
-and infinity count: updates are clipped there, and a rule on their norms would tell of them what the noise
-hides.
 """
 
 import logging
@@ -46,21 +45,38 @@ _IMPLAUSIBLE_PREFIX = "left-out/"
 
 
 def measure_norm(weights: Mapping[str, NDArray[np.floating]]) -> float:
-    """Return the L2 norm over all arrays, in float64."""
+    """Return the L2 norm over all arrays, computed in float64.
+
+    Args:
+        weights: arrays of any shape and floating dtype, by name.
+    """
     return math.sqrt(sum(float(np.square(array, dtype=np.float64).sum()) for array in weights.values()))
 
 
 def compute_step_limit(before: Weights | None, after: Weights, median: float) -> float:
-    """Return how far a model may move in a round.
+    """Return how far a model may move in a round, as an L2 norm. The module gives the formula.
 
-    See above. before: None for a new model; median: of the norms of the round's updates.
+    Args:
+        before: the model before the round, None for a new model.
+        after: the model after the round.
+        median: lower median of the L2 norms of the round's updates.
     """
     size = sum(array.size for array in after.values())
     return STEP_FACTOR * ((measure_norm(before) if before else 0.0) + median) + math.sqrt(size)
 
 
 def find_problem(before: ServerState, after: ServerState, median: float, *, finite_only: bool = False) -> str:
-    """Return why a federation cannot go on from the state after a round, empty when it can."""
+    """Return why a federation cannot continue from the state after a round.
+
+    Args:
+        before: the server state before the round.
+        after: the server state after the round.
+        median: lower median of the L2 norms of the round's updates.
+        finite_only: check for NaN and infinity only.
+
+    Returns:
+        The reason, or an empty string when the state is plausible.
+    """
     for named in (after.models, after.slots):
         for name, weights in named.items():
             for key, array in weights.items():
@@ -85,7 +101,16 @@ def find_problem(before: ServerState, after: ServerState, median: float, *, fini
 
 
 def check_samples(client_id: str, count: int, max_samples: int) -> None:
-    """Raise ConfigError for a client that counts more samples than a federation allows."""
+    """Check that a client does not report more samples than a federation allows.
+
+    Args:
+        client_id: the client, for the error.
+        count: the number of samples that it reports.
+        max_samples: the maximum, `max_samples` of `[federation]`.
+
+    Raises:
+        ConfigError: the client reports more samples.
+    """
     if count > max_samples:
         raise ConfigError(
             f"{client_id} has {count} samples, expected {max_samples} at most; raise max_samples of "
@@ -94,18 +119,24 @@ def check_samples(client_id: str, count: int, max_samples: int) -> None:
 
 
 def list_implausible_clients(state: ServerState) -> frozenset[str]:
-    """Return the clients whose update was absurd in an earlier round. They take part in no later one."""
+    """Return the clients that sent an implausible update in an earlier round.
+
+    They take part in no later round.
+    """
     return frozenset(
         key.removeprefix(_IMPLAUSIBLE_PREFIX) for key in state.scalars if key.startswith(_IMPLAUSIBLE_PREFIX)
     )
 
 
 def with_plausibility_check(algorithm: Algorithm, config: FederationConfig) -> Algorithm:
-    """Return the algorithm with the check after its `aggregate`. Simulator and aggregator use the same one.
+    """Return the algorithm with the check after its `aggregate`. Simulator and aggregator use the same check.
+
+    `aggregate` of the returned algorithm raises ConfigError when a client reports too many samples, see
+    `check_samples`.
 
     Args:
-        algorithm: as the round plays it, with noise or sums already in its `aggregate`.
-        config: says whether single updates are seen.
+        algorithm: the algorithm, with noise or masked sums already in its `aggregate`.
+        config: the federation, which decides whether single updates are visible.
     """
     sees_updates = not (config.privacy.is_on or config.privacy.secure_aggregation)
 
@@ -122,7 +153,7 @@ def with_plausibility_check(algorithm: Algorithm, config: FederationConfig) -> A
                     norms[update.client_id] = max(client_norm, norms.get(update.client_id, 0.0))
                 yield update
 
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found below
+        with np.errstate(over="ignore", invalid="ignore"):  # `find_problem` reports an overflow
             after = algorithm.aggregate(state, record_norms())
         median = sorted(norms.values())[(len(norms) - 1) // 2] if norms else 0.0
         earlier_marks = {
@@ -148,16 +179,22 @@ def with_plausibility_check(algorithm: Algorithm, config: FederationConfig) -> A
 
 
 def describe_skipped_round(round: int, problem: str, implausible: Mapping[str, float]) -> str:
-    """Return the line about a skipped round."""
+    """Return the log line about a skipped round.
+
+    Args:
+        round: the number of the round.
+        problem: why it is skipped, see `find_problem`.
+        implausible: the L2 norms of the implausible updates, by client.
+    """
     if not implausible:
         return (
-            f"round {round}: skipped, the models stay as they were: {problem}; lower the learning rate, or "
+            f"round {round}: skipped, the models do not change: {problem}; lower the learning rate, or "
             "use a robust mean"
         )
     named = ", ".join(
         f"{client_id} (norm {client_norm:.3g})" for client_id, client_norm in implausible.items()
     )
     return (
-        f"round {round}: skipped, the models stay as they were: {problem}. Left out from now on: {named}; "
+        f"round {round}: skipped, the models do not change: {problem}. Left out from now on: {named}; "
         "look at their logs and data"
     )

@@ -9,7 +9,14 @@ from edgefl.wire.messages import PAUSED_BY_OPERATOR, REFUSAL_PREFIX, Status
 
 @dataclass(frozen=True, slots=True)
 class LastStatus:
-    """The fields of a device's last status that the aggregator needs."""
+    """The fields of a device's last status that the aggregator needs.
+
+    Attributes:
+        boot_id: identifies the boot of the device.
+        online: whether the device is connected.
+        paused: why the device takes up no task. Empty when it is not paused.
+        draining: whether the device still works on an earlier task.
+    """
 
     boot_id: str
     online: bool
@@ -18,7 +25,7 @@ class LastStatus:
 
 
 class Presence:
-    """The last status of each device.
+    """Tracks the last status of each device.
 
     Attributes:
         statuses: the last status by client id.
@@ -30,7 +37,7 @@ class Presence:
         self.num_online = 0
 
     def update(self, status: Status) -> None:
-        """Take a status, unless it is the last will of a boot that a later one has replaced."""
+        """Record a status, unless it is the last will of a boot that a later boot has replaced."""
         last = self.statuses.get(status.client_id)
         if last and not status.online and last.boot_id != status.boot_id:
             return
@@ -50,7 +57,7 @@ class Presence:
         return tuple(sorted(client_id for client_id, status in self.statuses.items() if status.online))
 
     def list_paused(self) -> Mapping[str, str]:
-        """Return the clients that are online and take up no task, with the reason that each gives."""
+        """Return the online clients that take up no task, each with the reason that it reports."""
         return {
             client_id: status.paused
             for client_id, status in self.statuses.items()
@@ -58,7 +65,9 @@ class Presence:
         }
 
     def list_refusing(self) -> Mapping[str, str]:
-        """Return the clients that are online and refuse what this federation asks for, with the reason."""
+        """Return the online clients that refuse the plan or the tasks of this federation, each with its
+        reason.
+        """
         return {
             client_id: reason
             for client_id, reason in self.list_paused().items()
@@ -66,7 +75,9 @@ class Presence:
         }
 
     def list_available(self, excluded: frozenset[str]) -> tuple[str, ...]:
-        """Return the clients that can train now, sorted: online, not paused, and not in `excluded`."""
+        """Return the clients that can train now, sorted. They are online, not paused, and not in
+        `excluded`.
+        """
         unavailable = excluded | self.list_paused().keys()
         return tuple(client_id for client_id in self.list_online() if client_id not in unavailable)
 
@@ -75,7 +86,10 @@ class Presence:
 
         A client that an operator paused is left out. A client that waits for a better hour is asked, because
         the last phase waits for it as for a client that is offline. A client that refuses is left out,
-        because it may never come back.
+        because it may never return.
+
+        Args:
+            excluded: clients that are left out in any case.
         """
         paused = self.list_paused()
         by_operator = {client_id for client_id, reason in paused.items() if reason == PAUSED_BY_OPERATOR}
@@ -83,16 +97,16 @@ class Presence:
         return tuple(client_id for client_id in self.list_online() if client_id not in unavailable)
 
     def is_resting(self, client_id: str) -> bool:
-        """Whether a client is paused and not at work on an earlier task."""
+        """Return whether a client is paused and has finished its earlier task."""
         status = self.statuses.get(client_id)
         return status is not None and status.online and bool(status.paused) and not status.draining
 
     def is_gone(self, client_id: str) -> bool:
-        """Whether a client was online before and is not now."""
+        """Return whether a client was online earlier and is offline now."""
         return client_id in self.statuses and not self.statuses[client_id].online
 
     def describe(self, client_id: str) -> str:
-        """Return the state of a client for a log: online, offline, or paused with the reason."""
+        """Return the state of a client for the log: online, offline, or paused with the reason."""
         status = self.statuses.get(client_id)
         if status is None or not status.online:
             return "offline"
@@ -100,28 +114,28 @@ class Presence:
 
 
 MAX_LINES_PER_MINUTE = 20
-"""How many lines of the log one client may cause in a minute: a client can send statuses and wrong messages
-as fast as its link is.
+"""Maximum number of log lines that one client may cause in a minute. A client can send statuses and wrong
+messages as fast as its link allows.
 """
 
 
 class ClientLineLimit:
-    """Limits the lines of the log that each client causes."""
+    """Limits the log lines that each client causes."""
 
     def __init__(self) -> None:
         self._counted: dict[str, tuple[float, int]] = {}
 
     def admit(self, client_id: str, line: str, now: float) -> str:
-        """Return the line to log for a client's line.
+        """Return the text to log for a line that a client caused.
 
         Args:
             client_id: the client that caused the line.
             line: the line.
-            now: the time in seconds, from any start.
+            now: the time in seconds, of any clock that does not go back.
 
         Returns:
-            The line itself. In place of the first line above the limit, a line that announces the limit;
-            an empty string in place of each later one, until the minute is over.
+            The line itself, up to the limit. The first line above the limit is replaced by an announcement.
+            Later lines are replaced by an empty string until the minute is over.
         """
         since, count = self._counted.get(client_id, (now, 0))
         if now - since >= 60.0:

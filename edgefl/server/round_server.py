@@ -1,10 +1,10 @@
 """The round server: leads a federation from its first client to its result, without I/O and without a clock.
 
 The MQTT service and the simulator drive the same class. `handle` takes an event and the time, and returns the
-actions that a driver carries out in their order. What a driver must store is an action too, so a driver that
-was killed at any point starts a new server from what it has stored (`Resume`).
+actions that the driver carries out in order. Everything that a driver must store is an action too. A driver
+that was killed at any point starts a new server from its stored data (`Resume`).
 
-Design: sans-I/O, as h11 does it for HTTP (https://sans-io.readthedocs.io).
+The design is sans-I/O, as h11 does it for HTTP (https://sans-io.readthedocs.io).
 """
 
 import logging
@@ -61,31 +61,31 @@ from edgefl.wire.topics import FederationTopics
 RETAINED_WAIT_S = 0.5
 """How long retained messages take to arrive after a subscription."""
 MAX_IDLE_DEADLINES = 4
-"""A round that nobody can play waits so many deadlines for clients."""
+"""Maximum number of deadlines that a round without available clients waits."""
 MAX_TIMED_ROUNDS = 10
-"""The training times of the last rounds say how long a personalization may take."""
+"""Number of rounds whose training times are used to estimate the duration of a personalization."""
 ACCURACY_METRICS = ("accuracy_shipped", "accuracy_mixture", "accuracy")
-"""The metrics that the accuracy of a round comes from: the first one that a client reports."""
+"""The metrics that the accuracy of a round comes from. The first metric that a client reports is used."""
 DrawCohort = Callable[[ServerState, Iterable[str]], tuple[str, ...]]
 """Draws the cohort of a round from the clients that are available."""
 TimedGenerator = Generator[float, None, None]
-"""A generator that yields the time at which it has to be resumed."""
+"""A generator that yields the time in seconds at which it has to be resumed."""
 
 
 @dataclass(frozen=True)
 class Resume:
-    """What a driver stored of a federation that was interrupted.
+    """The stored data of a federation that was interrupted.
 
     Attributes:
         state: the server state after the last aggregated round.
-        opened: the round of that state, None when it was not opened.
+        opened: the round of that state. None when it was not opened.
         begins: the updates that it accepted and whose bytes are intact.
-        nonces: the nonces of earlier rounds of the same phase, as many as late updates may answer.
-        settled: the updates that earlier rounds accepted, by round and client.
-        losses: the mean loss of each closed round.
+        nonces: the nonces of earlier rounds of the same phase that late updates may answer, by round.
+        settled: sha256 of the updates that earlier rounds accepted, by round and client.
+        losses: the mean loss of each closed round. None for a round that has no loss.
         times: the training times of the last rounds.
         masked_sum: the last content of `SaveMaskedSum`.
-        following: the round after `opened`, None when it was not opened. It has accepted no update, because
+        following: the round after `opened`. None when it was not opened. It has accepted no update, because
             the state that it begins with was not saved yet.
         masked_sum_origin: where `masked_sum` was stored, for errors.
     """
@@ -103,28 +103,33 @@ class Resume:
 
 
 def choose_phase(config: FederationConfig, state: ServerState) -> str:
-    """Return the phase of the round that begins with a server state."""
+    """Return the phase of the round that begins with a server state.
+
+    Args:
+        config: the federation.
+        state: the server state before the round.
+    """
     is_over = state.round > config.rounds or state.phase in (PHASE_PERSONALIZE, PHASE_DONE)
     return PHASE_PERSONALIZE if is_over else state.phase
 
 
 class RoundServer:
-    """One federation, from the first client to the last model.
+    """Leads one federation, from the first client to the last model.
 
     Args:
         config: the federation.
         spec: the plan's specification.
-        plan: the sha256 of the plan, and its bytes.
-        algorithm: the algorithm as the server aggregates with it, see `server_stack`.
-        state: where the federation begins.
+        plan: the sha256 of the plan in hexadecimal, and its bytes.
+        algorithm: the algorithm as the server aggregates with it, see `build_server_algorithm`.
+        state: the server state that a new federation begins with.
         session: the name of this start of the federation.
-        started: orders the runs of an aggregator, see `edgefl.wire.messages`.
+        started: orders the runs of an aggregator, in milliseconds since 1970, see `edgefl.wire.messages`.
         draw_cohort: draws the cohort of a round.
-        new_nonce: returns a fresh nonce that nobody can guess.
-        trust: checks what clients sign in masked rounds.
-        introduce: returns a client's signing key and the authority's voucher for it, in masked rounds; None
+        new_nonce: returns a fresh nonce that cannot be guessed.
+        trust: checks the signatures of clients in masked rounds.
+        introduce: returns a client's signing key and the authority's voucher for it, in masked rounds. None
             where clients are not enrolled.
-        resume: what an earlier run stored; None for a new federation.
+        resume: the data that an earlier run stored. None for a new federation.
 
     Attributes:
         is_done: whether the federation is complete.
@@ -185,11 +190,14 @@ class RoundServer:
         self.is_done = False
 
     def start(self, now: float, excluded: Mapping[str, str] | None = None) -> list[Action]:
-        """Return the first actions; call it once, before `handle`.
+        """Return the first actions. Call it once, before `handle`.
 
         Args:
             now: the time in seconds, of any clock that does not go back.
-            excluded: those of `clients_to_check` that are not enrolled, with the reasons.
+            excluded: the clients of `list_clients_to_check` that are not enrolled, with the reasons.
+
+        Returns:
+            The actions to carry out, in order.
         """
         self._collector.now = now
         self._collector.publish_state(self._collector.state)
@@ -201,9 +209,14 @@ class RoundServer:
     def handle(self, event: Event, now: float) -> list[Action]:
         """Return the actions that follow from an event.
 
+        An error that ends the federation is returned as a `Stop` action and not raised.
+
         Args:
             event: the event.
-            now: the time in seconds; not before that of the last event.
+            now: the time in seconds. It must not be before the time of the last event.
+
+        Returns:
+            The actions to carry out, in order.
         """
         if isinstance(event, StateAggregated):
             self._aggregated = event.state
@@ -228,10 +241,13 @@ class RoundServer:
         return actions
 
     def stop(self, settings: Mapping[str, float] | None = None) -> list[Action]:
-        """Return the actions that end a federation which cannot go on, or shall not.
+        """Return the actions that end a federation before it is complete.
 
         Args:
-            settings: added to those of the last state, see `edgefl.wire.messages.State`.
+            settings: added to the settings of the last state, see `edgefl.wire.messages.State`.
+
+        Returns:
+            The actions to carry out, in order.
         """
         self._actions.clear()  # What an exception kept from being returned was not stored either
         self._collector.blobs.keep_only(())
@@ -239,25 +255,33 @@ class RoundServer:
         return self._take_actions()
 
     def make_stopped_state(self, settings: Mapping[str, float] | None = None) -> State:
-        """Return the state that says that nobody leads this federation now."""
+        """Return the state which says that no aggregator leads this federation now.
+
+        Args:
+            settings: added to the settings of the state.
+        """
         state = self._make_state(STOPPED_PHASE, 0, 0)
         return replace(state, settings={**state.settings, **(settings or {})})
 
     def make_done_state(self) -> State:
-        """Return the state that says that this federation is complete."""
+        """Return the state which says that this federation is complete."""
         return self._make_state(PHASE_DONE, self._config.rounds + 1, 0)
 
     def get_timer(self) -> float:
-        """Return the time at which `handle` is due although nothing happens; infinity for never."""
+        """Return the time at which `handle` is due even without an event, in seconds. Infinity means
+        never.
+        """
         return min(self._resume_at, self._collector.get_timer())
 
     @property
     def open_round(self) -> Round | None:
-        """The round that collects updates, None between rounds."""
+        """The round that collects updates. None between rounds."""
         return self._collector.round
 
     def list_clients_to_check(self) -> tuple[str, ...]:
-        """Return the clients whose enrolment matters now: those online, and those the round waits for."""
+        """Return the clients whose enrolment matters now: online clients and those that the round waits
+        for.
+        """
         waiting = rounds.list_missing(self.open_round) if self.open_round else ()
         if self._resume and self._resume.opened:
             waiting = self._resume.opened.cohort
@@ -291,7 +315,9 @@ class RoundServer:
         )
 
     def _choose_deadline_s(self, phase: str, number: int) -> float:
-        """Return the seconds after which a round closes. In the last one clients may compare their models."""
+        """Return the seconds after which a round closes. Clients may compare their models in the last
+        round.
+        """
         if phase == PHASE_PERSONALIZE:
             return self._personalization_s
         if number == self._config.rounds and should_compare_models(self._config, self._spec):
@@ -305,17 +331,16 @@ class RoundServer:
     def _lead(self, state: ServerState) -> TimedGenerator:
         config = self._config
         if self._resume:
-            self._log(f"going on at round {state.round} of {config.rounds} (session {self._session[:8]})")
+            self._log(f"continuing at round {state.round} of {config.rounds} (session {self._session[:8]})")
         while choose_phase(config, state) != PHASE_PERSONALIZE:
             state = yield from self._federate(state)
         state = replace(state, phase=PHASE_PERSONALIZE)
-        self._collector.implausible_clients = (
-            frozenset()
-        )  # Also a client whose updates were absurd gets a model
+        # A client that sent an implausible update gets a model too
+        self._collector.implausible_clients = frozenset()
         self._personalization_s = self._estimate_personalization_s()
         self._log(
-            "personalize: devices make models of their own; this takes longer than a round; the aggregator "
-            f"waits {self._personalization_s:.0f} s at most"
+            "personalize: devices make their personal models, which takes longer than a round; the "
+            f"aggregator waits at most {self._personalization_s:.0f} s"
         )
         opened, _ = yield from self._play(
             state,
@@ -357,14 +382,14 @@ class RoundServer:
         return after
 
     def _gather(self) -> TimedGenerator:
-        """Wait for enough clients to open a round. Before the first round it is `min_clients`."""
+        """Wait for enough clients to open a round. The first round needs `min_clients`."""
         if not self._has_gathered:
             if self._was_resumed:
                 # Retained statuses of clients that were online before a restart arrive together
                 until = self._now + RETAINED_WAIT_S
                 while self._now < until:
                     yield until
-            # Paused clients took part before a restart. They count, so that it waits for no pause to end.
+            # Paused clients took part before the restart. They count, so that no pause delays the federation.
             yield from self._wait_for_clients(self._config.min_clients, math.inf, self._was_resumed)
             self._has_gathered = True
         least = MIN_MASKED_CLIENTS if self._config.privacy.secure_aggregation else 1
@@ -373,8 +398,8 @@ class RoundServer:
     def _wait_for_clients(self, count: int, timeout_s: float, counts_paused: bool = False) -> TimedGenerator:
         """Wait until `count` clients are online and not paused.
 
-        The time does not run while a client is paused, because it comes back. A client that refuses the plan
-        may not come back.
+        The timeout does not run while a client is paused, because that client will return. A client that
+        refuses the plan may not return.
 
         Raises:
             RoundError: no client came online in time.
@@ -405,7 +430,7 @@ class RoundServer:
     def _play(
         self, state: ServerState, draw_cohort: Callable[[], tuple[str, ...]], *, is_open_to_all: bool = False
     ) -> Generator[float, None, tuple[OpenedRound, float | None]]:
-        """Play a round, or what is left of it after a restart.
+        """Play a round, or the rest of it after a restart.
 
         Returns:
             The round as it was opened, and the mean accuracy that its clients reported. The accuracy is None
@@ -429,7 +454,7 @@ class RoundServer:
         self._nonces = {number: n for number, n in self._nonces.items() if oldest <= number < state.round}
         self._nonces[state.round] = opened.nonce
         self._settled = {key: sha256 for key, sha256 in self._settled.items() if key[0] >= oldest}
-        if not opened.cohort:  # A Poisson sample may be empty: the round is its noise
+        if not opened.cohort:  # A Poisson sample may be empty. The round then consists of its noise
             self._close(opened, None, ())
             return opened, math.nan
         tasks = RoundTasks(
@@ -465,7 +490,7 @@ class RoundServer:
                 self._log(
                     f"round {state.round}: {len(enrolled)} of its clients are enrolled, "
                     f"{MIN_MASKED_CLIENTS} are "
-                    "needed; it is drawn anew",
+                    "needed; its cohort is drawn again",
                     logging.WARNING,
                 )
                 return (yield from self._play(state, draw_cohort, is_open_to_all=is_open_to_all))
@@ -475,12 +500,12 @@ class RoundServer:
             )
             summed = [begins[key] for key in sorted(begins)]
         accuracy = self._close(opened, closed, tuple(summed))
-        # Late clients still ask for the blobs of this round
+        # Slow clients still ask for the blobs of this round
         self._collector.blobs.keep_only(tasks.list_blobs() | {self._plan})
         return opened, accuracy
 
     def _take_following_round(self, state: ServerState) -> OpenedRound | None:
-        """Return the round of this state that an earlier process opened, if it did."""
+        """Return the round of this state if an earlier process opened it."""
         following = self._following
         self._following = None
         is_same = following is not None and (following.number, following.phase) == (state.round, state.phase)
@@ -493,7 +518,7 @@ class RoundServer:
         self, open_round: Round, tasks: RoundTasks, accept: Callable[[tuple[Begin, ...]], None]
     ) -> Generator[float, None, tuple[Round, list[Begin]]]:
         """Play a masked round, see `edgefl.server.secagg.rounds`."""
-        # These load cryptography, which a federation without masks does without
+        # These modules load cryptography, which a federation without masks does not need
         from edgefl.server.secagg.attempt import SecAggServices
         from edgefl.server.secagg.masked_sum import MaskedSum, decode_masked_sum, encode_masked_sum
         from edgefl.server.secagg.rounds import MaskedRounds
@@ -563,7 +588,7 @@ class RoundServer:
 
     @staticmethod
     def _restore_updates(open_round: Round, begins: Iterable[Begin]) -> Round:
-        """Return a round with the updates that it accepted before a restart."""
+        """Return the round with the updates that it accepted before a restart."""
         for begin in begins:
             if begin.round == open_round.number:
                 open_round = rounds.admit_client(open_round, begin.client_id)
@@ -571,13 +596,14 @@ class RoundServer:
         return open_round
 
     def _close(self, opened: OpenedRound, closed: Round | None, begins: tuple[Begin, ...]) -> float:
-        """Emit that a round is closed, and return the mean accuracy that its clients reported."""
+        """Emit the closing of a round, and return the mean accuracy that its clients reported."""
         loss = average_loss(begins)
         seconds = self._now - closed.opened if closed else 0.0
         dropped = tuple(self._list_dropped(opened, closed)) if closed else ()
         if closed and not closed.cohort and not begins:
             self._log(
-                f"round {opened.number}: all whom it drew were revoked; it counts as an empty sample",
+                f"round {opened.number}: all clients of its sample were revoked; it counts as an empty "
+                f"sample",
                 logging.WARNING,
             )
         self._actions.append(CloseRound(opened, closed, begins, dropped, loss, seconds))
@@ -605,7 +631,13 @@ class RoundServer:
 def read_round_times(
     config: FederationConfig, spec: PlanSpec, begins: Iterable[Begin]
 ) -> Iterator[RoundTime]:
-    """Yield what clients reported of their training time; at most the deadline of a round counts."""
+    """Yield the training time that each client reported. Times are capped at the deadline of a round.
+
+    Args:
+        config: the federation.
+        spec: the plan's specification, for the default number of epochs.
+        begins: the announcements of the round's updates.
+    """
     epochs = float(spec.options.get("epochs", 1))
     for begin in begins:
         seconds = min(begin.metrics.get("seconds", math.nan), config.deadline_s)
@@ -614,6 +646,14 @@ def read_round_times(
 
 
 def summarize_accuracy(begins: Sequence[Begin]) -> Spread:
-    """Return the spread over clients of the accuracy that they report."""
+    """Return the spread over clients of the accuracy that they report.
+
+    Args:
+        begins: the announcements of the round's updates.
+
+    Returns:
+        The spread of the first metric of `ACCURACY_METRICS` that a client reports. NaN when no client reports
+        any.
+    """
     names = (name for name in ACCURACY_METRICS if any(name in begin.metrics for begin in begins))
     return measure_spread(next(names, ACCURACY_METRICS[-1]), [begin.metrics for begin in begins])

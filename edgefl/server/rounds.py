@@ -1,15 +1,22 @@
 """The round state machine: pure functions over a frozen `Round`.
 
-Time comes in as an argument (seconds, any monotonic clock).
+Times are in seconds of any monotonic clock, and are passed in as arguments.
 
-A round closes when its whole cohort reported, or as many as are `enough`; or at the deadline with quorum; or
-when quorum is met and all who are missing have been offline for `grace_s`. Past the deadline without quorum
-it is overdue: send the tasks again and `extend`. Each extension takes `extension_s`.
+A round closes in one of three cases:
 
-More clients than are enough is over-selection (Bonawitz et al., Towards Federated Learning at Scale, MLSys
-2019). An update that answers an earlier round is late; a round takes it up to `max_staleness` rounds old. If
-late ones count towards enough, rounds are the versions of an asynchronous federation with a buffer (Nguyen et
-al., FedBuff, AISTATS 2022).
+- The whole cohort has reported, or `enough` clients have.
+- The deadline has passed and the quorum is met.
+- The quorum is met and every missing client has been offline for `grace_s`.
+
+A round past its deadline without a quorum is overdue. The caller then sends the tasks again and calls
+`extend_round`. Each extension takes `extension_s`.
+
+A cohort larger than `enough` is over-selection. An update that answers an earlier round is late. A round
+accepts late updates that are at most `max_staleness` rounds old. When late updates count towards `enough`,
+the rounds are the versions of an asynchronous federation with a buffer.
+
+Source: Bonawitz et al., Towards Federated Learning at Scale, MLSys 2019 (over-selection). Nguyen et al.,
+FedBuff, AISTATS 2022 (buffer).
 """
 
 import math
@@ -20,6 +27,7 @@ from typing import Literal
 from edgefl.errors import RoundError
 
 MAX_EXTENSIONS = 3
+"""Number of extensions after which a round without a quorum fails."""
 
 UpdateKey = tuple[int, str]
 """The round that an update answers, and its client."""
@@ -27,13 +35,27 @@ UpdateKey = tuple[int, str]
 
 @dataclass(frozen=True)
 class Round:
-    """One round.
+    """The state of one round.
 
-    `received`: sha256 of the update by client; `failed`: why the client's update was rejected; `away`:
-    offline since.
-
-    enough: so many updates close it, 0 for those of the whole cohort. late: sha256 of the late updates that
-    it took; settled: of those that earlier rounds took, of as many rounds back as late ones may come from.
+    Attributes:
+        number: the number of the round, from 1.
+        cohort: the clients that have a task, sorted.
+        needed: the quorum, as a number of updates.
+        deadline_s: seconds from the opening of the round to its deadline.
+        grace_s: seconds that a client may be offline before a round with a quorum closes without it.
+        opened: time at which the round was opened, in seconds.
+        closes: time of the deadline, in seconds.
+        received: sha256 of each accepted update, by client.
+        failed: why a client's update was rejected, by client.
+        away: time since which a client is offline, in seconds, by client.
+        extensions: number of extensions so far.
+        enough: number of updates that close the round. 0 waits for the whole cohort.
+        max_staleness: how many rounds back an update may come from.
+        late_count: whether late updates count towards `enough` and the quorum.
+        late: sha256 of each late update that this round accepted, by answered round and client.
+        settled: sha256 of each update that earlier rounds accepted, by round and client. It goes back
+            `max_staleness` rounds.
+        extension_s: seconds of an extension.
     """
 
     number: int
@@ -57,7 +79,12 @@ class Round:
 
 @dataclass(frozen=True)
 class UpdateVerdict:
-    """accepted; repeated: the same bytes were accepted before, so say so again; rejected, with the reason."""
+    """The decision about one update.
+
+    Attributes:
+        kind: `accepted`, `repeated` or `rejected`. `repeated` means that the same bytes were accepted before.
+        reason: why the update is rejected, and the remedy. Empty otherwise.
+    """
 
     kind: Literal["accepted", "repeated", "rejected"]
     reason: str = ""
@@ -77,17 +104,28 @@ def open_round(
     late_count: bool = False,
     settled: Mapping[UpdateKey, str] = {},
 ) -> Round:
-    """Open a round; `quorum` is the share that must report: of `enough`, or of the cohort.
+    """Open a round.
 
-    RoundError for an empty cohort.
+    Args:
+        number: the number of the round, from 1.
+        cohort: the clients that have a task.
+        quorum: share of `enough` that must report, from 0 to 1. Without `enough` it is a share of the cohort.
+        deadline_s: seconds until the deadline.
+        grace_s: seconds that a client may be offline before a round with a quorum closes without it.
+        now: the time in seconds.
+        extension_s: seconds of an extension. 0 takes `deadline_s`.
+        enough: number of updates that close the round. 0 waits for the whole cohort.
+        max_staleness: how many rounds back an update may come from.
+        late_count: whether late updates count towards `enough` and the quorum.
+        settled: sha256 of each update that earlier rounds accepted, by round and client.
 
-    extension_s: seconds of an extension, 0 for `deadline_s`; max_staleness: how many rounds back an update
-    may come from; late_count: whether such updates count towards enough and quorum.
+    Raises:
+        RoundError: the cohort is empty.
     """
     ids = tuple(sorted(set(cohort)))
     if not ids:
         raise RoundError(f"round {number} has no clients, expected at least one; start a device")
-    # a share such as .1 x 30 comes out a hair above 3 in binary and must not ask for a fourth client
+    # In binary .1 x 30 is slightly above 3 and must not ask for a fourth client
     enough = min(enough, len(ids))
     needed = max(1, math.ceil(quorum * (enough or len(ids)) - 1e-9))
     return Round(
@@ -107,9 +145,15 @@ def open_round(
 
 
 def judge_update(round: Round, number: int, client_id: str, sha256: str) -> UpdateVerdict:
-    """Say whether the round takes an update, or why not.
+    """Return whether a round accepts an update, with the reason when it does not.
 
-    An answer to a task counts once, whatever its client sends again.
+    Each client's answer to a task counts once.
+
+    Args:
+        round: the open round.
+        number: the round that the update answers.
+        client_id: the client.
+        sha256: the sha256 of the update, in hexadecimal.
     """
     if number < round.number - round.max_staleness:
         return UpdateVerdict(
@@ -139,7 +183,17 @@ def judge_update(round: Round, number: int, client_id: str, sha256: str) -> Upda
 
 
 def receive_update(round: Round, number: int, client_id: str, sha256: str) -> tuple[Round, UpdateVerdict]:
-    """Take an update into the round if it is to be taken (`judge`)."""
+    """Judge an update, and add it to the round if it is accepted.
+
+    Args:
+        round: the open round.
+        number: the round that the update answers.
+        client_id: the client.
+        sha256: the sha256 of the update, in hexadecimal.
+
+    Returns:
+        The round, unchanged unless the update is accepted, and the verdict of `judge_update`.
+    """
     verdict = judge_update(round, number, client_id, sha256)
     if verdict.kind != "accepted":
         return round, verdict
@@ -150,8 +204,14 @@ def receive_update(round: Round, number: int, client_id: str, sha256: str) -> tu
 
 
 def mark_failed(round: Round, client_id: str, reason: str) -> Round:
-    """Note that what a client sent cannot be used: the round does not wait for it, and takes a better update
-    if one comes.
+    """Record that a client's update cannot be used.
+
+    The round does not wait for the client any more. It still accepts a better update from the client.
+
+    Args:
+        round: the open round.
+        client_id: the client. A client that is not in the cohort or has reported changes nothing.
+        reason: why the update cannot be used.
     """
     if client_id not in round.cohort or client_id in round.received:
         return round
@@ -159,19 +219,19 @@ def mark_failed(round: Round, client_id: str, reason: str) -> Round:
 
 
 def mark_offline(round: Round, client_id: str, now: float) -> Round:
-    """Note since when a client is away."""
+    """Record the time at which a client went offline. A client that is already offline keeps its time."""
     if client_id not in round.cohort or client_id in round.away:
         return round
     return replace(round, away={**round.away, client_id: now})
 
 
 def mark_online(round: Round, client_id: str) -> Round:
-    """Note that a client is back."""
+    """Record that a client is online again."""
     return replace(round, away={key: since for key, since in round.away.items() if key != client_id})
 
 
 def admit_client(round: Round, client_id: str) -> Round:
-    """Add a client to an open round; what is needed for quorum stays."""
+    """Add a client to an open round. The quorum stays the same number of updates."""
     return (
         round
         if client_id in round.cohort
@@ -180,23 +240,23 @@ def admit_client(round: Round, client_id: str) -> Round:
 
 
 def remove_client(round: Round, client_id: str) -> Round:
-    """Take a client that has not reported out of an open round.
+    """Remove a client that has not reported from an open round.
 
-    A round never needs more updates than it has clients.
+    A round never needs more updates than it has clients, unless late updates count.
     """
     if client_id not in round.cohort or client_id in round.received:
         return round
     cohort = tuple(other for other in round.cohort if other != client_id)
     enough = min(round.enough, len(cohort))
     needed = min(round.needed, max(1, enough or len(cohort)))
-    if round.late_count:  # late updates of others count too
+    if round.late_count:  # Late updates of other clients count too
         enough = round.enough
         needed = round.needed
     return replace(round, cohort=cohort, enough=enough, needed=needed)
 
 
 def list_missing(round: Round) -> tuple[str, ...]:
-    """Return who has not reported, sorted."""
+    """Return the clients that have not reported, sorted."""
     return tuple(client_id for client_id in round.cohort if client_id not in round.received)
 
 
@@ -209,13 +269,14 @@ def _iterate_awaited(round: Round) -> Iterator[str]:
 
 
 def count_updates(round: Round) -> int:
-    """Return how many updates count towards enough and quorum."""
+    """Return how many updates count towards `enough` and the quorum."""
     return len(round.received) + (len(round.late) if round.late_count else 0)
 
 
 def count_outstanding(round: Round) -> int:
-    """Return how many updates would close the round: not those of clients that are away or whose update was
-    rejected.
+    """Return how many more updates would close the round.
+
+    Without `enough`, clients that are offline or whose update was rejected do not count.
     """
     if round.enough:
         return round.enough - count_updates(round)
@@ -223,12 +284,12 @@ def count_outstanding(round: Round) -> int:
 
 
 def has_quorum(round: Round) -> bool:
-    """Whether as many updates came as must."""
+    """Return whether the quorum is met."""
     return count_updates(round) >= round.needed
 
 
 def is_closed(round: Round, now: float) -> bool:
-    """Whether the round can be aggregated."""
+    """Return whether the round can be aggregated."""
     if not has_quorum(round):
         return False
     if round.enough and count_updates(round) >= round.enough:
@@ -241,17 +302,28 @@ def is_closed(round: Round, now: float) -> bool:
 
 
 def is_overdue(round: Round, now: float) -> bool:
-    """Whether quorum was missed: at the deadline, or as soon as nobody of the cohort is left who could
-    report.
+    """Return whether the quorum was missed.
+
+    It is missed at the deadline, or as soon as every missing client has sent an update that was rejected.
     """
     is_hopeless = bool(round.cohort) and next(_iterate_awaited(round), None) is None
     return not has_quorum(round) and (now >= round.closes or is_hopeless)
 
 
 def extend_round(round: Round, now: float, *, counts: bool = True) -> Round:
-    """Give everybody who is missing another `extension_s`; RoundError after three times that count.
+    """Extend a round without a quorum by `extension_s`, for all missing clients.
 
-    One does not count while somebody who is missing is paused: that client says that it comes back.
+    Args:
+        round: the round.
+        now: the time in seconds.
+        counts: whether the extension counts towards `MAX_EXTENSIONS`. It does not count while a missing
+            client is paused, because a paused client will return.
+
+    Returns:
+        The round with a new deadline and without failed clients.
+
+    Raises:
+        RoundError: the round had `MAX_EXTENSIONS` extensions that count.
     """
     if counts and round.extensions >= MAX_EXTENSIONS:
         why = "; ".join(
@@ -271,7 +343,10 @@ def extend_round(round: Round, now: float, *, counts: bool = True) -> Round:
 
 
 def get_timeout(round: Round, now: float) -> float:
-    """Return the seconds until time alone may close the round or make it overdue."""
+    """Return the seconds until time alone may close the round or make it overdue.
+
+    The result is 0 when all such times have passed.
+    """
     returns = [
         since + round.grace_s for client_id, since in round.away.items() if client_id not in round.received
     ]

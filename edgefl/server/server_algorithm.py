@@ -1,4 +1,6 @@
-"""What the server wraps around an algorithm: local models, late updates, checks, masked sums and noise."""
+"""The layers that the server adds to an algorithm: local models, late updates, checks, masked sums and
+noise.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -22,31 +24,31 @@ def build_server_algorithm(
     key: bytes,
     draw_cohort: Callable[[ServerState], Sequence[str]] | None = None,
 ) -> Algorithm:
-    """Return the algorithm as a federation of this configuration aggregates with it.
+    """Return the algorithm with all layers that a federation of this configuration needs.
 
-    `with_baseline` adds to the last broadcast what a client needs for its local model, and `with_comparison`
-    has clients compare their models in the last round. All other layers change `aggregate` only.
-    An update passes the layers from first to last:
+    `with_comparison` has clients compare their models in the last round. `with_baseline` adds the start of a
+    local model to the last broadcast. All other layers change `aggregate` only. An update passes these layers
+    from first to last:
 
-    1. `edgefl.client.compression` on the client: the update is rounded as the codec rounds it.
-    2. `late_scaled`: an update that answers an earlier round becomes a smaller one of this round. Later
-       layers see one round only.
-    3. `guarded`: checks the number of samples and measures the norm of the update. Afterwards it checks the
-       state that the layers below it make, so it is outside of them.
-    4. `summed`: the updates become one masked sum. It hides the updates from everything below it.
-    5. `private`: clips each update and adds noise to the sum. It is next to the algorithm because what the
-       algorithm does with a noisy sum costs no privacy.
-    6. the algorithm's own `aggregate`: means, robust means, server optimizer.
+    1. `edgefl.client.compression` on the client rounds the update as the codec does.
+    2. `with_late_scaling` turns an update that answers an earlier round into a smaller update of this round.
+       Later layers see one round only.
+    3. `with_plausibility_check` checks the number of samples and measures the norm of the update. It is
+       outside of the layers below, because it also checks the state that they make.
+    4. `with_secure_aggregation` turns the updates into one masked sum. Everything below sees only the sum.
+    5. `with_privacy` clips each update and adds noise to the sum. It is next to the algorithm, because
+       processing a noisy sum costs no privacy.
+    6. The algorithm's own `aggregate` computes means or robust means and applies the server optimizer.
 
-    A layer that the configuration does not ask for is left out. Masks and noise exclude each other.
+    Layers that the configuration does not ask for are left out. Masks and noise exclude each other.
 
     Args:
         algorithm: the algorithm, without a learner.
         config: the federation.
-        spec: the plan's specification, from which `private` reads what is trained.
-        key: 32 bytes from which noise is drawn; not read without `[privacy]`.
-        cohort_of: returns the cohort of a server state's round. The simulator passes it, and layer 4 plays
-            the masking of all clients. Over MQTT the devices mask: the aggregator passes None, and gets the
+        spec: the plan's specification, which names the trained weights.
+        key: 32 bytes from which noise is drawn. Not read without `[privacy]`.
+        draw_cohort: returns the cohort of a server state's round. The simulator passes it, and layer 4 plays
+            the masking of all clients. Over MQTT the devices mask. The aggregator passes None and gets the
             means of a round as one update.
 
     Raises:

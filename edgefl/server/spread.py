@@ -1,4 +1,4 @@
-"""How a metric is spread over the clients of a round."""
+"""Measures how a metric is spread over the clients of a round."""
 
 import math
 import re
@@ -11,15 +11,21 @@ import numpy as np
 from edgefl.wire.messages import Begin
 
 MAX_SPREADS = 32
-"""The largest number of metrics in a summary."""
+"""Maximum number of metrics in a summary."""
 METRICS_WITHOUT_SPREAD = frozenset({"loss", "shipped"})
-"""The loss is a mean over samples, and `shipped` is an index."""
+"""Metrics that have no spread. The loss is a mean over samples, and `shipped` is an index."""
 _METRIC_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean, 10th and 90th percentile over clients, each client counted once; NaN of no client."""
+    """Mean and percentiles over clients, each client counted once. All are NaN without clients.
+
+    Attributes:
+        mean: the mean.
+        p10: the 10th percentile.
+        p90: the 90th percentile.
+    """
 
     mean: float = math.nan
     p10: float = math.nan
@@ -43,8 +49,9 @@ def measure_spread(name: str, clients: Iterable[Mapping[str, float]]) -> Spread:
 def measure_spreads(clients: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Return the spread of every metric that clients report, as `NAME_mean`, `NAME_p10` and `NAME_p90`.
 
-    Names are lower-case letters, digits and `_`, at most 40 of them; metrics of other names are left out. Of
-    more than `MAX_SPREADS` metrics, those that most clients report are returned.
+    Metrics without a spread are left out, and so are unusual names. A name consists of at most 40 lower-case
+    letters, digits and `_`, and starts with a letter. If there are more than `MAX_SPREADS` metrics, the most
+    frequently reported ones are returned.
 
     Args:
         clients: the metrics of each client.
@@ -61,7 +68,14 @@ def measure_spreads(clients: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def average_loss(begins: Sequence[Begin]) -> float:
-    """Return the mean training loss over samples of the updates that report one; else NaN."""
+    """Return the mean training loss over all samples of the updates that report a loss.
+
+    Args:
+        begins: the announcements of the updates, with their numbers of samples.
+
+    Returns:
+        The loss, or NaN when no update reports a finite loss.
+    """
     reported = [
         (begin.metrics["loss"], begin.num_samples)
         for begin in begins

@@ -1,13 +1,15 @@
-"""Late updates: how much they count, and who can take them.
+"""Late updates: their weight, and the algorithms that accept them.
 
-A delta that answers round r - s, taken in round r, is scaled by 1 / sqrt(1 + s), the polynomial weight with a
-= 1/2 of Xie et al., Asynchronous Federated Optimization, arXiv:1903.03934, as Nguyen et al., Federated
-Learning with Buffered Asynchronous Aggregation, arXiv:2106.06639, use it:
+A delta that answers round r - s and is accepted in round r is scaled by 1 / sqrt(1 + s):
 
     w <- w + eta sum_k n_k d_k / sqrt(1 + s_k) / sum_k n_k
 
-The delta is scaled and not its number of samples: a round of late updates alone then takes a shorter step, as
-it does in both papers, and a mean that counts each client once (median, trimmed) is weighted too.
+The delta is scaled, and not its number of samples. A round of late updates alone then takes a shorter step,
+as in both papers. A mean that counts each client once (median, trimmed) is weighted too.
+
+Source: Xie et al., Asynchronous Federated Optimization, arXiv:1903.03934, polynomial weight with a = 1/2.
+Nguyen et al., Federated Learning with Buffered Asynchronous Aggregation, arXiv:2106.06639, its use with a
+buffer.
 """
 
 import math
@@ -25,13 +27,23 @@ from edgefl.types import ServerState, Update
 
 
 def weigh_staleness(staleness: int) -> float:
-    """Return 1 / sqrt(1 + staleness)."""
+    """Return the weight 1 / sqrt(1 + staleness) of a late update.
+
+    Args:
+        staleness: how many rounds ago the answered round was.
+    """
     return 1 / math.sqrt(1 + staleness)
 
 
 def scale_late_update(update: Update, round: int) -> Update:
-    """Return the update as one of this round: its deltas scaled down when it answers an earlier one, else to
-    the bit as they are.
+    """Return an update as an update of this round.
+
+    The deltas of an update that answers an earlier round are scaled by `weigh_staleness`. Other updates are
+    returned unchanged, bit for bit.
+
+    Args:
+        update: the update.
+        round: the number of this round.
     """
     if update.round >= round:
         return update
@@ -44,7 +56,7 @@ def scale_late_update(update: Update, round: int) -> Update:
 
 
 def with_late_scaling(algorithm: Algorithm) -> Algorithm:
-    """Return the algorithm with each update scaled by its age before `aggregate`, see `as_of`."""
+    """Return the algorithm with each update scaled by its age before `aggregate`, see `scale_late_update`."""
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
         return algorithm.aggregate(state, (scale_late_update(update, state.round) for update in updates))
@@ -53,13 +65,20 @@ def with_late_scaling(algorithm: Algorithm) -> Algorithm:
 
 
 def check_staleness(config: FederationConfig) -> None:
-    """Raise ConfigError when the algorithm cannot do what the configuration says of its rounds."""
+    """Check that the algorithm supports late updates and `budget_s`, if the configuration asks for them.
+
+    Args:
+        config: the federation.
+
+    Raises:
+        ConfigError: the algorithm does not accept late updates, or has no option `epochs` to scale.
+    """
     if config.staleness and not make_algorithm(config.algorithm, None, config.options).takes_late:
         setting = "mode = 'async'" if config.mode == "async" else "late = 'keep'"
         raise ConfigError(
-            f"{setting} is not for {config.algorithm}, expected an algorithm whose round is a mean of deltas "
-            f"to one global model, such as fedavg: a late update of {config.algorithm} answers models, "
-            "clusters or phases of a round that is over; leave it out"
+            f"{setting} does not work with {config.algorithm}, expected an algorithm whose round is a mean "
+            f"of deltas to one global model, such as fedavg: a late update of {config.algorithm} answers "
+            "models, clusters or phases of a round that is over; leave it out"
         )
     if config.budget_s and "epochs" not in find_entry(config.algorithm).defaults:
         raise ConfigError(

@@ -1,6 +1,4 @@
-"""What each client is asked to do in a round: its broadcast as blobs by hash, and what its answer may
-hold.
-"""
+"""The tasks of a round: each client's broadcast as blobs, and the tensors that its answer may hold."""
 
 import hashlib
 import sys
@@ -21,19 +19,22 @@ from edgefl.wire.tensors import bound_models_size, encode_weights, list_specs
 ExpectedTensors = Mapping[str, tuple[TensorSpec, ...]]
 """The tensors that an update may hold, by model."""
 GRANTED_BYTES = 8 * 1024 * 1024
-"""So much of a round's updates may come unasked: the first clients that are told of the round need not ask
-for a slot.
+"""Maximum size of a round's updates that may be sent without a request. The first clients that get a task
+need not ask for an upload slot.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ClientTask:
-    """One client's task.
+    """The task of one client.
 
-    `expected`: the tensors an update may hold, by model; `limit`: its largest size in bytes.
-
-    take: what becomes of an answer that is no such update, WireError when it is none either; before: the
-    sha256 of answers that were taken in earlier exchanges of the round.
+    Attributes:
+        task: the message.
+        expected: the tensors that an update may hold, by model.
+        limit: maximum size of the answer in bytes.
+        read_answer: reads an answer that is not an update, in a step of a masked round. It raises WireError
+            for an answer that cannot be used. None when the answer is an update.
+        earlier_answers: sha256 of the answers that were accepted in earlier steps of the round.
     """
 
     task: Task
@@ -46,13 +47,13 @@ class ClientTask:
 def list_expected_tensors(
     broadcast: Broadcast, specs: Callable[[Weights], tuple[TensorSpec, ...]] = list_specs
 ) -> ExpectedTensors:
-    """Return the tensors that the answer to a broadcast may hold.
+    """Return the tensors that the answer to a broadcast may hold, by model.
 
-    A personalization is answered with metrics alone: a client's personal model stays on its device.
+    A personalization is answered with metrics alone, because a client's personal model stays on its device.
 
     Args:
-        broadcast: what the client receives.
-        specs: returns name and shape of each tensor of a model.
+        broadcast: the data that the client receives.
+        specs: returns name, shape and dtype of each tensor of a model.
     """
     if broadcast.phase == PHASE_PERSONALIZE:
         return {}
@@ -61,23 +62,40 @@ def list_expected_tensors(
 
 @lru_cache(64)
 def _intern_number(number: int) -> int:
-    """Return the number, the same object for all who say it: each message that is read has one of its own."""
+    """Return one shared object for equal numbers, to save memory. Every decoded message has its own
+    objects.
+    """
     return number
 
 
 def derive_nonce(nonce: str, client_id: str) -> str:
-    """Return a client's nonce of a round: nobody can make it of another client's."""
+    """Return a client's nonce of a round. It cannot be computed from another client's nonce.
+
+    Args:
+        nonce: the secret of the round.
+        client_id: the client.
+
+    Returns:
+        16 hexadecimal digits.
+    """
     return hashlib.sha256(f"{nonce} {client_id}".encode()).hexdigest()[:16]
 
 
 def validate_announcement(
     begin: Begin, client_task: ClientTask, nonce: str | None, max_samples: int
 ) -> Begin:
-    """Return what is kept for the round of an update's announcement: what all clients say alike once, and no
-    signature.
+    """Return an announced update in the form that is stored for the round, if it answers the round's task.
 
-    Raises WireError unless it answers this round's task, which said `nonce`, and counts samples that it may
-    have.
+    Values that all clients send alike are shared, and the signature is removed, to save memory.
+
+    Args:
+        begin: the announcement.
+        client_task: the client's task.
+        nonce: the nonce of the task. None when no answer is expected.
+        max_samples: maximum number of samples that a client may report.
+
+    Raises:
+        WireError: the nonce, the number of samples or the chunk size is not as expected.
     """
     if nonce is None or begin.nonce != nonce:
         raise WireError(
@@ -109,9 +127,12 @@ def validate_announcement(
 
 
 class StepTasks:
-    """The briefs of one exchange of a masked round.
+    """Makes the tasks of one step of a masked round.
 
-    `make` is asked once a client. over: the nonces of the exchanges before it.
+    Args:
+        nonces: the nonce of the step, by round.
+        make: makes a client's task. It is called once for each client.
+        past_nonces: the nonces of earlier steps.
     """
 
     def __init__(
@@ -126,18 +147,31 @@ class StepTasks:
         self._client_tasks: dict[str, ClientTask] = {}
 
     def find_nonce(self, round: int, client_id: str) -> str | None:
-        """Return the nonce that an answer must bear, None when no answer to this round is expected."""
+        """Return the nonce that an answer must carry, or None when no answer to this round is expected."""
         return self.nonces.get(round)
 
     def prepare(self, client_id: str) -> ClientTask:
-        """Return the client's brief, the same whenever it is asked for."""
+        """Return the client's task, the same on every call."""
         if client_id not in self._client_tasks:
             self._client_tasks[client_id] = self._make(client_id)
         return self._client_tasks[client_id]
 
 
 class RoundTasks:
-    """Makes the briefs of one round; a model that many clients get is encoded and offered once."""
+    """Makes the tasks of one round. A model that many clients get is encoded and offered once.
+
+    Args:
+        algorithm: makes the broadcast of each client.
+        state: the server state that the round begins with.
+        config: the federation.
+        session: the name of this start of the federation.
+        plan: the sha256 of the plan, in hexadecimal.
+        nonces: the nonce of this round and of earlier rounds that a late update may answer, by round.
+        max_staleness: how many rounds later an update is still accepted.
+        offer: offers a blob by its sha256.
+        started: orders the runs of an aggregator, in milliseconds since 1970.
+        deadline_s: deadline of this round in seconds. 0 takes `deadline_s` of the configuration.
+    """
 
     def __init__(
         self,
@@ -153,10 +187,6 @@ class RoundTasks:
         started: int = 0,
         deadline_s: float = 0.0,
     ) -> None:
-        """`nonces`: of this round, and of those before it that a late update may answer.
-
-        deadline_s: of this round, in seconds; 0 for `deadline_s` of the configuration.
-        """
         self._algorithm = algorithm
         self._state = state
         self._config = config
@@ -170,24 +200,24 @@ class RoundTasks:
         self._client_tasks: dict[str, ClientTask] = {}
         self._grantable = GRANTED_BYTES
         self._shared: dict[object, ClientTask] = {}
-        # the weights are kept beside their hash: an id is only unique while its object lives
+        # The weights are stored with their hash, because an id is only unique while its object lives
         self._hashes: dict[int, tuple[Weights, str]] = {}
         self._specs: dict[int, tuple[TensorSpec, ...]] = {}
 
     @property
     def state(self) -> ServerState:
-        """The state that the round began with."""
+        """The server state that the round began with."""
         return self._state
 
     def find_nonce(self, round: int, client_id: str) -> str | None:
-        """Return the nonce that a client's answer must bear, None when no answer to this round is
+        """Return the nonce that a client's answer must carry, or None when no answer to this round is
         expected.
         """
         nonce = self.nonces.get(round)
         return None if nonce is None else derive_nonce(nonce, client_id)
 
     def prepare(self, client_id: str) -> ClientTask:
-        """Return the client's brief, the same whenever it is asked for; its blobs are on offer then."""
+        """Return the client's task, the same on every call, and offer its blobs."""
         if client_id not in self._client_tasks:
             config = self._config
             broadcast = self._algorithm.broadcast(self._state, client_id)
@@ -198,7 +228,7 @@ class RoundTasks:
             limit = 64 + (bound_models_size(expected, config.codec) if expected else 0)
             granted = limit <= self._grantable
             self._grantable -= limit * granted
-            # hundreds of clients that are told the same share it
+            # Hundreds of clients with the same task share it
             key = (
                 broadcast.phase,
                 broadcast.round,
@@ -242,9 +272,9 @@ class RoundTasks:
         return self._hashes[id(weights)][1]
 
     def list_blobs(self) -> set[str]:
-        """Return the hashes of all models on offer."""
+        """Return the sha256 of every model on offer."""
         return {sha256 for _, sha256 in self._hashes.values()}
 
 
 TaskSource = RoundTasks | StepTasks
-"""What a round asks of clients."""
+"""Makes the tasks of a round, or of one step of a masked round."""

@@ -38,37 +38,37 @@ from edgefl.wire.tensors import decode_models
 from edgefl.wire.topics import FederationTopics
 
 GROUP_COMMIT_DELAY_S = 0.05
-"""How long a complete update waits, so that others can be committed with it."""
+"""Group-commit delay: how long a complete update waits so that others can be committed with it."""
 MAX_TASKS_IN_FLIGHT = 50
-"""Further tasks wait until the broker has acknowledged some."""
+"""Maximum number of unacknowledged messages at which a task is sent. Further tasks wait."""
 UPLOAD_POLL_S = 1.0
-"""How often the server looks for upload slots of silent clients, while others wait for a slot."""
+"""How often the server looks for upload slots of silent clients while others wait for a slot."""
 RoundGenerator = Generator[float, None, Round]
 """A generator that yields the time at which it has to be resumed, and returns a closed round."""
 
 
 class UpdateCollector:
-    """One federation's traffic with its clients: presence, tasks, blobs and uploads.
+    """Handles one federation's messages with its clients: presence, tasks, blobs and uploads.
 
-    It does no I/O and reads no clock. `handle` takes each event. `collect` plays a round: it is a generator
-    that waits for events.
+    It does no I/O and reads no clock. `handle` takes each event. `collect` plays a round as a generator that
+    waits for events.
 
     Args:
         topics: the topics of the federation.
-        state: where the federation stands.
+        state: the state to publish, such as the joining phase.
         emit: receives each action.
-        upload_slots: how many clients may send an update at a time.
-        max_samples: how many samples a client may count.
-        chunk_bytes: the size of the chunks of blobs in bytes.
-        clients: the clients that may take part; empty for all.
+        upload_slots: maximum number of clients that may send an update at a time.
+        max_samples: maximum number of samples that a client may report.
+        chunk_bytes: size of the chunks of blobs in bytes.
+        clients: the clients that may take part. Empty for all.
 
     Attributes:
         state: the state that was published last.
-        presence: which clients are online.
+        presence: the online clients.
         blobs: the blobs on offer.
-        round: the open round, None between rounds.
+        round: the open round. None between rounds.
         paused: the clients that the operator has paused.
-        left_out: the clients whose updates were absurd. They get no task.
+        implausible_clients: the clients that sent an implausible update. They get no task.
         now: the time of the last event in seconds.
     """
 
@@ -108,11 +108,11 @@ class UpdateCollector:
 
     @property
     def unavailable(self) -> frozenset[str]:
-        """The clients that are chosen for no round, although they are online."""
+        """The clients that are chosen for no round, even when they are online."""
         return self.paused | self.implausible_clients
 
     def publish_state(self, state: State) -> None:
-        """Publish where the federation stands, retained."""
+        """Publish the state of the federation as a retained message."""
         self.state = state
         self._emit(Publish(self._topics.state, state, receiver="", is_retained=True))
 
@@ -129,18 +129,18 @@ class UpdateCollector:
 
         Args:
             round: the round.
-            asks: makes the task of each client.
+            tasks: makes the task of each client.
             accept: emits the action that commits updates. Their receipts follow it.
             is_open_to_all: whether clients that come online join the round.
-            is_sample: whether the cohort is a random sample that nobody may join. If all of it is excluded,
-                the round closes without a cohort.
+            is_sample: whether the cohort is a random sample that no client may join. If all of it is
+                excluded, the round closes without a cohort.
 
         Returns:
             The closed round.
 
         Raises:
             RoundError: the round missed its quorum for good.
-            FederationDivergedError: it missed its quorum because training diverged on the clients.
+            FederationDivergedError: the round missed its quorum because training diverged on the clients.
         """
         self.round = round
         self._tasks = tasks
@@ -189,7 +189,7 @@ class UpdateCollector:
             )
 
     def _send_tasks(self, client_ids: Iterable[str]) -> None:
-        """Send tasks as the link takes them."""
+        """Queue tasks and send as many as the link allows."""
         self._due_tasks.update(dict.fromkeys(client_ids))
         while self._due_tasks and self._in_flight < MAX_TASKS_IN_FLIGHT:
             client_id = next(iter(self._due_tasks))
@@ -201,7 +201,7 @@ class UpdateCollector:
         assert self._tasks is not None
         assert self.round is not None
         if self.presence.is_resting(client_id):
-            # The client gets its task when it takes up tasks again
+            # The client gets its task when its pause ends
             self.round = rounds.mark_offline(self.round, client_id, self.now)
             return
         task = self._tasks.prepare(client_id).task
@@ -218,7 +218,9 @@ class UpdateCollector:
             self._emit(Publish(topic, message, receiver=client_id, qos=0))
 
     def handle(self, event: Event, now: float) -> None:
-        """Take an event, then do what is due at this time.
+        """Handle an event, then do everything that is due at this time.
+
+        A message that breaks the protocol is rejected and logged. It raises no error.
 
         Args:
             event: the event.
@@ -248,7 +250,7 @@ class UpdateCollector:
         self._in_flight += self.blobs.publish_due(now, self._in_flight)
 
     def get_timer(self) -> float:
-        """Return the time at which something is due although nothing happens."""
+        """Return the time in seconds at which `handle` is due even without an event. Infinity means never."""
         commit = self._commit_at if self._complete else math.inf
         uploads = self.now + UPLOAD_POLL_S if self._uploads.is_queued else math.inf
         return min(commit, uploads, self.blobs.get_timer(self.now))
@@ -288,7 +290,7 @@ class UpdateCollector:
                 self._send_tasks(rounds.list_missing(self.round) if self.round else ())
 
     def _needs_updates(self) -> bool:
-        """Return whether the round lacks more updates than those that are complete."""
+        """Return whether the round lacks more updates than the complete ones."""
         return self.round is not None and rounds.count_outstanding(self.round) > len(self._complete)
 
     def _on_status(self, status: Status) -> None:
@@ -355,7 +357,7 @@ class UpdateCollector:
             self._send([(client_id, make_receipt(begin, "wait", "no round is open"))])
             self._send(self._uploads.close(client_id, self.now))
             return
-        # A late update may have become too old on its way
+        # A late update may have become too old during its upload
         verdict = rounds.judge_update(self.round, begin.round, client_id, begin.sha256)
         if verdict.kind != "accepted":
             self._send(
@@ -393,7 +395,7 @@ class UpdateCollector:
             self._emit(WriteLog(_format_progress(self.state.phase, self.round, begin)))
 
     def _reject(self, client_id: str, reason: str, sha256: str) -> None:
-        """Reject what a client sent. The round does not wait for a client whose update cannot be used."""
+        """Reject a client's message. The round does not wait for a client whose update cannot be used."""
         self._emit(WriteLog(f"rejected from {client_id}: {reason}", client_id, logging.WARNING))
         if not sha256:
             return
@@ -420,7 +422,7 @@ class UpdateCollector:
         self._remove_from_round(client_id)
 
     def _remove_from_round(self, client_id: str) -> None:
-        """Let the open round go on without an excluded client."""
+        """Continue the open round without an excluded client."""
         if self.round is None:
             return
         if client_id in self._complete:
@@ -431,7 +433,7 @@ class UpdateCollector:
             self.round = rounds.mark_failed(self.round, client_id, self._excluded[client_id])
             return
         self.round = rounds.remove_client(self.round, client_id)
-        # A random sample must not be filled up: epsilon counts with its size
+        # A random sample must not be filled up, because epsilon depends on its size
         if not self.round.cohort and not self._is_sample:
             self._is_open_to_all = True
             for other in self.presence.list_available(self.unavailable):
@@ -439,7 +441,7 @@ class UpdateCollector:
             self._send_tasks(rounds.list_missing(self.round))
 
     def remove_excluded(self, client_ids: Iterable[str]) -> tuple[str, ...]:
-        """Return the clients that are not excluded."""
+        """Return the clients that are not excluded, in the same order."""
         return tuple(client_id for client_id in client_ids if client_id not in self._excluded)
 
 
@@ -470,7 +472,7 @@ def _find_client(event: Event) -> str:
 
 
 def _find_update(event: Event) -> str:
-    """Return the sha256 of the update that an event belongs to; empty for other events."""
+    """Return the sha256 of the update that an event belongs to, or an empty string."""
     match event:
         case BeginReceived(begin):
             return begin.sha256

@@ -1,5 +1,5 @@
-"""Updates on their way in: a bounded number at a time, so that neither memory nor the broker's queues grow
-with the cohort.
+"""Receives updates, a bounded number at a time, so that memory and the broker's queues do not grow with the
+cohort.
 """
 
 import time
@@ -10,11 +10,18 @@ from edgefl.wire.chunks import Assembler, check_manifest
 from edgefl.wire.messages import Begin, Ranges, Receipt
 
 MAX_UPLOAD_IDLE_S = 10.0
+"""Maximum time without a message before a client loses its slot, while other clients wait for a slot."""
 
 
 @dataclass
 class Upload:
-    """One update that has a slot."""
+    """One update that has a slot.
+
+    Attributes:
+        begin: the announcement of the update.
+        assembler: collects the chunks.
+        last_active_at: time of the client's last message, in seconds.
+    """
 
     begin: Begin
     assembler: Assembler
@@ -22,7 +29,14 @@ class Upload:
 
 
 def make_receipt(begin: Begin, outcome: str, reason: str = "", missing: Ranges = ()) -> Receipt:
-    """Return the answer to an update."""
+    """Return the receipt that answers an update.
+
+    Args:
+        begin: the announcement of the update.
+        outcome: `ok`, `wait`, `missing` or `rejected`.
+        reason: why the update waits or is rejected. It is cut to 1000 characters.
+        missing: the ranges of chunks that the server lacks.
+    """
     return Receipt(begin.round, begin.sha256, outcome, missing, reason[:1000], begin.nonce, time.time())
 
 
@@ -31,16 +45,26 @@ def _open_upload(begin: Begin, limit: int, now: float) -> Upload:
 
 
 def make_verdict_receipt(begin: Begin, verdict: UpdateVerdict) -> Receipt:
-    """Return the receipt of an update that is not taken: it was before, or it changes nothing, and is no
-    failure of its round.
+    """Return the receipt of an update that the round does not accept.
+
+    An update that was accepted before gets `ok` again. Any other update is rejected, which does not count as
+    a failure of its client.
+
+    Args:
+        begin: the announcement of the update.
+        verdict: the verdict `repeated` or `rejected`.
     """
     return make_receipt(begin, "ok" if verdict.kind == "repeated" else "rejected", verdict.reason)
 
 
 class Uploads:
-    """Grants slots and puts chunks together.
+    """Grants upload slots and assembles chunks.
 
-    No I/O: each call returns the receipts to send, as (client id, receipt).
+    It does no I/O. Each call returns the receipts to send, as (client id, receipt). All times are in seconds,
+    of any clock that does not go back.
+
+    Args:
+        slots: maximum number of clients that may send an update at a time. Granted tasks come on top.
     """
 
     def __init__(self, slots: int) -> None:
@@ -51,11 +75,20 @@ class Uploads:
     def begin(
         self, begin: Begin, limit: int, now: float, *, follows: bool = False
     ) -> list[tuple[str, Receipt]]:
-        """Answer a device that has an update of at most `limit` bytes: send (a slot), or wait.
+        """Answer the announcement of an update: a slot, or the request to wait.
 
-        WireError for a bad manifest.
+        Args:
+            begin: the announcement.
+            limit: maximum size of the update in bytes.
+            now: the time in seconds.
+            follows: whether the chunks follow at once, in a slot that was granted with the task. There is no
+                receipt then.
 
-        follows: its chunks come at once in a place that was kept for it, so there is nothing to say.
+        Returns:
+            The receipts to send.
+
+        Raises:
+            WireError: size, number of chunks and chunk size do not fit together, or the update is too large.
         """
         check_manifest(begin.sha256, begin.size, begin.count, begin.chunk_bytes, limit)
         upload = self._open.get(begin.client_id)
@@ -90,9 +123,20 @@ class Uploads:
         return receipts
 
     def add_chunk(self, client_id: str, sha256: str, index: int, payload: bytes, now: float) -> Begin | None:
-        """Take a chunk; return the Begin of an update that is complete now.
+        """Add a chunk to a client's update. A chunk of an unknown update is ignored.
 
-        WireError for a chunk that is none of it.
+        Args:
+            client_id: the client.
+            sha256: the update.
+            index: the number of the chunk, from 0.
+            payload: the bytes of the chunk.
+            now: the time in seconds.
+
+        Returns:
+            The announcement of the update if it is complete now, otherwise None.
+
+        Raises:
+            WireError: the chunk does not belong to the update, by its index or its size.
         """
         upload = self._open.get(client_id)
         if upload is None or upload.begin.sha256 != sha256:
@@ -102,7 +146,9 @@ class Uploads:
         return upload.begin if upload.assembler.is_complete() else None
 
     def end(self, client_id: str, sha256: str, now: float) -> list[tuple[str, Receipt]]:
-        """Say what is still missing when a device is through with sending."""
+        """Return a receipt with the chunks that are still missing after a client has sent all it was asked
+        for.
+        """
         upload = self._open.get(client_id)
         if upload is None or upload.begin.sha256 != sha256:
             return []
@@ -110,17 +156,32 @@ class Uploads:
         return [(client_id, make_receipt(upload.begin, "missing", missing=upload.assembler.list_missing()))]
 
     def read_blob(self, client_id: str) -> bytes:
-        """Return a complete update; WireError when its bytes are not those that were announced."""
+        """Return the bytes of a complete update.
+
+        Args:
+            client_id: the client, which must have a slot.
+
+        Raises:
+            WireError: the bytes do not have the announced sha256. All chunks are missing again then.
+        """
         return self._open[client_id].assembler.assemble()
 
     def close(self, client_id: str, now: float) -> list[tuple[str, Receipt]]:
-        """Free a client's slot or place in the queue, and grant what is free."""
+        """Free a client's slot or its position in the queue, and grant free slots.
+
+        Returns:
+            The receipts to send.
+        """
         self._open.pop(client_id, None)
         self._queue.pop(client_id, None)
         return self._grant_slots(now)
 
     def expire(self, now: float) -> list[tuple[str, Receipt]]:
-        """Take slots back from devices that were silent for ten seconds while others wait."""
+        """Free the slots of clients that were silent for ten seconds while others wait, and grant free slots.
+
+        Returns:
+            The receipts to send.
+        """
         if self._queue:
             for client_id in [
                 c for c, upload in self._open.items() if now - upload.last_active_at > MAX_UPLOAD_IDLE_S
@@ -134,6 +195,6 @@ class Uploads:
         return bool(self._queue)
 
     def clear(self) -> None:
-        """Forget all: a round is over."""
+        """Forget all uploads, because the round is over."""
         self._open.clear()
         self._queue.clear()
