@@ -40,7 +40,11 @@ class BlobCache:
         return content
 
     def put(self, content: bytes) -> str:
-        """Keep a blob and return its sha256; StateError when the disk does not take it."""
+        """Store a blob and return its sha256.
+
+        Raises:
+            StateError: the disk does not accept it.
+        """
         sha256 = hashlib.sha256(content).hexdigest()
         path = self.locate(sha256)
         remedy = "free some space or choose another --state"

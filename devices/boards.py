@@ -1,9 +1,12 @@
-"""Board profiles: what is known of a board before it runs, and which one this is.
+"""Board profiles: the properties of known boards, and the detection of this board.
 
-Figures are the makers': memory and cores of the smallest model that is or was sold (`source`). `threads` is
-half the cores, so that a board that trains still does its other work; it is a choice, not a measurement, and
-changes no bit of what is learned. Which runtime a system has is pyproject.toml's: ai-edge-litert and
-ai-edge-quantizer exist for 64 bits alone, a 32-bit system has tflite-runtime 2.14.
+Figures are the manufacturers': memory and cores of the smallest model (`source`). `threads` is half the
+cores, so
+that a board that trains can do its other work. It is a choice, not a measurement, and changes no bit of the
+result.
+`pyproject.toml` decides the runtime of a system: ai-edge-litert and ai-edge-quantizer exist only for 64
+bits, and a
+32-bit system has tflite-runtime 2.14.
 """
 
 import os
@@ -22,7 +25,9 @@ RUNTIMES_BY_BITS = {64: "ai-edge-litert", 32: "tflite-runtime"}
 class Board:
     """One kind of board.
 
-    `ram_mb`: MB of 2^20 bytes as sold, 0 when nothing is known; `bits`: the systems that its maker offers.
+    Attributes:
+        ram_mb: memory as sold in MB of 2^20 bytes, 0 if unknown.
+        bits: word sizes of the systems that the manufacturer offers.
     """
 
     name: str
@@ -108,10 +113,11 @@ GENERIC_BOARD = Board("generic", "any other Linux machine", 0, 0, 1, (64, 32), "
 
 @dataclass(frozen=True)
 class Machine:
-    """What this machine is.
+    """The properties of this machine.
 
-    `memory_mb`: MB of 10^6 bytes, NaN when unknown; `bits`: of the Python, which may be 32 on a 64-bit
-    kernel.
+    Attributes:
+        memory_mb: memory in MB of 10^6 bytes, NaN if unknown.
+        bits: word size of the Python interpreter, which may be 32 on a 64-bit kernel.
     """
 
     board: Board
@@ -132,12 +138,16 @@ class Machine:
 
 
 def match_board(model: str) -> Board:
-    """Return the profile of a device tree's model name, generic for one that is not known."""
+    """Return the profile for a model name of a device tree, or the generic profile."""
     return next((board for board in BOARDS if re.search(board.pattern, model)), GENERIC_BOARD)
 
 
 def find_board(name: str) -> Board:
-    """Return the profile of that name; ConfigError when there is none."""
+    """Return the profile with a name.
+
+    Raises:
+        ConfigError: no profile has the name.
+    """
     profiles = {board.name: board for board in (*BOARDS, GENERIC_BOARD)}
     if name not in profiles:
         raise ConfigError(f"no board {name!r}; known are {', '.join(profiles)}")
@@ -145,7 +155,11 @@ def find_board(name: str) -> Board:
 
 
 def detect_machine(root: Path = ROOT) -> Machine:
-    """Return what this machine says of itself under /proc; tests give another root."""
+    """Return the properties of this machine from /proc and /sys.
+
+    Args:
+        root: directory that contains `proc` and `sys`. Tests pass another one.
+    """
     model = read_board_model(root)
     cores = (
         sum(row.startswith("processor") for row in read_text(root / "proc/cpuinfo").splitlines())

@@ -29,7 +29,7 @@ class TimeWindow:
 
 @dataclass(frozen=True)
 class Conditions:
-    """All of these must hold; none asked for means always."""
+    """Conditions that must all be met before the device accepts a task. No condition means always."""
 
     idle: bool = False
     mains: bool = False
@@ -48,7 +48,11 @@ class HostReadings:
 
 
 def parse_window(text: str) -> TimeWindow:
-    """Read `22:00-06:00`; ConfigError for anything else."""
+    """Parse a time range such as `22:00-06:00`.
+
+    Raises:
+        ConfigError: the text has another form.
+    """
     match = re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)-([01]?\d|2[0-3]):([0-5]\d)", text)
     if not match:
         raise ConfigError(f"--between {text!r}: expected two times of day such as 22:00-06:00")
@@ -82,10 +86,14 @@ def is_on_mains(supplies: Iterable[PowerSupply]) -> bool:
 
 
 def estimate_process_load(before: float, cpu_s: float, elapsed_s: float) -> float:
-    """Return what this process adds to the one-minute load average, by the kernel's own decay (e^-t/60).
+    """Return this process's share of the one-minute load average, with the kernel's decay e^(-t/60).
 
-    before: what it was `elapsed_s` seconds ago; cpu_s: the processor seconds that it used since. Without this
-    a device that trained would find its board busy with its own work.
+    Without it a device that trained would regard its board as busy with the device's own work.
+
+    Args:
+        before: the share `elapsed_s` seconds ago.
+        elapsed_s: seconds since then.
+        cpu_s: processor seconds that the process used since then.
     """
     if elapsed_s <= 0:
         return before

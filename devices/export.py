@@ -17,9 +17,12 @@ EXPORT_TIMEOUT_S = 900.0
 
 
 def export_in_child(state: Path, source: DataSource) -> Mapping[str, Any]:
-    """Run `edgefl export` for this device's state into `state/model`; returns its report.
+    """Run `edgefl export` for this device's state and return its report.
 
-    ExportError when it fails.
+    The files are written into `state/model`.
+
+    Raises:
+        ExportError: the export failed.
     """
     command = [
         sys.executable,
@@ -58,7 +61,7 @@ def export_in_child(state: Path, source: DataSource) -> Mapping[str, Any]:
 
 
 def extract_export_metrics(report: Mapping[str, Any]) -> dict[str, float]:
-    """Return what of the report the aggregator is told."""
+    """Return the figures of a report that the device sends to the aggregator."""
     return {
         "accuracy_shipped_int8": float(report["accuracy_int8"]),
         "tflite_bytes": float(report["tflite_bytes"]),

@@ -14,7 +14,7 @@ PLAUSIBLE_RANGE_C = (-60.0, 160.0)
 
 @dataclass(frozen=True)
 class PowerSupply:
-    """One entry of /sys/class/power_supply; `scope` is Device for the battery of a mouse or the like."""
+    """One entry of /sys/class/power_supply. `scope` is `Device` for the battery of a mouse, for example."""
 
     kind: str
     online: bool
@@ -23,7 +23,7 @@ class PowerSupply:
 
 
 def read_load_average(root: Path = ROOT) -> float:
-    """Return the load average over the last minute; 0 where /proc does not say."""
+    """Return the load average of the last minute, or 0 if /proc does not contain it."""
     fields = read_text(root / "proc/loadavg").split()
     try:
         return float(fields[0])
@@ -32,7 +32,7 @@ def read_load_average(root: Path = ROOT) -> float:
 
 
 def read_power_supplies(root: Path = ROOT) -> tuple[PowerSupply, ...]:
-    """Return the power supplies that the kernel knows; most boards have none."""
+    """Return the power supplies that the kernel reports. Most boards have none."""
     folders = sorted((root / "sys/class/power_supply").glob("*"))
     rows = [[read_text(folder / key) for key in ("type", "online", "status", "scope")] for folder in folders]
     return tuple(

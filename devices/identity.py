@@ -1,9 +1,11 @@
-"""Who this device is on the broker: finding the federation, and one device only for each id.
+"""The identity of a device on the broker: it finds the federation, and makes sure that its id is unique.
 
-A device that starts asks on `device/{id}/claim` whether its id is taken. The one that has it answers at once
-with its status, from its network thread. A retained status that says online without an answer is either slow
-or the trace of a device that died: it gets one and a half keepalive times, after which the broker would have
-published its will.
+A starting device asks on `device/{id}/claim` whether another device uses its id. A device with this id
+answers from
+its network thread with its status. A retained status `online` without an answer comes from a slow or a dead
+device.
+The new device then waits one and a half keepalive times, after which the broker would have published the
+will.
 """
 
 import logging
@@ -102,9 +104,10 @@ def _read_federation_phase(message: Message) -> tuple[str, str]:
 def check_id_is_free(
     link: Link, topics: FederationTopics, client_id: str, boot_id: str, keepalive_s: float
 ) -> set[str]:
-    """Make sure that no other device has this id; returns the boot ids of dead ones.
+    """Check that no other device uses this id, and return the boot ids of dead devices.
 
-    IdTakenError when one answers.
+    Raises:
+        IdTakenError: another device answers.
     """
     link.subscribe(topics.format_device(client_id, "status"))
     link.publish(topics.format_device(client_id, "claim"), encode_json(Claim(boot_id, time.time())))
@@ -130,7 +133,7 @@ def check_id_is_free(
 
 
 def describe_duplicate_id(client_id: str, url: str) -> str:
-    """Return what is said to the second device of an id."""
+    """Return the error message for the second device with an id."""
     return (
         f"another device has the id {client_id!r} at {url}; give this one another --id, or end the other one"
     )

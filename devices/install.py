@@ -86,17 +86,18 @@ def format_path_setting(key: str, path: str) -> str:
 def render_device_unit(
     client_id: str, arguments: list[str], state: Path, user: str, board: str, memory_mb: int, folder: str = ""
 ) -> str:
-    """Return the unit.
+    """Return the text of a systemd unit.
 
     Args:
-        client_id: The device's id.
-        words: The command.
-        state: Its state directory, absolute.
-        user: The account that runs it.
-        board: The board's name.
-        memory_mb: The most memory, in MB of 2^20 bytes; 0 for no limit.
-        folder: Where a data function of the owner is imported from, empty without one. Such a function may
-            read a sensor, so the devices of the machine stay visible to it.
+        client_id: id of the device.
+        arguments: the command.
+        state: absolute path of the state directory.
+        user: the account that runs the service.
+        board: name of the board.
+        memory_mb: memory limit in MB of 2^20 bytes, 0 for no limit.
+        folder: folder from which a data function of the owner is imported, or empty. Such a function may
+            read a sensor,
+            so the devices of the machine stay visible to it.
     """
     in_var_lib = state != STATES_DIRECTORY and state.is_relative_to(STATES_DIRECTORY)
     state_setting = (
@@ -150,11 +151,10 @@ def make_install_command(start: click.Command) -> click.Command:
 
     @click.pass_context
     def install(context: click.Context, /, **options: Any) -> None:
-        """Write a hardened systemd unit that runs `edgefl device start` with these options, and say how to
-        enable it.
+        """Write a hardened systemd unit that runs `edgefl device start`, and print how to enable it.
 
-        Without -o the unit goes to stdout; nothing is enabled or started. All options of `edgefl device
-        start` are taken.
+        The options are those of `edgefl device start`. Without -o the unit is printed. Nothing is enabled
+        or started.
 
         Example: edgefl device install --enrol pi-7.enrol --data shard.npz --state /var/lib/edgefl -o .
         """

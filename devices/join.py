@@ -23,9 +23,11 @@ CONNECT_TIMEOUT_S = 10.0
 
 
 class JoinSettings(Protocol):
-    """What a device needs to know to join.
+    """Settings that a device needs to join.
 
-    `federation`: empty for the one that runs; `wait_s`: seconds to wait for one, 0 for ever.
+    Attributes:
+        federation: name of the federation. Empty for the only one that runs.
+        wait_s: seconds to wait for a federation. 0 waits without limit.
     """
 
     @property
@@ -49,10 +51,17 @@ def join_federation(
     timeout_s: float = CONNECT_TIMEOUT_S,
     make_order: Callable[[str], TaskOrder] = TaskOrder,
 ) -> Session:
-    """Return a session that is connected and has not spoken yet. LinkError, IdTakenError, StateError.
+    """Return a connected session that has not published a status yet.
 
-    paused: why this device takes up no task at first, empty when it does; timeout_s: how long the broker may
-    take to answer; order_of: the order of a federation's tasks, by its name.
+    Args:
+        paused: reason why this device accepts no task at first, empty if it does.
+        timeout_s: seconds that the broker may take to answer.
+        order_of: maps the name of a federation to the order of its tasks.
+
+    Raises:
+        LinkError: the broker does not answer, or no federation runs.
+        IdTakenError: another device uses the id.
+        StateError: the order of tasks cannot be read or written.
     """
     boot_id = secrets.token_hex(8)
     # not the boot id, which the status tells: who knows the name of a connection can throw its owner out of

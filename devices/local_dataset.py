@@ -33,15 +33,15 @@ class LocalDataset:
         num_classes: int | None = None,
         input_shape: tuple[int, ...] | None = None,
     ) -> Shard:
-        """Return the shard as that seed splits it, as one of so many classes; without them as it is.
+        """Return the shard, split with `seed` and labelled for `num_classes`. None leaves it unchanged.
 
         Args:
-            seed: of the split.
+            seed: seed of the split.
             num_classes: number of classes of the federation.
-            input_shape: of the federation's model, see `to_input_shape`.
+            input_shape: input shape of the federation's model, see `to_input_shape`.
 
         Raises:
-            DataError: The shard has other classes.
+            DataError: a label is out of range.
         """
         if seed is not None and seed != self._seed:
             del self._shard  # before another one takes as much memory

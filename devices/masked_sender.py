@@ -62,9 +62,9 @@ class MaskedSender:
     """Sends the masked updates of one device.
 
     Args:
-        client_id: the device's name.
-        authority: the certificate authority of its enrolment, PEM; empty without an enrolment.
-        sharing: what the device may send.
+        client_id: id of the device.
+        authority: certificate authority of the enrolment in PEM, empty without an enrolment.
+        sharing: rules of the owner on what the device may send.
     """
 
     def __init__(self, client_id: str, authority: str, sharing: SharingRules) -> None:
@@ -157,7 +157,7 @@ class MaskedSender:
         )
 
     def _wait_for_step(self, session: Session, task: Task) -> Task:
-        """Wait for the next step, or for one that comes again."""
+        """Wait for the next step, or for the same step again."""
         while True:
             if (
                 session.step

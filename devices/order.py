@@ -92,13 +92,14 @@ class TaskOrder:
     """The order of one federation's tasks, in a file of the state directory.
 
     Args:
-        federation: The federation's name. Each federation has an order of its own.
-        directory: The state directory; None keeps the order in memory only. Where nothing is signed, anybody
-            can make up the newest run, and a file would close the device for good.
-        sharing: What the owner lets the device send.
+        federation: name of the federation. Each federation has its own order.
+        directory: the state directory. None keeps the order in memory only: without signatures, anyone can
+            forge the
+            newest run, and a file would then lock the device out for good.
+        sharing: rules of the owner on what the device may send.
 
     Raises:
-        StateError: The file is damaged, or the disk does not take it.
+        StateError: the file is damaged, or the disk does not accept it.
     """
 
     def __init__(

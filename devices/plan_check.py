@@ -30,9 +30,7 @@ MIN_TRIAL_MB = 256
 
 @dataclass(frozen=True)
 class AllowedCode:
-    """Names beside the registered ones that whoever started this device lets a plan use: `module:name`, or a
-    `.keras` file.
-    """
+    """Names that a plan may use in addition to the registered ones: `module:name`, or a `.keras` file."""
 
     algorithms: tuple[str, ...] = ()
     models: tuple[str, ...] = ()

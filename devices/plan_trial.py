@@ -56,7 +56,7 @@ def set_limits(limit_mb: int) -> None:
 
 
 def main(blob: str, limit_mb: str) -> int:
-    """Try the plan; return the exit code. What is wrong with the plan is the last line on standard error."""
+    """Try the plan and return the exit code. The last line of standard error names the problem."""
     content = Path(blob).read_bytes()
     with contextlib.suppress(EdgeflError):
         # Is refused, and has loaded the runtime's libraries, which the limit does not count

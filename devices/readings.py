@@ -24,11 +24,14 @@ MAX_LABEL_NUMBER = 999_999
 
 
 def parse_reading(payload: bytes, channels: tuple[str, ...]) -> dict[str, float]:
-    """Return channel and value: of a number, `value`.
+    """Return the channels of a reading with their values.
 
-    Of a list, `0`, `1`, ...; of an object, its fields by name. Or those of `channels`.
+    A number is the channel `value`. A list has the channels `0`, `1` and so on. An object has its fields by
+    name.
+    `channels` selects some of them.
 
-    DataError for a payload that is not JSON, holds something else than finite numbers, or lacks a channel.
+    Raises:
+        DataError: the payload is not JSON, contains anything but finite numbers, or lacks a channel.
     """
     try:
         raw = json.loads(payload, parse_constant=lambda _: None)
@@ -129,9 +132,11 @@ class Sensor:
 
 @dataclass(frozen=True)
 class SensorWindow:
-    """A window of readings, float32[window, channels], and where it comes from.
+    """A window of readings, float32[window, channels], with its origin.
 
-    recording: counts the sensors, each anew after a gap. first_row: the window's first reading in it.
+    Attributes:
+        recording: number of the recording. A sensor begins another recording after a gap.
+        first_row: index of the window's first reading in the recording.
     """
 
     values: Array
@@ -142,12 +147,16 @@ class SensorWindow:
 
 @dataclass
 class WindowCutter:
-    """Cuts the readings of each sensor into windows as `edgefl.data.sources.windows.cut_windows` does, one
-    reading at a time.
+    """Cuts the readings of each sensor into windows, one reading at a time.
 
-    on_window gets each window. channels: the fields to take, all when empty.
-    form: the channels of the first reading, which all others must have. A reading before its first label is
-    only counted, and a `gap` begins the window anew: rows of a window follow on one another.
+    The windows equal those of `edgefl.data.sources.windows.cut_windows`. A reading before the first label
+    is only
+    counted. A gap restarts the window, since the rows of a window must be consecutive.
+
+    Attributes:
+        on_window: receives each window.
+        channels: the fields to use. Empty uses all.
+        form: the channels of the first reading, which all others must have.
     """
 
     topics: SensorTopics
@@ -165,10 +174,12 @@ class WindowCutter:
     _recordings: int = 0
 
     def take(self, topic: str, payload: bytes, retained: bool = False) -> None:
-        """Take one message. DataError says why it was of no use; nothing else follows from that.
+        """Process one message.
 
-        A reading that the broker had retained is passed over: it is of an earlier time. A label that was
-        retained counts.
+        A retained reading is ignored, because it is of an earlier time. A retained label counts.
+
+        Raises:
+            DataError: the message cannot be used. It has no other effect.
         """
         kind, wildcards = self.topics.match(topic) or ("", ())
         if kind == "labels":
@@ -206,7 +217,7 @@ class WindowCutter:
             )
 
     def restart_windows(self) -> None:
-        """Begin all windows anew: something may have been missed."""
+        """Restart all windows, because messages may have been missed."""
         self._sensors.clear()
 
 

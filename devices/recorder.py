@@ -63,9 +63,12 @@ class Recorder:
         )
 
     def run(self) -> dict[str, Any]:
-        """Record until `count` windows, or until Stopped; returns what came.
+        """Record until `count` windows or a stop signal, and return the counts.
 
-        LinkError, StateError, DataError when it cannot begin.
+        Raises:
+            LinkError: the broker does not answer.
+            StateError: the recording cannot be read or written.
+            DataError: the existing recording does not fit the settings.
         """
         settings = self._settings
         with contextlib.suppress(Stopped), lock_ring(settings.out):

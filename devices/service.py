@@ -1,6 +1,4 @@
-"""The device service: joins a federation, trains when it is told to, personalizes, exports, and ends when all
-is done.
-"""
+"""The device service: joins a federation, trains, personalizes and exports as the aggregator asks."""
 
 import contextlib
 import logging
@@ -186,7 +184,7 @@ class DeviceService:
         self._retry_s = FIRST_RETRY_S
 
     def run(self) -> dict[str, Any]:
-        """Answer tasks until the federation is done; see `run_device`."""
+        """Perform tasks until the federation is done. See `run_device`."""
         session = self._session
         federation = session.topics.federation
         began = time.monotonic()
@@ -304,7 +302,7 @@ class DeviceService:
                     f"{self._failed_task}"
                 )
             raise LinkError(
-                "the federation ended while this device was away, so it has no model; begin anew with "
+                "the federation ended while this device was away, so it has no model; restart with "
                 "`edgefl aggregator start --fresh`"
             )
         row = judge_federation([{**progress.metrics, "id": self._settings.client_id}]).rows[0]

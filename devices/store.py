@@ -147,9 +147,10 @@ class DeviceStore:
             raise
 
     def _recover(self) -> str:
-        """Go back to the round before when the files of the last one are damaged.
+        """Return to the previous round if the files of the last round are damaged.
 
-        Return what a person should know of it.
+        Returns:
+            A message for the log, empty if nothing is damaged.
         """
         path = self._files.progress
         try:
@@ -183,7 +184,7 @@ class DeviceStore:
         os.close(self._lock)
 
     def read_note(self) -> dict[str, Any]:
-        """Return what device.json says, empty when it is not there."""
+        """Return the content of device.json, or an empty object if the file does not exist."""
         try:
             return decode_note(_read(self._files.note) or b"{}")
         except ValueError:
@@ -203,7 +204,7 @@ class DeviceStore:
         return self._read_named(progress.update)
 
     def read_client_state(self, session: str) -> ClientState:
-        """Return what this device keeps for itself; empty for a new session."""
+        """Return the client state of a session. A new session has an empty state."""
         progress = self.read_progress()
         if progress is None or progress.session != session:
             return ClientState()

@@ -42,7 +42,7 @@ def publish_telemetry(session: Session, client_id: str, round: int, metrics: Map
 
 
 def read_field_figures(state: Path) -> dict[str, float]:
-    """Return the figures that `edgefl export drift` wrote; {} without the file, or with a damaged one."""
+    """Return the figures of `edgefl export drift`, or {} if the file is missing or damaged."""
     try:
         figures = json.loads(DeviceFiles(state).field_figures.read_bytes())
         return {str(name): float(value) for name, value in figures.items()}

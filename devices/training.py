@@ -31,12 +31,12 @@ def check_shard(shard: Shard, plan: Plan) -> None:
 
 
 def choose_epochs(task: Task, plan: Plan, previous: Scalars) -> int | None:
-    """Return the number of epochs that fit into a task's budget; None for a task without a budget.
+    """Return the number of epochs that fit into a task's budget, or None without a budget.
 
     Args:
         task: a task to train.
         plan: the plan of the task.
-        previous: metrics of the device's last round, see `epochs_within`.
+        previous: metrics of the device's last round, see `fit_epochs`.
     """
     if not task.budget_s:
         return None
@@ -47,10 +47,11 @@ def choose_epochs(task: Task, plan: Plan, previous: Scalars) -> int | None:
 def make_work_item(
     task: Task, models: Mapping[str, Weights], state: ClientState, client_id: str, epochs: int | None = None
 ) -> WorkItem:
-    """Return what the client runner runs for a task.
+    """Return the work item of a task for the client runner.
 
-    An accuracy or a score has no mask, so a device whose update is masked measures neither, whatever the task
-    asks.
+    An accuracy or a score has no mask. A device with masked updates therefore measures neither, even if the
+    task asks
+    for it.
     """
     scalars = task.scalars
     if task.codec == MASKED_CODEC:
@@ -61,7 +62,7 @@ def make_work_item(
 
 
 def measure_gate(runner: ClientRunner, mixture: Mixture, client_id: str) -> dict[str, float]:
-    """Return how the gate of a mixture is used on the client's held-out samples; see `gate_figures`."""
+    """Return the utilization of a mixture's gate on the client's held-out samples."""
     return measure_gate_utilization(runner.learner, mixture.weights, runner.shards[client_id].x_test)
 
 
@@ -87,7 +88,7 @@ def open_runner(
 
     Args:
         plan: the plan of the federation.
-        samples: this device's samples; `seed` splits them.
+        samples: this device's samples, which are split with `seed`.
         seed: the seed of the federation.
         client_id: the client of this device.
         learner: a name of `LEARNERS`.

@@ -56,11 +56,15 @@ def send_update(
 
 
 def upload_update(session: Session, task: Task, begin: Begin, blob: bytes) -> Receipt:
-    """Return the receipt that ends the upload: ok, or rejected with the reason. Raises Superseded.
+    """Upload an update and return the receipt that ends the upload: ok, or rejected with a reason.
 
-    An announcement without an answer is repeated: the aggregator then says where the upload stands. So is it
-    when a task comes meanwhile, for a round is open then; whether an update that answers an earlier round is
-    still wanted, its task says.
+    The announcement is repeated until the aggregator answers with the state of the upload. It is also
+    repeated when a
+    task arrives, because a round is open then. The task says whether an update for an earlier round is
+    still useful.
+
+    Raises:
+        Superseded: another task replaced the task of this update.
     """
     topics = session.topics
     link = session.link

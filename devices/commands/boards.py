@@ -16,7 +16,7 @@ STATE_OPTION = click.option(
 @click.command(short_help="The boards that are known, and which one this is.")
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def boards(as_json: bool) -> None:
-    """List the board profiles: memory, cores, threads, TFLite runtime; mark the board that this runs on.
+    """List the board profiles with memory, cores, threads and TFLite runtime, and mark this board.
 
     Example: edgefl device boards
     """
@@ -53,10 +53,11 @@ def boards(as_json: bool) -> None:
 @click.command(short_help="Take up no more tasks for now.")
 @STATE_OPTION
 def pause(state: Path) -> None:
-    """Pause the device that runs with this state directory: it finishes the task that it has, stays
-    connected, and takes no other.
+    """Pause the device that runs with this state directory.
 
-    It stays paused when it is started anew, until `edgefl device resume`.
+    It finishes its current task, stays connected and accepts no other task. It stays paused after a
+    restart, until
+    `edgefl device resume`.
 
     Example: edgefl device pause --state state
     """

@@ -30,19 +30,23 @@ SECURITY_OPTION = click.option(
 CA_OPTION = click.option(
     "--ca",
     type=click.Path(path_type=Path, file_okay=False),
-    help="The directory of ca.key  [default: that of --security]",
+    help="Directory of ca.key  [default: the value of --security]",
 )
 
 
 def add_sharing_options(where: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the options by which the owner says what a device may send; `where` ends their help texts."""
+    """Return the options that limit what a device may send.
+
+    Args:
+        where: text that ends the help of each option.
+    """
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         least = click.option(
             "--least-clients",
             type=click.IntRange(0, 4096),
             default=0,
-            help="Take part only in masked rounds of at least this many clients; implies "
+            help="Take part only in masked rounds with at least this many clients. Implies "
             f"--masked-only{where}.",
         )
         masked = click.option(
@@ -53,7 +57,7 @@ def add_sharing_options(where: str) -> Callable[[Callable[..., Any]], Callable[.
     return add
 
 
-@click.group(short_help="The service of one board.")
+@click.group(short_help="Run and manage the service of this board.")
 def device() -> None:
     """Take part in a federation.
 
@@ -65,22 +69,25 @@ def device() -> None:
 @device.command(short_help="Join, train, personalize, export.")
 @click.option(
     "--broker",
-    help="mqtt://HOST:PORT or mqtts://USER:PASSWORD@HOST:PORT, several with commas; ?protocol=5 after: MQTT "
-    "5  [default: the enrolment's, else mqtt://localhost:1883]",
+    help="mqtt://HOST:PORT or mqtts://USER:PASSWORD@HOST:PORT, or several with commas. Append "
+    "?protocol=5 for MQTT 5  [default: from the enrolment, else mqtt://localhost:1883]",
 )
-@click.option("--id", "client_id", help="This client's name: a-z, 0-9, - and _.  [default: the enrolment's]")
+@click.option("--id", "client_id", help="Client id: a-z, 0-9, - and _.  [default: from the enrolment]")
 @click.option(
-    "--enrol", type=click.Path(path_type=Path), help="The file of `edgefl device enrol`: id, broker and keys."
+    "--enrol", type=click.Path(path_type=Path), help="File of `edgefl device enrol` with id, broker and keys."
 )
 @add_data_options(
-    "The samples: .npz, folder of classes, CSV, or MODULE:FUNCTION of yours. They stay here.", required=True
+    "Samples: an .npz file, a folder of classes, CSV, or your MODULE:FUNCTION. They never leave this device.",
+    required=True,
 )
 @click.option(
     "--state",
     type=click.Path(path_type=Path),
-    help="What this device keeps; its model ends in DIR/model  [default: ./ID]",
+    help="State directory. The model is written to DIR/model  [default: ./ID]",
 )
-@click.option("--federation", default="", help="Which federation  [default: the one that runs on the broker]")
+@click.option(
+    "--federation", default="", help="Name of the federation  [default: the only one on the broker]"
+)
 @click.option(
     "--learner",
     type=click.Choice(list(LEARNERS)),
@@ -92,27 +99,27 @@ def device() -> None:
     "--algorithm",
     "algorithms",
     multiple=True,
-    help="An algorithm of yours, MODULE:NAME, that a plan may name beside those of `edgefl algorithms`; may "
-    "be given again.",
+    help="Your algorithm MODULE:NAME, which a plan may use in addition to those of `edgefl algorithms`. Can "
+    "be repeated.",
 )
 @click.option(
     "--model",
     "models",
     multiple=True,
-    help="With --learner keras: a model of yours, MODULE:FUNCTION or FILE.keras, that a plan may name; may "
-    "be given again.",
+    help="With --learner keras, your model MODULE:FUNCTION or FILE.keras, which a plan may use. Can be "
+    "repeated.",
 )
 @click.option(
     "--threads",
     type=click.IntRange(1, 64),
-    help="Threads that compute  [default: the board's, see `edgefl device boards`]",
+    help="Number of computing threads  [default: from `edgefl device boards`]",
 )
 @click.option(
     "--keepalive",
     type=click.IntRange(2, 3600),
     default=20,
     show_default=True,
-    help="Seconds between signs of life.",
+    help="MQTT keepalive in seconds.",
 )
 @click.option(
     "--wait",
@@ -125,15 +132,15 @@ def device() -> None:
     "--only-when",
     multiple=True,
     type=click.Choice(["idle", "mains"]),
-    help="Take up tasks only while others use less than half of each core, or on mains; may be given again.",
+    help="Accept tasks only while other programs use less than half of each core, or on mains. Repeatable.",
 )
 @click.option(
-    "--between", help="Take up tasks only in these hours of each day, local time, such as 22:00-06:00."
+    "--between", help="Accept tasks only in these hours of each day, in local time, such as 22:00-06:00."
 )
 @add_sharing_options("")
-@click.option("--export/--no-export", default=True, show_default=True, help="Make model.tflite at the end.")
+@click.option("--export/--no-export", default=True, show_default=True, help="Write model.tflite at the end.")
 @add_log_options
-@click.option("--json", "as_json", is_flag=True, help="Print what was made as JSON; progress goes to stderr.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON. Progress goes to stderr.")
 def start(
     broker: str | None,
     client_id: str | None,
@@ -156,14 +163,16 @@ def start(
     log_format: str,
     as_json: bool,
 ) -> None:
-    """Join a federation with this device's own data, and end with an int8 model of its own.
+    """Join a federation with this device's own data, and export a personal int8 model at the end.
 
-    A repeated start with the same --state goes on where it was.
+    Another start with the same --state continues where the device stopped.
 
-    --data is an .npz with x and y (also what `edgefl device record` wrote); a folder DIR/CLASS/FILE of .npy,
-    .png, .jpg or .wav; a .csv with a header, or a folder of them, with --window and --label; or a function of
-    yours that returns (x, y). Classes that have names are numbered by name: when a board may lack one, put
-    the same classes.txt, one name a line, into the folder on every board.
+    --data is one of these: an .npz file with x and y, also the file of `edgefl device record`. A folder of
+    DIR/CLASS/FILE with .npy, .png, .jpg or .wav files. A .csv file with a header, or a folder of them, with
+    --window and
+    --label. A function MODULE:NAME that returns (x, y). Named classes are numbered in the order of their
+    names. If a
+    board may lack a class, put the same classes.txt with one name per line into the folder on every board.
 
     Example: edgefl device start --broker mqtt://192.168.1.10:1883 --id pi-1 --data shard.npz --state
     /var/lib/edgefl
@@ -270,7 +279,7 @@ def enrol_device(
 
     out = out or Path(f"{client_id}.enrol")
     if out.exists():
-        raise ConfigError(f"{out} is there already; give another -o, or remove it")
+        raise ConfigError(f"{out} already exists; pass another -o, or remove it")
     made = create_enrolment(security, client_id, days, ca)
     save_enrolment(replace(made, masked_only=masked_only, least_clients=least_clients), out)
     click.echo(f"made {out}: whoever has it is {client_id}; copy it to the board and remove it here")

@@ -14,35 +14,42 @@ from edgefl.system.signals import raise_on_signal
 @click.command(short_help="Record sensor topics as training data.")
 @click.option("--broker", required=True, help="mqtt://HOST:PORT, or mqtts://USER:PASSWORD@HOST:PORT")
 @click.option(
-    "--topic", required=True, help="Where readings come, + and # allowed; each sensor has windows of its own."
+    "--topic",
+    required=True,
+    help="Topic of the readings. + and # are allowed. Each sensor has separate windows.",
 )
 @click.option(
     "--label-topic",
     default="",
-    help="Where labels come; its wildcards name the sensor, without any it speaks of all.",
+    help="Topic of the labels. Its wildcards name the sensor. Without wildcards it labels all sensors.",
 )
-@click.option("--label", help="The label of all windows, instead of --label-topic.")
+@click.option("--label", help="Label of all windows, instead of --label-topic.")
 @click.option(
     "--classes",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="One class name a line, where labels are names.",
+    help="File with one class name per line, if labels are names.",
 )
 @click.option(
-    "--channels", default="", help="The fields to take of readings that are objects, A,B,C  [default: all]"
+    "--channels", default="", help="Fields to use of readings that are objects, A,B,C  [default: all]"
 )
-@click.option("--window", type=click.IntRange(1), required=True, help="Readings in a window.")
+@click.option("--window", type=click.IntRange(1), required=True, help="Number of readings per window.")
 @click.option(
     "--step",
     type=click.IntRange(0),
     default=0,
-    help="Readings from one window to the next  [default: --window]",
+    help="Number of readings between the starts of two windows  [default: --window]",
 )
-@click.option("--capacity", type=click.IntRange(1), required=True, help="Windows to keep; the oldest go.")
+@click.option(
+    "--capacity",
+    type=click.IntRange(1),
+    required=True,
+    help="Number of windows in the file. New windows replace the oldest.",
+)
 @click.option(
     "--count",
     type=click.IntRange(0),
     default=0,
-    help="End after so many new windows  [default: at SIGTERM or Ctrl-C]",
+    help="Stop after this number of new windows  [default: at SIGTERM or Ctrl-C]",
 )
 @click.option(
     "--save",
@@ -57,11 +64,11 @@ from edgefl.system.signals import raise_on_signal
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     required=True,
-    help="The ring, an .npz for --data.",
+    help="Output file, an .npz for --data.",
 )
 @add_log_options
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print the counts as JSON at the end; progress goes to stderr."
+    "--json", "as_json", is_flag=True, help="Print the counts as JSON at the end. Progress goes to stderr."
 )
 def record(
     broker: str,
@@ -80,10 +87,11 @@ def record(
     log_format: str,
     as_json: bool,
 ) -> None:
-    """Listen to sensors and keep their last windows with labels, as data for `edgefl device start --data`.
+    """Record sensor messages with labels as training data for `edgefl device start --data`.
 
-    A reading is JSON: a number, a list of numbers (one a channel), or an object of numbers. It stays on this
-    board. A repeated start with the same -o goes on with what is kept.
+    A reading is JSON: a number, a list of numbers with one per channel, or an object of numbers. Readings
+    stay on this
+    board. Another start with the same -o continues the recording.
 
     Example: edgefl device record --broker mqtt://localhost:1883 --topic 'sensors/+/accel' --label-topic
     'sensors/+/activity' --window 128 --capacity 2000 -o ring.npz
