@@ -1,12 +1,9 @@
 """Board profiles: the properties of known boards, and the detection of this board.
 
 Figures are the manufacturers': memory and cores of the smallest model (`source`). `threads` is half the
-cores, so
-that a board that trains can do its other work. It is a choice, not a measurement, and changes no bit of the
-result.
-`pyproject.toml` decides the runtime of a system: ai-edge-litert and ai-edge-quantizer exist only for 64
-bits, and a
-32-bit system has tflite-runtime 2.14.
+cores, so that a board that trains can do its other work. It is a choice, not a measurement, and changes no
+bit of the result. `pyproject.toml` decides the runtime of a system: ai-edge-litert and ai-edge-quantizer
+exist only for 64 bits, and a 32-bit system has tflite-runtime 2.14.
 """
 
 import os

@@ -1,11 +1,9 @@
 """The identity of a device on the broker: it finds the federation, and makes sure that its id is unique.
 
 A starting device asks on `device/{id}/claim` whether another device uses its id. A device with this id
-answers from
-its network thread with its status. A retained status `online` without an answer comes from a slow or a dead
-device.
-The new device then waits one and a half keepalive times, after which the broker would have published the
-will.
+answers from its network thread with its status. A retained status `online` without an answer comes from a
+slow or a dead device. The new device then waits one and a half keepalive times, after which the broker
+would have published the will.
 """
 
 import logging

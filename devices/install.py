@@ -96,8 +96,7 @@ def render_device_unit(
         board: name of the board.
         memory_mb: memory limit in MB of 2^20 bytes, 0 for no limit.
         folder: folder from which a data function of the owner is imported, or empty. Such a function may
-            read a sensor,
-            so the devices of the machine stay visible to it.
+            read a sensor, so the devices of the machine stay visible to it.
     """
     in_var_lib = state != STATES_DIRECTORY and state.is_relative_to(STATES_DIRECTORY)
     state_setting = (

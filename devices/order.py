@@ -94,8 +94,7 @@ class TaskOrder:
     Args:
         federation: name of the federation. Each federation has its own order.
         directory: the state directory. None keeps the order in memory only: without signatures, anyone can
-            forge the
-            newest run, and a file would then lock the device out for good.
+            forge the newest run, and a file would then lock the device out for good.
         sharing: rules of the owner on what the device may send.
 
     Raises:

@@ -150,8 +150,7 @@ class WindowCutter:
     """Cuts the readings of each sensor into windows, one reading at a time.
 
     The windows equal those of `edgefl.data.sources.windows.cut_windows`. A reading before the first label
-    is only
-    counted. A gap restarts the window, since the rows of a window must be consecutive.
+    is only counted. A gap restarts the window, since the rows of a window must be consecutive.
 
     Attributes:
         on_window: receives each window.

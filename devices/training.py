@@ -50,8 +50,7 @@ def make_work_item(
     """Return the work item of a task for the client runner.
 
     An accuracy or a score has no mask. A device with masked updates therefore measures neither, even if the
-    task asks
-    for it.
+    task asks for it.
     """
     scalars = task.scalars
     if task.codec == MASKED_CODEC:

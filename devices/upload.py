@@ -59,9 +59,8 @@ def upload_update(session: Session, task: Task, begin: Begin, blob: bytes) -> Re
     """Upload an update and return the receipt that ends the upload: ok, or rejected with a reason.
 
     The announcement is repeated until the aggregator answers with the state of the upload. It is also
-    repeated when a
-    task arrives, because a round is open then. The task says whether an update for an earlier round is
-    still useful.
+    repeated when a task arrives, because a round is open then. The task says whether an update for an
+    earlier round is still useful.
 
     Raises:
         Superseded: another task replaced the task of this update.

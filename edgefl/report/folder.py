@@ -114,7 +114,7 @@ def _read_simulation(files: RunFiles) -> Folder:
         for row in _read_clients(summary, files.summary)
     )
     if not summary:
-        facts["note"] = f"the run is not done: there is no {files.summary.name} yet; go on with --resume"
+        facts["note"] = f"the run has no {files.summary.name} yet; continue it with --resume"
     return Folder(
         files.root,
         SIMULATION_FOLDER,

@@ -66,7 +66,8 @@ class RunDirectory:
     def _check(self, config_values: Mapping[str, Any], resume: bool) -> None:
         if not resume:
             raise ConfigError(
-                f"{self.files.root} holds a run; go on with it by --resume, give another --out, or remove it"
+                f"{self.files.root} contains a run; continue it with --resume, pass another --out, or "
+                f"remove it"
             )
         before = self.read_note()["config"]
         if not isinstance(before, dict):

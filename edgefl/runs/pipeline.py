@@ -113,7 +113,7 @@ def load_or_build_plan(run: RunDirectory, config: FederationConfig) -> tuple[Pla
     """
     plan_and_weights = run.read_plan()
     if plan_and_weights is not None:
-        remedy = "go on with the version that began this run, or begin anew with another --out"
+        remedy = "continue with the version that started this run, or start again with another --out"
         check_plan_options(plan_and_weights[0].spec, f"{remedy} (this is {run.files.root})")
     if plan_and_weights is None:
         plan_and_weights = build_plan_in_subprocess(with_simulated_clients(config))

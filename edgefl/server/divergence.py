@@ -156,7 +156,7 @@ def _is_accurate(accuracy: float, num_classes: int) -> bool:
 
 def explain_divergence(divergence: Divergence) -> str:
     """Return an error message for a divergence, with the remedy."""
-    remedy = "lower learning_rate of [algorithm], or check the data's scale; then begin anew in another --out"
+    remedy = "lower learning_rate of [algorithm] or rescale the data; then start again with another --out"
     if divergence.cohort:
         return (
             f"training diverged in round {divergence.round}: {divergence.clients} of {divergence.cohort} "

@@ -120,7 +120,7 @@ class Driver:
         """Lead the federation to its end.
 
         Raises:
-            EdgeflError: the federation cannot go on: see `Stop`, LinkError, or StateError.
+            EdgeflError: the federation cannot continue: `Stop`, LinkError or StateError.
         """
         self._link.subscribe(*list_aggregator_topics(self._topics))
         self._older.start()
@@ -129,10 +129,10 @@ class Driver:
             self._pump()
 
     def stop(self, settings: dict[str, float]) -> None:
-        """Tell all clients that nobody leads the federation now, and withdraw its blobs.
+        """Publish that the federation has no aggregator now, and withdraw its blobs.
 
         Args:
-            settings: added to those of the last state.
+            settings: settings to add to the last state message.
         """
         self._older.clear()
         for action in self._server.stop(settings):

@@ -47,8 +47,11 @@ LOCK_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class FederationStart:
-    """One federation's start: `settings` is what must be the same to go on with it, `started` seconds since
-    1970.
+    """The start of a federation.
+
+    Attributes:
+        settings: settings that must be the same to resume it.
+        started: time of the start in seconds since 1970.
     """
 
     session: str
@@ -110,7 +113,7 @@ class Journal:
             yield
         except (ValueError, TypeError, WireError) as error:
             # Values of another type, or texts that are not JSON
-            raise StateError(f"{self._path} is damaged: {error}; begin anew with --fresh") from error
+            raise StateError(f"{self._path} is damaged: {error}; start again with --fresh") from error
         except (sqlite3.Error, OSError) as error:
             raise StateError(
                 f"cannot use {self._path}: {error}; free some space, or choose another --out"
@@ -193,7 +196,7 @@ class Journal:
             return OpenedRound(number, phase, row[0], tuple(json.loads(row[1])), bool(row[2]))
 
     def read_next_round(self, number: int) -> OpenedRound | None:
-        """Return the round that was opened after this one, None when none was."""
+        """Return the round that was opened after this round, or None."""
         with self._translate_errors():
             row = self._database.execute("select phase from round where number = ?", (number + 1,)).fetchone()
         return None if row is None else self.read_round(number + 1, row[0])
@@ -237,8 +240,8 @@ class Journal:
                 )
 
     def read_accepted(self, opened: OpenedRound) -> Iterator[Begin]:
-        """Yield what was said about each update that a round accepted, sorted by client id and the round that
-        it answers.
+        """Yield the announcement of each update that a round accepted, sorted by client id and answered
+        round.
         """
         with self._translate_errors():
             rows = self._database.execute(
@@ -284,7 +287,9 @@ class Journal:
             self._database.execute("pragma wal_checkpoint(truncate)")
 
     def read_latest_updates(self, count: int, phase_without: str) -> Iterator[Begin]:
-        """Yield what was said about each update of the last `count` rounds, but for those of one phase."""
+        """Yield the announcements of the updates of the last `count` rounds, except for the rounds of one
+        phase.
+        """
         with self._translate_errors():
             rows = self._database.execute(
                 "select begin from accepted where phase != ? and number > (select max(number) from round "
@@ -309,7 +314,7 @@ class Journal:
         return {(begin.round, begin.client_id): begin.sha256 for begin in begins}
 
     def read_nonces(self, opened: OpenedRound, since: int) -> dict[int, str]:
-        """Return the nonce of this round, and of those of its phase before it from `since` on."""
+        """Return the nonce of this round and the nonces of earlier rounds of its phase from `since` on."""
         with self._translate_errors():
             rows = self._database.execute(
                 "select number, nonce from round where number between ? and ? and phase = ?",
@@ -342,7 +347,7 @@ class Journal:
         return replace(opened, is_closed=False)
 
     def read_losses(self, phase_without: str) -> list[float | None]:
-        """Return the loss of each closed round in order, but for those of one phase."""
+        """Return the losses of the closed rounds in order, except for the rounds of one phase."""
         with self._translate_errors():
             rows = self._database.execute(
                 "select loss from round where closed and phase != ? order by number", (phase_without,)

@@ -23,7 +23,7 @@ UPLOAD_KINDS = ("begin", "chunk", "end")
 
 
 def list_aggregator_topics(topics: FederationTopics) -> tuple[str, ...]:
-    """Return what an aggregator subscribes to."""
+    """Return the topics to which an aggregator subscribes."""
     return (
         topics.format_device("+", "status"),
         topics.format_device("+", "want"),
@@ -34,12 +34,12 @@ def list_aggregator_topics(topics: FederationTopics) -> tuple[str, ...]:
 
 
 def read_event(message: Message, session: str, trust: Trust) -> Event | None:
-    """Return the event that a message is; None for one that says nothing.
+    """Return the event of a message, or None if the message has no effect.
 
     Args:
         message: the message.
         session: the session of this aggregator.
-        trust: knows who is enrolled, and checks signatures.
+        trust: knows the enrolled devices, and checks signatures.
 
     Raises:
         WireError: the message belongs to no client and cannot be read.

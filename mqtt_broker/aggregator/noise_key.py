@@ -13,12 +13,13 @@ from edgefl.system.files import SECRET_MODE, write_atomic
 
 
 def load_noise_key(out: Path, session: str) -> bytes:
-    """Return the session's key: the same after a restart, another for a federation begun anew in the
-    directory.
+    """Return the noise key of a session. It is the same after a restart, and differs between sessions.
 
-    What it is derived from lies in `noise.key`, mode 0600. Two releases with one noise would give away their
-    difference, which is why no two sessions share a key. Raises StateError when the file cannot be read or
-    written, or is damaged.
+    The key is derived from the file `noise.key` with mode 0600. Two releases with the same noise would
+    reveal their difference, so two sessions must not share a key.
+
+    Raises:
+        StateError: the file is damaged, or cannot be read or written.
     """
     path = AggregatorFiles(out).noise_key
     try:
@@ -29,7 +30,7 @@ def load_noise_key(out: Path, session: str) -> bytes:
         raise StateError(f"cannot use {path}: {error}; free some space or choose another --out") from error
     if len(secret) != NOISE_KEY_BYTES:
         raise StateError(
-            f"{path} has {len(secret)} bytes, expected {NOISE_KEY_BYTES}; put it back, or begin anew in "
+            f"{path} has {len(secret)} bytes, expected {NOISE_KEY_BYTES}; put it back, or start again in "
             f"another "
             "--out"
         )

@@ -42,7 +42,7 @@ class OlderDevices:
         self.publish()
 
     def publish(self) -> None:
-        """Publish the state; a broker that was restarted has forgotten it."""
+        """Publish the state. A restarted broker has forgotten it."""
         state = version1.State(
             self._federation, self._session, REFUSAL_PHASE, 0, 0, 0, 0.0, "0" * 64, time.time()
         )

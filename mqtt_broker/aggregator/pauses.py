@@ -15,7 +15,7 @@ from edgefl.wire.topics import CLIENT_ID_PATTERN, check_client_id
 
 
 def read_paused_clients(out: Path) -> frozenset[str]:
-    """Return who is paused; nobody when the directory tells of nobody."""
+    """Return the ids of the paused clients. Without a file no client is paused."""
     directory = AggregatorFiles(out).paused
     try:
         return frozenset(path.name for path in directory.iterdir() if CLIENT_ID_PATTERN.fullmatch(path.name))

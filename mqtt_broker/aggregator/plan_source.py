@@ -18,7 +18,11 @@ from edgefl.types import Weights
 
 
 def build_plan_in_child(config_path: Path, directory: Path) -> None:
-    """Run `edgefl plan build`; PlanError with its last words when it fails."""
+    """Run `edgefl plan build`.
+
+    Raises:
+        PlanError: the command failed. The error has its last line.
+    """
     command = [
         sys.executable,
         "-m",
@@ -82,7 +86,8 @@ def open_built_plan(directory: Path, config: FederationConfig) -> tuple[Plan, We
         )
     check_plan_options(
         plan.spec,
-        "go on with the version that began this federation (`edgefl report` reads a finished one), or begin "
+        "continue with the version that started this federation (`edgefl report` reads a finished one), "
+        "or start "
         "anew with --fresh and without --plan",
     )
     try:

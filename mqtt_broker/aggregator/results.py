@@ -41,7 +41,9 @@ def summarize_round(
     bytes_down: int,
     seconds: float,
 ) -> Summary:
-    """Return a round's summary; bytes as the devices sent (up) and the aggregator sent (down)."""
+    """Return the summary of a round. Bytes are those that devices sent (up) and the aggregator sent
+    (down).
+    """
     accuracy = summarize_accuracy(begins)
     return Summary(
         closed.number,
@@ -81,7 +83,9 @@ def describe_round(summary: Summary, closed: Round, phase: str, num_rounds: int)
 
 
 def make_client_rows(begins: Iterable[Begin]) -> list[dict[str, Any]]:
-    """Return one row a client: its id and what it measured of its own mixture; what is not finite is None."""
+    """Return one row per client with its id and the metrics of its mixture. A value that is not finite
+    becomes None.
+    """
     return [
         {"id": b.client_id, **{k: v if math.isfinite(v) else None for k, v in sorted(b.metrics.items())}}
         for b in begins
@@ -98,10 +102,10 @@ def judge_clients(spec: PlanSpec, clients: Sequence[Mapping[str, Any]]) -> Feder
 def publish_verdict(
     link: Link, topics: FederationTopics, session: str, config: FederationConfig, verdict: FederationVerdict
 ) -> None:
-    """Publish the verdict, retained, for monitors that are started later.
+    """Publish the verdict as a retained message, for monitors that start later.
 
-    It has no noise, so it is not published under differential privacy. Under secure aggregation it holds no
-    figures of single devices.
+    The verdict has no noise. It is therefore not published with differential privacy. With secure
+    aggregation it has no figures of single devices.
     """
     if config.privacy.is_on:
         return
@@ -120,7 +124,7 @@ def make_result(
     seconds: float,
     verdict: FederationVerdict,
 ) -> dict[str, Any]:
-    """Return what `result.json` holds."""
+    """Return the content of `result.json`."""
     private = {"privacy": accountant.summarize_spending(config, len(losses))} if config.privacy.is_on else {}
     return {
         "federation": config.name,
@@ -139,7 +143,11 @@ def make_result(
 
 
 def save_state(state: ServerState, out: Path) -> None:
-    """Write the server state; StateError when the disk does not take it."""
+    """Write the server state.
+
+    Raises:
+        StateError: the disk does not accept it.
+    """
     write_state(
         AggregatorFiles(out).server_state, encode_server_state(state), SECRET_MODE, AGGREGATOR_SPACE_REMEDY
     )
@@ -156,11 +164,15 @@ def load_state(out: Path) -> ServerState | None:
     except FileNotFoundError:
         return None
     except (OSError, StateError) as error:
-        raise StateError(f"cannot read {path}: {error}; begin anew with --fresh") from error
+        raise StateError(f"cannot read {path}: {error}; start again with --fresh") from error
 
 
 def save_result(result: dict[str, Any], out: Path) -> Path:
-    """Write result.json and return where it lies; StateError when the disk does not take it."""
+    """Write result.json and return its path.
+
+    Raises:
+        StateError: the disk does not accept it.
+    """
     text = io.StringIO()
     # Not `dumps`, which holds a string for each number of each client at once
     json.dump(result, text, indent=1, allow_nan=False)
@@ -170,13 +182,14 @@ def save_result(result: dict[str, Any], out: Path) -> Path:
 
 
 def load_result(out: Path) -> dict[str, Any]:
-    """Return what result.json of a federation that is done says.
+    """Return the content of result.json of a complete federation.
 
-    StateError when it is not there or damaged.
+    Raises:
+        StateError: the file is missing or damaged.
     """
     path = AggregatorFiles(out).result
     try:
         result: dict[str, Any] = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise StateError(f"cannot read {path}: {error}; begin anew with --fresh") from error
+        raise StateError(f"cannot read {path}: {error}; start again with --fresh") from error
     return result

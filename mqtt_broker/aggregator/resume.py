@@ -1,4 +1,4 @@
-"""Whether an aggregator begins a federation or goes on with one that its directory holds."""
+"""Decides whether an aggregator starts a federation or resumes the federation of its directory."""
 
 import json
 import secrets
@@ -36,11 +36,11 @@ CHANGEABLE_SETTINGS = (
 
 
 def select_fixed_settings(config: FederationConfig, plan: str) -> dict[str, Any]:
-    """Return what must be the same to go on with a federation.
+    """Return the settings that must be the same to resume a federation.
 
-    That is all but the broker's address, which devices may take part, how many samples they may count, the
-    size of messages, whether devices report their accuracy, how long the aggregator waits for devices that
-    personalize, and what only the simulator reads.
+    These settings may change: the broker's address, the devices that may take part, the number of samples
+    that they may count, and the size of messages. It may also change whether devices report their accuracy, and how
+    long the aggregator waits for devices that personalize. Settings that only the simulator reads may change too.
     """
     fixed = {key: value for key, value in asdict(config).items() if key not in CHANGEABLE_SETTINGS}
     del fixed["personalization"]["deadline_s"]
@@ -51,11 +51,10 @@ def select_fixed_settings(config: FederationConfig, plan: str) -> dict[str, Any]
 def resume_or_start(
     journal: Journal, config: FederationConfig, plan: str, out: Path, fresh: bool
 ) -> tuple[FederationStart, bool]:
-    """Return the start to go on with, and whether it was there before.
+    """Return the session and whether it was resumed. A complete federation restarts only with `fresh`.
 
-    One that is done is not begun again, but for `fresh`.
-
-    Raises ConfigError when the directory holds one with other settings.
+    Raises:
+        ConfigError: the directory contains a federation with other settings.
     """
     settings = select_fixed_settings(config, plan)
     existing = journal.read_start()
@@ -73,7 +72,7 @@ def resume_or_start(
             raise ConfigError(
                 f"{out} holds a federation that is {'' if existing.is_done else 'not '}done, with {key} "
                 f"{str(before.get(key))[:60]!r}, this one has {str(settings[key])[:60]!r}; give another "
-                "--out, begin anew with --fresh, or go on with its own settings"
+                "--out, start again with --fresh, or continue with its own settings"
             )
         return existing, True
     files = AggregatorFiles(out)

@@ -20,9 +20,9 @@ from edgefl.wire.messages import Begin, Summary
 
 
 def append_round(summary: Summary, begins: Sequence[Begin], out: Path) -> None:
-    """Append a round to rounds.jsonl, as the simulator writes it.
+    """Append a round to rounds.jsonl in the simulator's format.
 
-    One that is played again after a restart has two lines.
+    A round that is repeated after a restart has two lines.
     """
     fields = {name: value for name, value in asdict(summary).items() if name not in ("updates", "ts")}
     path = AggregatorFiles(out).rounds

@@ -1,8 +1,7 @@
 """The aggregator service: leads one federation over MQTT, from the first device to the result.
 
-Killed at any moment and started again with the same directory, it goes on where it was: the server state is
-that after the last aggregated round, and the journal knows the open round with the updates that were
-accepted.
+After a kill, another start with the same directory continues the federation. The server state is the state
+after the last aggregated round. The journal contains the open round and its accepted updates.
 """
 
 import logging
@@ -64,14 +63,15 @@ class Aggregator:
     """One federation, from the first device to the result.
 
     Args:
-        config: the federation.
+        config: configuration of the federation.
         plan: its plan.
-        initial: the first weights.
-        out: the aggregator's directory.
-        security: the directory of `edgefl broker init`; without it nothing is signed and nobody's signature
-            is asked for.
-        doing: gets what is done now, the rounds that are done, and the rounds in all.
-        closed: gets the summary of each round.
+        initial: the initial weights.
+        out: directory of the aggregator.
+        security: directory of `edgefl broker init`. Without it messages are not signed and signatures are
+            not checked.
+        show_progress: receives the current activity, the number of completed rounds, and the number of all
+            rounds.
+        on_round_closed: receives the summary of each round.
     """
 
     def __init__(
@@ -108,17 +108,17 @@ class Aggregator:
         """Lead the federation to its end and return the result.
 
         Args:
-            broker: the url of the broker, or several with commas between.
-            take_over: lead it although another aggregator leads it on the broker, or died there.
-            fresh: begin a new federation although the directory holds one. Else one that is complete is only
-                announced again.
+            broker: URL of the broker, or several URLs separated by commas.
+            take_over: lead the federation even if another aggregator leads it, or died while it did.
+            fresh: start a new federation even if the directory contains one. Otherwise a complete
+                federation is only announced again.
 
         Raises:
             LinkError: the broker cannot be used, or another aggregator leads the federation.
             RoundError: a round missed its quorum for good, or no device came.
             FederationDivergedError: training diverged.
             StateError: the directory cannot be read or written.
-            ConfigError: the directory holds a federation with other settings.
+            ConfigError: the directory contains a federation with other settings.
         """
         with Journal(self._out) as journal:
             started, resumed = resume_or_start(journal, self._config, self._plan.id, self._out, fresh)
@@ -229,7 +229,7 @@ class Aggregator:
         return result
 
     def _redact_divergence(self, divergence: Divergence) -> Divergence:
-        """Return what everybody may read of a divergence: with `[privacy]` not the size of the sample."""
+        """Return the public description of a divergence. With `[privacy]` it omits the size of the sample."""
         if not (self._config.privacy.is_on and divergence.cohort):
             return divergence
         size = count_expected_cohort(self._config)
@@ -260,7 +260,7 @@ class Aggregator:
         session: str,
         started: float,
     ) -> tuple[dict[str, Any], FederationVerdict]:
-        """Write the result and publish the verdict; return both."""
+        """Write the result, publish the verdict, and return both."""
         # The journal has all that is needed now, so the updates need no disk space any more
         storage.remove_updates()
         rows = make_client_rows(journal.read_accepted(action.opened))
@@ -291,7 +291,7 @@ class Aggregator:
         link.publish(self._topics.state, done, retain=True)
         path = AggregatorFiles(self._out).result
         LOGGER.info(
-            f"this federation is done, its result is {path}; give another --out, or begin anew with --fresh"
+            f"this federation is done, its result is {path}; give another --out, or start again with --fresh"
         )
         for line in render_verdict_lines(verdict):
             LOGGER.info(line)

@@ -41,7 +41,11 @@ class StateWriter:
         self._tasks_sent.set()
 
     def wait(self) -> None:
-        """Return when all is done; StateError when the disk did not take it."""
+        """Wait until all is written.
+
+        Raises:
+            StateError: the disk did not accept it.
+        """
         self._tasks_sent.set()
         if self._last:
             self._last.result()

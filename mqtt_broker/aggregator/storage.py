@@ -46,10 +46,10 @@ class CommittedUpdate:
 
     Attributes:
         opened: the round.
-        begin: its announcement.
-        expected: the tensors that it may hold.
-        codec: how its tensors are encoded.
-        deltas: the decoded tensors; None where they have to be read from the journal.
+        begin: the announcement of the update.
+        expected: tensors that the update may contain.
+        codec: encoding of the tensors.
+        deltas: the decoded tensors. None if they must be read from the journal.
     """
 
     opened: OpenedRound
@@ -78,10 +78,10 @@ class Storage:
         shutil.rmtree(AggregatorFiles(directory).spool, ignore_errors=True)
 
     def apply(self, action: Action) -> None:
-        """Store what an action says; other actions are ignored.
+        """Perform a storage action. Other actions are ignored.
 
         Raises:
-            StateError: the disk does not take it.
+            StateError: the disk does not accept it.
         """
         match action:
             case OpenRound(opened):
@@ -141,7 +141,7 @@ class Storage:
             yield Update(begin.client_id, begin.round, begin.num_samples, deltas, begin.metrics)
 
     def remove_updates(self) -> None:
-        """Remove all updates, and what is left of a masked round: the federation is complete."""
+        """Remove all updates and the sum of a masked round, because the federation is complete."""
         self._committed.clear()
         self._journal.remove_tensors()
         self._masked_sum.unlink(missing_ok=True)
@@ -149,13 +149,13 @@ class Storage:
     def resume(
         self, config: FederationConfig, spec: PlanSpec, algorithm: Algorithm, initial: ServerState
     ) -> Resume:
-        """Return what an earlier process of this federation stored.
+        """Return the stored state of an earlier process of this federation.
 
         Args:
-            config: the federation.
-            spec: the plan's specification.
-            algorithm: the algorithm as the server aggregates with it.
-            initial: where the federation began.
+            config: configuration of the federation.
+            spec: specification of the plan.
+            algorithm: the algorithm with the layers of the server.
+            initial: the initial weights.
 
         Raises:
             StateError: a file is damaged.
@@ -205,4 +205,4 @@ class Storage:
         except FileNotFoundError:
             return b""
         except OSError as error:
-            raise StateError(f"cannot read {self._masked_sum}: {error}; begin anew with --fresh") from error
+            raise StateError(f"cannot read {self._masked_sum}: {error}; start again with --fresh") from error

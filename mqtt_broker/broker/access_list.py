@@ -1,6 +1,7 @@
-"""Whether the broker's access list and the aggregator are of the same version of the protocol.
+"""Checks that the broker's access list is for the aggregator's version of the protocol.
 
-An aggregator without the package cryptography imports this module, so it is apart from `mosquitto_config`.
+An aggregator without the package cryptography imports this module. It is therefore separate from
+`mosquitto_config`.
 """
 
 from pathlib import Path

@@ -41,7 +41,11 @@ log_type warning
 
 
 def choose_kind(kind: str) -> str:
-    """Return mosquitto or amqtt; ConfigError when what is asked for is not installed."""
+    """Return `mosquitto` or `amqtt`.
+
+    Raises:
+        ConfigError: the requested kind is not installed.
+    """
     if kind == "auto":
         kind = "mosquitto" if find_mosquitto() else "amqtt"
     if kind == "mosquitto" and not find_mosquitto():
@@ -105,7 +109,11 @@ def _has_broker(port: int, host: str) -> bool:
 def wait_until_up(
     port: int, is_alive: Callable[[], bool], timeout_s: float = 10.0, host: str = LOOPBACK_HOST
 ) -> None:
-    """Wait until a broker answers on that port; LinkError when it ends or takes longer."""
+    """Wait until a broker answers on a port.
+
+    Raises:
+        LinkError: the broker ends or takes longer.
+    """
     deadline = time.monotonic() + timeout_s
     while is_alive() and time.monotonic() < deadline:
         with contextlib.suppress(LinkError):
@@ -119,7 +127,7 @@ def wait_until_up(
 
 
 def write_conf(directory: Path, port: int, host: str = LOOPBACK_HOST) -> Path:
-    """Write the mosquitto.conf of a broker for trying out; returns its path."""
+    """Write the mosquitto.conf of a dev broker and return its path."""
     conf = directory / "mosquitto.conf"
     values = {"memory_limit": choose_limits().memory_mb * 2**20, "max_queued_bytes": MAX_QUEUED_BYTES}
     conf.write_text(DEV_CONF_TEMPLATE.format(port=port, host=host, **values))

@@ -1,15 +1,16 @@
-"""mosquitto's configuration for real boards: TLS with a certificate for each device, access by user name, and
-limits.
+"""Mosquitto configuration for deployment: TLS with a certificate per device, access by user name, and limits.
 
-Traps that cost days: `listener` stands before the options that belong to it (the other order opens port 1883
-on all interfaces in 2.0.11); the default autosave, each half hour, loses retained messages on kill -9, and
-`autosave_on_changes` counts every message as a change and writes the whole store, chunks on their way
-included, for each; `message_size_limit` acknowledges and drops, `max_packet_size` refuses; the default queue
-of 1,000 messages drops acknowledged ones. What is lost of the last seconds on kill -9 its owners say again:
-aggregator and devices publish their retained messages whenever their link comes up.
+Pitfalls of mosquitto 2.0: `listener` must come before its options. In the other order 2.0.11 opens port
+1883 on all interfaces. The default autosave every half hour loses retained messages on kill -9.
+`autosave_on_changes` counts every message as a change, and writes the whole store with its chunks each
+time. `message_size_limit` acknowledges a message and drops it. `max_packet_size` refuses it. The default
+queue of 1,000 messages drops acknowledged messages.
 
-No limit of mosquitto 2.0 counts the bytes of one user, and no access list of it can forbid a user to retain
-messages or to keep sessions. `memory_limit` bounds all users together: above it, mosquitto disconnects the
+Aggregator and devices publish their retained messages again after each reconnect. So what a kill -9 loses
+comes back.
+
+No limit of mosquitto 2.0 counts the bytes of one user, and no access list can forbid a user to retain
+messages or to keep sessions. `memory_limit` bounds all users together. Above it, mosquitto disconnects the
 client whose message it would have to store.
 """
 
@@ -255,17 +256,17 @@ def write_configuration(
     limits: BrokerLimits | None = None,
     authority: Path | None = None,
 ) -> None:
-    """Write mosquitto.conf, acl, mosquitto.service and the folder of what the broker stores, and give the
-    broker's account its files.
+    """Write mosquitto.conf, acl, mosquitto.service and the store's folder, and give the files to the broker's
+    account.
 
     Args:
-        directory: Holds the keys that `create` made.
-        port: Where the broker listens.
-        mosquitto: The program.
-        bind: An address to listen on, empty for all.
-        user: The broker's account, see `choose_account`; empty for the account of this process.
-        limits: What the broker may take; `default_limits` without it.
-        authority: The directory of ca.key, when it is another one.
+        directory: directory with the keys of `create`.
+        port: port of the broker.
+        mosquitto: path of the program.
+        bind: address to listen on, empty for all.
+        user: account of the broker, see `choose_account`. Empty uses the account of this process.
+        limits: limits of the broker. None uses `choose_limits`.
+        authority: directory of ca.key, if it is another directory.
     """
     directory = directory.resolve()
     owner = getpass.getuser()

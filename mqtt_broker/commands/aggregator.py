@@ -15,12 +15,12 @@ from mqtt_broker.integrations.tool_options import ToolOptions, add_tool_options,
 
 VOUCHER_NOTICE_S = 14 * 86400.0
 OUT_OPTION = click.option(
-    "--out", type=click.Path(path_type=Path), required=True, help="The --out of `edgefl aggregator start`."
+    "--out", type=click.Path(path_type=Path), required=True, help="Directory of the aggregator, its --out."
 )
 CLIENTS_ARGUMENT = click.argument("client_ids", metavar="ID...", nargs=-1, required=True)
 
 
-@click.group(short_help="The service that leads a federation.")
+@click.group(short_help="Run and manage the aggregator.")
 def aggregator() -> None:
     """Lead a federation over MQTT.
 
@@ -34,32 +34,32 @@ def aggregator() -> None:
     type=click.Path(path_type=Path),
     default=Path("federation.toml"),
     show_default=True,
-    help="The federation's TOML file, see `edgefl init`.",
+    help="Configuration of the federation, see `edgefl init`.",
 )
 @click.option(
     "--broker",
     "url",
-    help="mqtt://HOST:PORT, several with commas; ?protocol=5 after it: MQTT 5  [default: the "
+    help="mqtt://HOST:PORT, or several with commas. Append ?protocol=5 for MQTT 5  [default: the "
     "configuration's]",
 )
+@click.option("--plan", type=click.Path(path_type=Path), help="Plan file  [default: build the plan]")
 @click.option(
-    "--plan", type=click.Path(path_type=Path), help="A plan that is built already  [default: build it]"
+    "--out", type=click.Path(path_type=Path), help="Directory for state and result  [default: ./NAME-out]"
 )
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="Where state and result go  [default: ./NAME-out]"
-)
-@click.option(
-    "--take-over", is_flag=True, help="Lead although another aggregator of this name is said to run."
+    "--take-over",
+    is_flag=True,
+    help="Take over even if another aggregator for this federation appears to be running.",
 )
 @click.option(
     "--security",
     type=click.Path(path_type=Path, file_okay=False),
-    help="The directory of `edgefl broker init`.",
+    help="Directory of `edgefl broker init`.",
 )
-@click.option("--fresh", is_flag=True, help="Begin anew although --out holds a federation.")
+@click.option("--fresh", is_flag=True, help="Start a new federation even if --out contains one.")
 @add_tool_options
 @add_log_options
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; progress goes to stderr.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON. Progress goes to stderr.")
 def start_aggregator(
     config: Path,
     url: str | None,
@@ -73,10 +73,9 @@ def start_aggregator(
     log_format: str,
     as_json: bool,
 ) -> None:
-    """Wait for devices, lead the rounds, have each device personalize, write DIR/result.json, print the
-    verdict, and end.
+    """Lead a federation: wait for devices, run the rounds and the personalization, and print the verdict.
 
-    Killed and started again with the same --out, it goes on where it was.
+    The result is DIR/result.json. After a kill, another start with the same --out continues the federation.
 
     Example: edgefl aggregator start --config federation.toml --broker mqtt://192.168.1.10:1883 --out run-1
     """
@@ -175,7 +174,7 @@ def _check_broker(url: str, security: Path | None) -> None:
     Link(url, f"edgefl-aggregator-probe-{secrets.token_hex(4)}", context=context).close(1.0)
 
 
-@aggregator.command(short_help="Leave clients out of the rounds to come.")
+@aggregator.command(short_help="Exclude clients from the next rounds.")
 @OUT_OPTION
 @CLIENTS_ARGUMENT
 def pause(out: Path, client_ids: tuple[str, ...]) -> None:
@@ -193,7 +192,7 @@ def pause(out: Path, client_ids: tuple[str, ...]) -> None:
     )
 
 
-@aggregator.command(short_help="Let clients take part again.")
+@aggregator.command(short_help="Include paused clients again.")
 @OUT_OPTION
 @CLIENTS_ARGUMENT
 def resume(out: Path, client_ids: tuple[str, ...]) -> None:
@@ -207,9 +206,9 @@ def resume(out: Path, client_ids: tuple[str, ...]) -> None:
     click.echo(f"resumed {', '.join(client_ids)}")
 
 
-@aggregator.command(short_help="Which clients are paused.")
+@aggregator.command(short_help="List the paused clients.")
 @OUT_OPTION
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 def status(out: Path, as_json: bool) -> None:
     """Say which clients are paused in this directory.
 

@@ -10,11 +10,11 @@ from mqtt_broker.commands.examples import examples
 CA_OPTION = click.option(
     "--ca",
     type=click.Path(path_type=Path, file_okay=False),
-    help="The directory of ca.key  [default: that of the other keys]",
+    help="Directory of ca.key  [default: the directory of the other keys]",
 )
 
 
-@click.group(short_help="An MQTT broker of one's own.")
+@click.group(short_help="Run and configure an MQTT broker.")
 def broker() -> None:
     """Run an MQTT broker on this machine.
 
@@ -22,20 +22,26 @@ def broker() -> None:
     """
 
 
-@broker.command("start", short_help="Start a broker for trying out.")
-@click.option("--port", type=click.IntRange(0, 65535), default=1883, show_default=True, help="0: a free one.")
+@broker.command("start", short_help="Start a dev broker.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=1883,
+    show_default=True,
+    help="Port of the broker. 0 chooses a free port.",
+)
 @click.option(
     "--kind",
     type=click.Choice(["auto", "mosquitto", "amqtt"]),
     default="auto",
     show_default=True,
-    help="auto: mosquitto if it is here.",
+    help="auto uses mosquitto if it is installed.",
 )
 @click.option(
     "--bind",
     default="127.0.0.1",
     show_default=True,
-    help="The address to listen on; 0.0.0.0: boards reach it too.",
+    help="Address to listen on. With 0.0.0.0 boards can reach the broker.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print url and kind as JSON.")
 def start_broker(port: int, kind: str, bind: str, as_json: bool) -> None:
@@ -60,14 +66,14 @@ def start_broker(port: int, kind: str, bind: str, as_json: bool) -> None:
     run_broker(kind, port, print_url, bind)
 
 
-@broker.command("init", short_help="Keys and configuration of a broker for real boards.")
+@broker.command("init", short_help="Make keys and configuration for deployment.")
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 @click.option(
     "--host",
     "hosts",
     multiple=True,
     required=True,
-    help="The name or address by which devices reach it; may be given again.",
+    help="Name or address of the broker for devices. Can be repeated.",
 )
 @click.option(
     "--port", type=click.IntRange(1, 65535), default=8883, show_default=True, help="The broker's port."
@@ -78,20 +84,20 @@ def start_broker(port: int, kind: str, bind: str, as_json: bool) -> None:
     type=click.IntRange(1, 3650),
     default=730,
     show_default=True,
-    help="How long certificates of broker and aggregator count.",
+    help="Days for which the certificates of broker and aggregator are valid.",
 )
 @CA_OPTION
 @click.option(
     "--user",
     default="",
-    help="The broker's account  [default: mosquitto where root can give it the files, else yours]",
+    help="Account of the broker  [default: mosquitto if root runs this command, else yours]",
 )
 @click.option(
     "--memory-mb",
     type=click.IntRange(64),
-    help="What the broker may store for all clients, MB of 2^20 bytes  [default: half of this machine's]",
+    help="Memory limit of the broker in MB of 2^20 bytes  [default: half of this machine's memory]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print what was made as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def init_broker(
     directory: Path,
     hosts: tuple[str, ...],
@@ -153,13 +159,13 @@ def init_broker(
     click.echo(f"watch      edgefl broker watcher --security {directory} -o watcher.enrol")
 
 
-@broker.command("watcher", short_help="Keys that may read and not write.")
+@broker.command("watcher", short_help="Make keys for monitors, which may only read.")
 @click.option(
     "--security",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("broker"),
     show_default=True,
-    help="The directory of `edgefl broker init`.",
+    help="Directory of `edgefl broker init`.",
 )
 @click.option(
     "-o",
@@ -167,21 +173,22 @@ def init_broker(
     type=click.Path(path_type=Path, dir_okay=False),
     default=Path("watcher.enrol"),
     show_default=True,
-    help="Where its file goes.",
+    help="Path of the enrolment file.",
 )
 @click.option(
     "--days",
     type=click.IntRange(1, 3650),
     default=730,
     show_default=True,
-    help="How long its certificate counts.",
+    help="Days for which its certificate is valid.",
 )
 @CA_OPTION
 def watcher(security: Path, out: Path, days: int, ca: Path | None) -> None:
-    """Write one file for monitors: whoever has it may read what is said of rounds and devices, no model and
-    no update, and write nothing.
+    """Write one enrolment file for monitors.
 
-    It may be copied to several machines. `edgefl device revoke watcher` takes its rights away.
+    It allows its owner to read messages about rounds and devices, but no model and no update, and to write
+    nothing. The
+    file may be copied to several machines. `edgefl device revoke watcher` revokes it.
 
     Example: edgefl broker watcher --security broker -o watcher.enrol
     """
@@ -191,7 +198,7 @@ def watcher(security: Path, out: Path, days: int, ca: Path | None) -> None:
     from mqtt_broker.broker.mosquitto_config import has_watcher_account
 
     if out.exists():
-        raise ConfigError(f"{out} is there already; give another -o, or remove it")
+        raise ConfigError(f"{out} already exists; pass another -o, or remove it")
     if not has_watcher_account(security):
         raise ConfigError(
             f"{security / 'acl'} has no account for watchers; copy that part from the acl that `edgefl "
@@ -208,7 +215,7 @@ def watcher(security: Path, out: Path, days: int, ca: Path | None) -> None:
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("broker"),
     show_default=True,
-    help="The directory of `edgefl broker init`.",
+    help="Directory of `edgefl broker init`.",
 )
 @CA_OPTION
 @click.option(
@@ -216,7 +223,7 @@ def watcher(security: Path, out: Path, days: int, ca: Path | None) -> None:
     type=click.IntRange(1, 3650),
     default=90,
     show_default=True,
-    help="How long the new vouchers are valid.",
+    help="Days for which the new vouchers are valid.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the devices as JSON.")
 def vouch(security: Path, ca: Path | None, days: int, as_json: bool) -> None:

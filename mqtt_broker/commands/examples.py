@@ -37,15 +37,17 @@ def read_examples() -> dict[str, str]:
 
 
 def write_examples(directory: Path) -> list[Path]:
-    """Write all into a directory.
+    """Write all examples into a directory.
 
-    ConfigError when one of them is there already, StateError when the disk does not take it.
+    Raises:
+        ConfigError: a file already exists.
+        StateError: the disk does not accept the files.
     """
     targets = {directory / name: text for name, text in read_examples().items()}
     existing = [path for path in targets if path.exists()]
     if existing:
         raise ConfigError(
-            f"{existing[0]} is there already, and you may have changed it; give another directory"
+            f"{existing[0]} already exists, and you may have changed it; pass another directory"
         )
     try:
         for path, text in targets.items():

@@ -1,10 +1,10 @@
-"""Home Assistant's MQTT discovery: what a federation and its boards are, as retained messages from which it
-makes devices and entities.
+"""Home Assistant's MQTT discovery: retained messages that describe a federation and its boards.
 
-https://www.home-assistant.io/integrations/mqtt/#mqtt-discovery, the form with one message for each entity,
-which every version reads: PREFIX/COMPONENT/NODE/OBJECT/config. The entities' values are edgefl's own topics,
-read by templates; nothing else is published for them. Pure functions of names; `Announcer` folds what is
-heard into what is to be published.
+Home Assistant creates devices and entities from them. Each entity has one message on
+PREFIX/COMPONENT/NODE/OBJECT/config, a form that every version reads:
+https://www.home-assistant.io/integrations/mqtt/#mqtt-discovery. Templates read the values from edgefl's own
+topics, so no other message is published. The functions are pure, and `Announcer` collects statuses into
+messages.
 """
 
 import json
@@ -142,10 +142,10 @@ def make_federation_entities(federation: str, prefix: str = DISCOVERY_PREFIX) ->
 def make_board_entities(
     federation: str, client_id: str, version: str, prefix: str = DISCOVERY_PREFIX
 ) -> dict[str, dict[str, Any]]:
-    """Return the discovery message of each of a board's entities by topic: online, accuracy, loss, round,
+    """Return the discovery messages of a board's entities by topic: online, accuracy, loss, round,
     temperature, memory.
 
-    What it measured of its model stays when it goes offline; what it says of itself is not available then.
+    The model's metrics stay visible while the board is offline. The board's own measurements do not.
     """
     topics = FederationTopics(federation)
     node = make_node_id(federation)
@@ -222,9 +222,10 @@ def _make_entity(unique_id: str, device: dict[str, Any], fields: dict[str, Any])
 
 
 class Announcer:
-    """What has to be published, from what is heard.
+    """Collects statuses of boards into discovery messages.
 
-    `is_out`: whether a board was revoked; its entities are taken away.
+    Attributes:
+        is_out: whether a board was revoked. Its entities are removed.
     """
 
     def __init__(self, federation: str, prefix: str, is_revoked: Callable[[str], bool]) -> None:
@@ -238,7 +239,7 @@ class Announcer:
         self._versions: dict[str, str] = {}
 
     def take(self, topic: str, payload: bytes, now_s: float) -> None:
-        """Hear of boards by their statuses; anything else, and what is damaged, is passed over."""
+        """Read the status of a board. Other messages and damaged messages are ignored."""
         try:
             address = parse_topic(topic)
             if address.kind != "status" or not payload or len(self._boards) > MAX_BOARDS:
@@ -256,8 +257,8 @@ class Announcer:
         self._announced.pop(client_id, None)
 
     def collect_due(self) -> Iterator[Message]:
-        """Return what is to be published now: boards that are new or have another version, and empty messages
-        for who was revoked.
+        """Return the messages to publish: for new boards and new versions, and empty messages for revoked
+        boards.
         """
         for client_id, entities in self._boards.items():
             is_removed = bool(client_id) and self._is_revoked(client_id)

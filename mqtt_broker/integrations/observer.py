@@ -33,7 +33,7 @@ LAST_SCRAPE_WAIT_S = 70.0
 
 
 class MessageListener(Protocol):
-    """What is told of every message."""
+    """Interface of an observer that receives every message."""
 
     def take(self, topic: str, payload: bytes, now_s: float) -> None:
         """Hear a message."""

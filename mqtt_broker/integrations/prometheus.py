@@ -45,9 +45,9 @@ def classify_reason(reason: str) -> str:
 
 
 class FederationMetrics:
-    """Folds a federation's messages into metrics; `collect` is what prometheus_client asks of a collector.
+    """Collects a federation's messages into metrics. Thread-safe.
 
-    For several threads.
+    prometheus_client calls `collect`.
     """
 
     def __init__(self, federation: str) -> None:
@@ -61,7 +61,7 @@ class FederationMetrics:
         self._end_scraped = threading.Event()
 
     def take(self, topic: str, payload: bytes, now_s: float) -> None:
-        """Fold one message in; what is none of the protocol is passed over."""
+        """Read one message. Messages outside of the protocol are ignored."""
         with self._lock:
             self._view.take(topic, payload, now_s)
             try:
@@ -213,9 +213,10 @@ def _find_latest(seen: dict[str, Any], name: str) -> float | None:
 
 @contextmanager
 def serve_metrics(metrics: FederationMetrics, host: str, port: int) -> Iterator[str]:
-    """Answer http://HOST:PORT/metrics from a thread; returns that url.
+    """Serve http://HOST:PORT/metrics from a thread and return the URL.
 
-    ConfigError when it cannot listen there.
+    Raises:
+        ConfigError: the address cannot be used.
     """
     from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 

@@ -75,25 +75,24 @@ def add_tool_options(command: Callable[..., None]) -> Callable[..., None]:
             is_flag=False,
             flag_value=DISCOVERY_PREFIX,
             metavar="[PREFIX]",
-            help="Have Home Assistant find the federation and its boards by MQTT discovery  [PREFIX: "
-            f"{DISCOVERY_PREFIX}]",
+            help=f"Publish MQTT discovery messages for Home Assistant  [PREFIX: {DISCOVERY_PREFIX}]",
         ),
         click.option(
             "--home-assistant-clear",
             "clear",
             is_flag=True,
-            help="Take them away when the federation is done.",
+            help="Remove the entities when the federation is done.",
         ),
         click.option(
             "--metrics-port",
             type=click.IntRange(0, 65535),
-            help="Answer Prometheus at http://127.0.0.1:PORT/metrics; 0: any.",
+            help="Serve metrics for Prometheus at http://127.0.0.1:PORT/metrics. 0 chooses a free port.",
         ),
         click.option(
             "--metrics-host",
             default="127.0.0.1",
             show_default=True,
-            help="On this address instead; it asks for no password.",
+            help="Address for the metrics. There is no authentication.",
         ),
         click.option("--log", "logs", multiple=True, help=LOG_HELP),
     )

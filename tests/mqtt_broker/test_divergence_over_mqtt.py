@@ -63,7 +63,7 @@ def test_a_loss_that_stays_high_ends_the_federation_with_the_reason(federate, mo
     federation.upgrade(learning_rate=0.1)
     again = federation.aggregator()
     assert again.end() == 1
-    assert "begin anew with --fresh" in again.said
+    assert "start again with --fresh" in again.said
     aggregator = federation.aggregator("--fresh")
     devices = [federation.device(f"pi-{i}", toys.shard(i)) for i in range(2)]
     assert aggregator.end() == 0, aggregator.said

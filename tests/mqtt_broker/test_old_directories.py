@@ -76,7 +76,7 @@ def test_a_killed_federation_is_refused_with_the_remedy(federate, mosquitto_url,
     aggregator = federation.aggregator()
     assert aggregator.end() == 1
     assert "holds a federation that is not done" in aggregator.said
-    assert "begin anew with --fresh" in aggregator.said
+    assert "start again with --fresh" in aggregator.said
 
 
 def test_a_federation_with_the_plan_of_an_older_version_is_refused_with_the_remedy(
@@ -93,8 +93,8 @@ def test_a_federation_with_the_plan_of_an_older_version_is_refused_with_the_reme
     aggregator = start("aggregator", "start", "--config", config, "--out", out)
     assert aggregator.end() == 1
     assert "'baseline_epochs', which this version of edgefl does not know" in aggregator.said
-    assert "go on with the version that began this federation" in aggregator.said
-    assert "begin anew with --fresh" in aggregator.said
+    assert "continue with the version that started this federation" in aggregator.said
+    assert "start again with --fresh" in aggregator.said
 
 
 def test_a_killed_run_is_refused_with_the_remedy(old):
@@ -105,7 +105,9 @@ def test_a_killed_run_is_refused_with_the_remedy(old):
     assert plan.spec.format == 1
     with pytest.raises(PlanError, match="'baseline_epochs', which this version of edgefl does not know"):
         load_or_build_plan(run, config)
-    with pytest.raises(PlanError, match="go on with the version that began this run, or begin anew with an"):
+    with pytest.raises(
+        PlanError, match="continue with the version that started this run, or start again with an"
+    ):
         load_or_build_plan(run, config)
 
 

@@ -284,7 +284,7 @@ def chart_accuracy_distribution(folders: Sequence[Folder]) -> Chart:
                     panels.setdefault(name, {})[model, way] = (x, share)
     if not panels:
         raise ConfigError(
-            f"no client of {folders[0].path} has measured its model; go on with the run by --resume"
+            f"no client of {folders[0].path} has measured its model; continue the run with --resume"
         )
 
     def draw(figure: Any) -> None:
@@ -331,5 +331,5 @@ def chart_accuracy_distribution(folders: Sequence[Folder]) -> Chart:
 def _check_measured(model_lines: Sequence[Line], folders: Sequence[Folder]) -> None:
     if not model_lines:
         raise ConfigError(
-            f"no client of {folders[0].path} has measured its model; go on with the run by --resume"
+            f"no client of {folders[0].path} has measured its model; continue the run with --resume"
         )

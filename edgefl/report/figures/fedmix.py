@@ -215,7 +215,9 @@ def chart_specialization(folders: Sequence[Folder]) -> Chart:
     if read_options(folder).get("objective") == "likelihood":
         chart = chart_gate_by_class(folder, "fedmix-14", "A mixture of experts without q")
         if chart is None:
-            raise ConfigError(f"{folder.path} tells no gate by class: it is not done; go on with --resume")
+            raise ConfigError(
+                f"{folder.path} has no gate by class: the run is not complete; continue it with --resume"
+            )
         return chart
     matrices = read_q_by_round(folder.records)
     if not matrices:

@@ -127,4 +127,4 @@ def decode_masked_sum(content: bytes, origin: str, session: str, round: int, siz
             fields["unmasked"],
         )
     except (ValueError, KeyError, TypeError, AttributeError, WireError) as error:
-        raise StateError(f"{origin} is damaged: {error}; begin anew with --fresh") from error
+        raise StateError(f"{origin} is damaged: {error}; start again with --fresh") from error

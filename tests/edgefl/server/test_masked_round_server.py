@@ -251,7 +251,7 @@ def test_a_damaged_sum_is_refused_with_its_path(damage):
     federation.queue.clear()
     resume = federation.memory.resume(federation.config)
     damaged = replace(resume, masked_sum=damage(resume.masked_sum), masked_sum_origin="/out/masked.sum")
-    with pytest.raises(StateError, match=r"^/out/masked\.sum is damaged: .*begin anew with --fresh"):
+    with pytest.raises(StateError, match=r"^/out/masked\.sum is damaged: .*start again with --fresh"):
         federation.start(resume=damaged)
 
 
