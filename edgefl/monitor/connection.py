@@ -25,9 +25,10 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def add_broker_options(federation: str) -> Callable[[Command], Command]:
-    """Return what adds --broker, --enrol and --federation to a command.
+    """Return a decorator that adds --broker, --enrol and --federation to a command.
 
-    `federation`: what it takes when none is given.
+    Args:
+        federation: help text of the default federation.
     """
 
     def add(command: Command) -> Command:
@@ -52,10 +53,10 @@ def add_broker_options(federation: str) -> Callable[[Command], Command]:
 
 
 class BurstPause:
-    """Lets a link's network thread rest after a burst of messages. What comes meanwhile waits in the socket.
+    """Pauses a link's network thread after a burst of messages, while other messages wait in the socket.
 
-    For who looks at hundreds of devices once a second: to wake for each message takes a third of the time
-    that messages take.
+    It is for monitors of hundreds of devices that refresh once per second. Waking up for each message would
+    take a third of the time that the messages take.
     """
 
     def __init__(self) -> None:
@@ -69,11 +70,14 @@ class BurstPause:
 
 
 def open_link(broker: str, enrol: Path | None, *, in_bursts: bool = False) -> Link:
-    """Return a link that will only read.
+    """Return a link that only reads.
 
-    LinkError when there is no broker or it refuses, ConfigError for a file that is no enrolment.
+    Args:
+        in_bursts: pause after bursts. Messages then arrive up to 0.6 s late.
 
-    in_bursts: see `Rest`; messages come up to 0.6 s late.
+    Raises:
+        LinkError: the broker cannot be reached, or refuses the connection.
+        ConfigError: the file is not an enrolment.
     """
     # Cryptography, which not every broker needs
     from edgefl.security.enrolment import load_enrolment, make_tls_context
@@ -108,10 +112,11 @@ def find_federations(link: Link) -> dict[str, str]:
 
 
 def choose_federation(link: Link, name: str) -> str:
-    """Return the name if there is one, else that of the only federation on the broker, or of the only one
-    that runs.
+    """Return a federation's name: the given name, or the only federation on the broker, or the only one that
+    runs.
 
-    LinkError when there is none, or which are there when there are several.
+    Raises:
+        LinkError: the broker has no federation, or several. The error lists them.
     """
     if name:
         return check_federation(name)

@@ -37,7 +37,9 @@ class Activity:
 
 
 def find_typical_seconds(devices: Collection[DeviceView], state: State | None) -> float | None:
-    """Return how long half of those took who have answered this round's task; None while nobody has."""
+    """Return the median answer time of the clients that answered this round's task, or None if no client
+    answered.
+    """
     if state is None:
         return None
     took = [device.answered_at - device.task_at for device in devices if _has_answered(device, state)]
@@ -56,10 +58,12 @@ def classify_activity(
     now: float,
     judged: Collection[str] = (),
 ) -> Activity:
-    """Return what the device does.
+    """Return the activity of a device.
 
-    `typical_s`: see `typical_seconds`; `began_here`: whether the view was there when the round began;
-    `judged`: the devices of the federation's verdict.
+    Args:
+        typical_s: see `find_typical_seconds`.
+        began_here: whether the view existed when the round started.
+        judged: ids of the devices in the federation's verdict.
     """
     status = device.status
     if state is not None and state.phase == "done":
@@ -93,7 +97,7 @@ def classify_activity(
 
 
 def _classify_without_result(device: DeviceView, state: State) -> Activity:
-    """Return what a device does that has no model of its own when its federation is done.
+    """Return the activity of a device without its own model after the end of its federation.
 
     Only a device that worked for this federation can have left it.
     """

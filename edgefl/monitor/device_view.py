@@ -1,6 +1,6 @@
-"""What is known of one device from what was said by it and to it.
+"""The state of one device, read from its messages and from the messages to it.
 
-No I/O; time comes in as an argument, in seconds since 1970.
+It does no I/O. Time is an argument in seconds since 1970.
 """
 
 import math
@@ -35,8 +35,8 @@ REJECTED = "rejected"
 
 
 def clamp_timestamp(ts: float, now: float) -> float:
-    """Return when a retained message was said: not after now and not before 1970, whatever the sender's clock
-    says.
+    """Return the time of a retained message, limited to the range from 1970 to now, whatever the sender's
+    clock says.
     """
     return min(max(0.0, ts), now) if math.isfinite(ts) else now
 
@@ -50,14 +50,14 @@ def limit_text(text: str) -> str:
 class DeviceView:
     """One device.
 
-    `task`: the last that it was given, (session, round), at `task_at`; `answer`: what came of it, empty while
-    nothing did.
-
-    `waiting_since`: when the first task was given of those in a row to which nothing came.
-
-    `trace`: (round, figure) of its last rounds; the figure is `trace_of`: accuracy where rounds have one,
-    else loss.
-    `changes` grows with each message.
+    Attributes:
+        task: the last task as (session, round).
+        task_at: time of the last task.
+        answer: the result of the task, empty while there is none.
+        waiting_since: time of the first task in a row of unanswered tasks.
+        trace: (round, figure) of the last rounds.
+        trace_of: name of the figure: accuracy if rounds have one, else loss.
+        changes: counts the messages.
     """
 
     client_id: str
@@ -102,7 +102,7 @@ class DeviceView:
         self.status = status
 
     def on_task(self, task: Task, now: float) -> None:
-        """Fold a task in; one that comes again is the same task, unless its update was refused."""
+        """Read a task. A repeated task is the same task, unless its update was rejected."""
         if (
             self.task == (task.session, task.round)
             and self.answer in (SENT, OK)

@@ -10,7 +10,11 @@ MAX_PUMPED_MESSAGES = 20_000
 
 
 class Feed:
-    """One federation on a link; `lost`: messages that came faster than they were taken."""
+    """One federation on a link.
+
+    Attributes:
+        lost: number of messages that arrived faster than they were read.
+    """
 
     def __init__(self, link: Link, federation: str) -> None:
         """Subscribe.
@@ -31,9 +35,10 @@ class Feed:
         return self.link.dropped
 
     def pump(self, timeout_s: float = 0.0) -> int:
-        """Take what has come, waiting so long for the first; returns how many messages.
+        """Read all waiting messages and return their number. Waits up to this time for the first one.
 
-        LinkError when the link is broken for good.
+        Raises:
+            LinkError: the link is broken for good.
         """
         count = 0
         event = self.link.get(timeout_s)
@@ -51,5 +56,5 @@ class Feed:
             self.pump(left)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the view as it is now; see `view.snapshot`."""
+        """Return a snapshot of the view. See `edgefl.monitor.view.snapshot`."""
         return snapshot(self.view, time.time())

@@ -1,5 +1,7 @@
-"""Any message of a federation as one line: decoded where it is of the protocol, its size where it is bytes,
-else what is wrong with it.
+"""Formats any message of a federation as one line.
+
+Messages of the protocol are decoded. Binary content is shown by its size. Any other message is shown with
+its error.
 """
 
 import dataclasses

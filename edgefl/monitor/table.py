@@ -17,9 +17,12 @@ Snapshot = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """`width`: in characters, 0 for all that is left.
+    """A column of the table.
 
-    `narrow`: whether it is shown in 80 columns too; `key`: what it is sorted by.
+    Attributes:
+        width: width in characters, 0 for the remaining width.
+        narrow: whether the column is also shown in 80 columns.
+        key: the sort key of the column.
     """
 
     name: str
@@ -148,10 +151,10 @@ def select_devices(devices: Sequence[DeviceRow], sort: str, reverse: bool, query
 
 
 def format_head(tree: Snapshot, width: int, limit: int = 0) -> list[str]:
-    """Return the federation's lines: where it stands, its verdict, who is there, what the last round gave,
-    bytes, clusters.
+    """Return the lines of a federation: state, verdict, devices, last round, bytes and clusters.
 
-    limit: at most so many devices in the table of the verdict.
+    Args:
+        limit: maximum number of devices in the verdict's table.
     """
     others = [
         _describe_counts(tree["devices"]),

@@ -43,7 +43,7 @@ class DeviceScreen(Screen[None]):
         yield Static(Text("Esc back"), id="keys")
 
     def show(self, tree: dict[str, Any]) -> None:
-        """Show the device as it is in a snapshot."""
+        """Show a device of a snapshot."""
         device = next((row for row in tree["devices"] if row["id"] == self.client_id), None)
         lines = (
             format_device_page(device, tree["ts"], self.app.size.width - 2, tree["experts"])
@@ -54,9 +54,9 @@ class DeviceScreen(Screen[None]):
 
 
 class Monitor(App[str]):
-    """`pump` takes in what was said, `snapshot` tells what is known.
+    """The terminal monitor. `pump` reads messages, and `snapshot` returns the state.
 
-    Ends with a text that says why, or with none.
+    It exits with a text that explains the end, or without a text.
     """
 
     CSS = """
@@ -116,7 +116,7 @@ class Monitor(App[str]):
         self.update()
 
     def listen(self) -> None:
-        """Take in what was said; ends when the link is broken for good."""
+        """Read messages, and exit when the link is broken for good."""
         try:
             self._pump()
         except LinkError as error:
@@ -170,7 +170,7 @@ class Monitor(App[str]):
         self.screen.set_focus(filter_input)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter as it is typed."""
+        """Filter while the user types."""
         self.filter_text = event.value
         self._reorder()
 

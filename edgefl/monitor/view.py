@@ -39,9 +39,9 @@ _DEVICE_MESSAGES = {"status": Status, "metrics": Metrics, "task": Task, "receipt
 
 
 def list_view_subscriptions(federation: str) -> dict[str, int]:
-    """Return what a view has to hear, QoS by topic filter: no blob, no chunk.
+    """Return the topic filters of a view with their QoS, without blobs and chunks.
 
-    QoS 0 for what the next message of its kind makes up for.
+    QoS 0 is for messages that the next message of their kind replaces.
     """
     topics = FederationTopics(federation)
     device = topics.format_device
@@ -192,12 +192,11 @@ class FederationView:
 
 
 def snapshot(view: FederationView, now_s: float) -> dict[str, Any]:
-    """Return the view as a tree for JSON: no NaN, None instead; times are seconds since 1970.
+    """Return the view as a tree for JSON, with None instead of NaN and times in seconds since 1970.
 
-    Round `rounds + 1` is the personalization.
-
-    Device: `slow` is who takes much longer than the others, `trace` holds figures of the name `trace_of`. One
-    of which nothing changed is the same dict as in the snapshot before, so change none.
+    Round `rounds + 1` is the personalization. A device is `slow` if it takes much longer than the others.
+    `trace` contains figures with the name `trace_of`. An unchanged device is the same dict as in the
+    previous snapshot, so do not modify it.
     """
     state = view.state
     assignment = view.clusterings[-1].assignment if view.clusterings else {}

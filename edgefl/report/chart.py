@@ -11,7 +11,11 @@ Cell = str | float | int | None
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of one length; `left` says how many were left out and where they are, empty when none was."""
+    """Rows of equal length.
+
+    Attributes:
+        left: how many rows were omitted and where they are, empty if the table is complete.
+    """
 
     head: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -20,9 +24,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture and its data. draw takes a matplotlib figure of `width` by `height` inches.
+    """A picture and its data.
 
-    Alt says what is to be seen.
+    Attributes:
+        draw: draws into a matplotlib figure of `width` by `height` inches.
+        alt: describes what the picture shows.
     """
 
     name: str
@@ -59,7 +65,11 @@ MAX_CHART_ROWS = 1000
 
 
 def make_table(head: tuple[str, ...], rows: list[tuple[Cell, ...]], source: str) -> Table:
-    """Return a table of at most a thousand rows; `where` names what holds all of them."""
+    """Return a table of at most a thousand rows.
+
+    Args:
+        where: names the file with all rows.
+    """
     left = (
         "" if len(rows) <= MAX_CHART_ROWS else f"{MAX_CHART_ROWS} of {len(rows):,} rows; all are in {source}"
     )

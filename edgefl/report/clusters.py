@@ -25,10 +25,12 @@ COMPARING_ALGORITHMS = {"clustered", "fedap"}
 
 @dataclass(frozen=True)
 class ClientSimilarity:
-    """How alike clients were when they were clustered.
+    """The similarity of clients at the time of a clustering.
 
-    matrix: cosine similarity float64[n, n]; merges: float64[n - 1, 4] in scipy's form; cut: the height of the
-    cut, in units of the merges.
+    Attributes:
+        matrix: cosine similarity, float64[n, n].
+        merges: merges of the linkage in scipy's form, float64[n - 1, 4].
+        cut: height of the cut, in units of the merges.
     """
 
     round: int
@@ -40,7 +42,11 @@ class ClientSimilarity:
 
 
 def read_client_similarity(stored: JsonObject) -> ClientSimilarity:
-    """Read what clusters.json holds; StateError when its parts do not fit together."""
+    """Read the content of clusters.json.
+
+    Raises:
+        StateError: its parts do not fit together.
+    """
     try:
         clients = tuple(str(client) for client in stored["clients"])
         matrix = np.array(stored["matrix"], np.float64)
@@ -104,8 +110,8 @@ def build_dendrogram(merges: Matrix) -> list[tuple[Bracket, Bracket]]:
 
 
 def read_chosen_cluster(update: JsonObject) -> int:
-    """Return the cluster that a client's update tells of: the model that it chose, or the expert of its
-    largest share; -1 for none.
+    """Return the cluster in a client's update: the model that it chose or the expert of its largest share,
+    else -1.
     """
     if "expert" in update:
         return to_index(update["expert"])
@@ -114,7 +120,7 @@ def read_chosen_cluster(update: JsonObject) -> int:
 
 
 def read_responsibilities(update: JsonObject) -> dict[int, float]:
-    """Return q(expert given the client) of an update, by expert; empty where it tells none."""
+    """Return q(expert given the client) of an update by expert. It is empty if the update has none."""
     shares = {
         int(key[2:]): to_number(value)
         for key, value in update.items()
@@ -128,11 +134,14 @@ def read_responsibilities(update: JsonObject) -> dict[int, float]:
 
 
 def read_membership(records: Sequence[JsonObject]) -> tuple[list[int], list[str], ClusterLabels]:
-    """Return (rounds, clients, cluster int64[clients, rounds]) of the rounds that tell any; -1 where a client
-    was in none or told none.
+    """Return the clusters of clients over the rounds that report them.
 
-    Where the server assigns clusters, they hold until it assigns others; where clients choose, only in the
-    rounds of the choice.
+    Clusters that the server assigns hold until the next assignment. Clusters that clients choose hold for
+    one round.
+
+    Returns:
+        The rounds, the clients, and the cluster as int64[clients, rounds]. It is -1 for a client without a
+        cluster in that round.
     """
     assignment: dict[str, int] = {}
     columns: dict[int, dict[str, int]] = {}
@@ -168,7 +177,11 @@ def build_section(folder: Folder) -> Section:
 def draw_matrix(
     axes: Any, matrix: Matrix, names: Sequence[str], *, low: float | None = None, high: float = 1.0
 ) -> Any:
-    """Draw clients by clients, with their names where these are readable; returns the image, for a scale."""
+    """Draw a matrix of clients by clients, with their names if these are readable.
+
+    Returns:
+        The image, for a color scale.
+    """
     image = axes.imshow(matrix, cmap=SEQUENTIAL, vmin=low, vmax=high, aspect="equal")
     axes.grid(False)
     axes.spines[:].set_visible(False)

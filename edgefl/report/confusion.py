@@ -18,10 +18,12 @@ MAX_CONFUSION_CLASSES = 1000
 
 
 def read_confusions(clients: Sequence[JsonObject]) -> dict[str, ConfusionCounts]:
-    """Return int64[classes, classes] by client: how many samples of the class of the row were taken for that
-    of the column.
+    """Return the confusion matrix of each client, int64[classes, classes], with true classes as rows.
 
-    Clients without it are left out; StateError when what a row holds is no list of [true, predicted, count].
+    Clients without a matrix are left out.
+
+    Raises:
+        StateError: a row is not a list of [true, predicted, count].
     """
     cells_by_client = {}
     for row in clients:
@@ -58,7 +60,7 @@ def _fill_matrix(cells: ConfusionCounts, classes: int) -> ConfusionCounts:
 
 
 def normalize_rows(counts: ConfusionCounts) -> NDArray[np.float64]:
-    """Return each row over its sum, float64[classes, classes]; NaN in the row of a class without samples."""
+    """Return each row divided by its sum, float64[classes, classes]. A class without samples has NaN."""
     totals = counts.sum(axis=1, keepdims=True)
     return np.asarray(np.divide(counts, totals, out=np.full(counts.shape, np.nan), where=totals > 0))
 
@@ -79,7 +81,11 @@ def build_section(folder: Folder) -> Section:
 
 
 def draw_confusion(axes: Any, counts: ConfusionCounts, *, numbers: bool) -> Any:
-    """Draw one matrix, shaded by the share of the row; numbers: with the counts in it."""
+    """Draw one matrix, shaded by the share of its row.
+
+    Args:
+        numbers: whether to print the counts in the cells.
+    """
     part = normalize_rows(counts)
     image = axes.imshow(100 * part, cmap=SEQUENTIAL, vmin=0, vmax=100)
     axes.grid(False)

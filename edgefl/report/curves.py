@@ -46,7 +46,7 @@ def read_losses(records: Sequence[JsonObject]) -> tuple[Rounds, Vector]:
 
 
 def read_client_values(record: JsonObject, key: str) -> dict[str, float]:
-    """Return what each client measured after a round, by id: what was recorded of it and is a number."""
+    """Return the numbers that each client measured after a round, by client id."""
     values = {
         client: to_number(find_mapping(record, "measured", "clients", client).get(key))
         for client in find_mapping(record, "measured", "clients")
@@ -188,7 +188,7 @@ def _chart_accuracy(folder: Folder) -> tuple[SectionPart, ...]:
 
 
 def _chart_band(name: str, title: str, band: AccuracyBand, note: str) -> tuple[Chart, ...]:
-    """Return the chart of an accuracy over clients; none when no round has one."""
+    """Return the chart of an accuracy over clients, or nothing if no round has one."""
     if not len(band.rounds):
         return ()
 

@@ -123,7 +123,11 @@ def _explain_missing_local(folder: Folder) -> tuple[SectionPart, ...]:
 
 
 def describe_int8_loss(points_lost: Vector) -> str:
-    """Return what int8 changes. lost: the percentage points that each client loses, float64[clients]."""
+    """Return a sentence on the effect of int8.
+
+    Args:
+        lost: percentage points that each client loses, float64[clients].
+    """
     mean, worst = round(float(points_lost.mean()), 2), round(float(points_lost.max()), 2)
     if mean > 0:
         change = f"costs {mean:.2f} points on average and {worst:.2f} at most"

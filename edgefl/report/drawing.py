@@ -161,7 +161,11 @@ def encode_figure(figure: Any, image_format: str, background: str = "white", dpi
 
 
 def parse_image_format(path: Path) -> str:
-    """Return the format of a path's ending; ConfigError when it is none of them."""
+    """Return the image format of a path's suffix.
+
+    Raises:
+        ConfigError: the suffix is not an image format.
+    """
     image_format = path.suffix.removeprefix(".").lower()
     if image_format not in IMAGE_FORMATS:
         raise ConfigError(
@@ -173,7 +177,11 @@ def parse_image_format(path: Path) -> str:
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Write the figure in the format of the path's ending; ConfigError when that is none of them."""
+    """Write a figure in the format of the path's suffix.
+
+    Raises:
+        ConfigError: the suffix is not an image format.
+    """
     write_atomic(path, encode_figure(figure, parse_image_format(path)))
 
 

@@ -29,12 +29,16 @@ _CREDENTIALS = re.compile(r"(?<=//)[^/@\s]+@")
 
 @dataclass(frozen=True)
 class Folder:
-    """One federation as it was found.
+    """One federation as its folder describes it.
 
-    kind: simulation, aggregator or demo. facts: what the head tells, in order. config: the configuration, as
-    much of it as is known. records: one a round, first to last, without that of the personalization. clients:
-    one row each. clusters, layers: see `edgefl.algorithms.clustering.cluster_report`; None when they were not
-    recorded.
+    Attributes:
+        kind: simulation, aggregator or demo.
+        facts: facts of the page's head, in order.
+        config: the known part of the configuration.
+        records: one record per round in order, without the personalization.
+        clients: one row per client.
+        clusters: see `edgefl.algorithms.clustering.cluster_report`. None if it was not recorded.
+        layers: see `edgefl.runs.layer_similarity`. None if it was not recorded.
     """
 
     path: Path
@@ -69,7 +73,9 @@ class Folder:
 def read_folder(path: Path) -> Folder:
     """Read a folder.
 
-    ConfigError when it is not there or holds nothing of a federation; StateError when it is damaged.
+    Raises:
+        ConfigError: the folder does not exist, or contains nothing of a federation.
+        StateError: the folder is damaged.
     """
     if not path.is_dir():
         raise ConfigError(
@@ -199,11 +205,12 @@ def _read_demo(files: DemoFiles) -> Folder:
 
 
 def read_round_records(path: Path) -> tuple[JsonObject, ...]:
-    """Return the records of rounds.jsonl, in order and one a round, the last where a round was played again.
+    """Return the records of rounds.jsonl in order, or None without the file.
 
-    None without the file.
+    The last record of a repeated round counts. An incomplete last line is ignored.
 
-    Raises StateError when a line is no record; a last line that was cut off is left out.
+    Raises:
+        StateError: a line is not a record.
     """
     if not path.exists():
         return ()
@@ -235,7 +242,7 @@ def to_number(value: Any) -> float:
 
 
 def to_index(value: Any) -> int:
-    """Return the number of a cluster, an expert or a group, from 0 to 9999; -1 for anything else."""
+    """Return the number of a cluster, an expert or a group, from 0 to 9999, or -1 for any other value."""
     numeric = to_number(value)
     return int(numeric) if numeric.is_integer() and 0 <= numeric < _MAX_GROUPS else -1
 
@@ -246,7 +253,7 @@ def read_numbers(rows: Iterable[JsonObject], key: str) -> list[float]:
 
 
 def find_mapping(row: JsonObject, *keys: str) -> JsonObject:
-    """Return the object at a path of keys; an empty one where there is none."""
+    """Return the object at a path of keys, or an empty object."""
     for key in keys:
         row = _as_mapping(row.get(key))
     return row
@@ -276,9 +283,9 @@ def _read_optional(path: Path) -> JsonObject | None:
 
 
 def _collect_facts(config: JsonObject, summary: JsonObject) -> dict[str, Any]:
-    """Return what is known of the federation.
+    """Return the known facts of a federation.
 
-    Where its broker is stays out, for the address may hold a password.
+    The broker's address is left out, because it may contain a password.
     """
     model, data, partition = (_as_mapping(config.get(key)) for key in ("model", "data", "partition"))
     shown = {

@@ -51,11 +51,11 @@ def read_usage(clients: Sequence[JsonObject], kind: str = "gate") -> tuple[list[
 
 
 def label_expert(expert: str, experts: Sequence[str], algorithm: str) -> str:
-    """Return what a simulation calls an expert that a device reports by its number alone.
+    """Return the simulator's name for an expert that a device reports by number.
 
     Args:
         expert: one of `experts`.
-        experts: the experts of the gate, as `usage` returns them.
+        experts: the experts of the gate, as `read_usage` returns them.
         algorithm: the name of the algorithm.
     """
     if not expert.isdecimal() or list(experts) != [str(index) for index in range(len(experts))]:
@@ -184,7 +184,9 @@ def _read_rows(client: JsonObject) -> list[list[float]]:
 def chart_gate_by_class(
     folder: Folder, name: str = "gate-class", title: str = "Gate by class"
 ) -> Chart | None:
-    """Return classes by experts, white 0 and black 1; None where the folder does not tell it."""
+    """Return a chart of classes by experts, from white for 0 to black for 1, or None if the folder has no
+    data for it.
+    """
     classes, weights = average_class_weights(folder.clients)
     if not classes:
         return None

@@ -37,7 +37,7 @@ def list_charts(section: Section) -> list[Chart]:
 
 
 def summarize_folder(folder: Folder) -> str:
-    """Return what the federation was, in a few words: the rest of its facts stands below the results."""
+    """Return a short description of the federation. The page lists its other facts below the results."""
     facts = folder.facts
     counts = [f"{facts[key]} {key}" for key in ("clients", "rounds") if facts.get(key)]
     names = [str(facts[key]).split(" ", 1)[0] for key in ("algorithm", "model", "data") if facts.get(key)]

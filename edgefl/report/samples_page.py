@@ -83,7 +83,7 @@ def _format_variables(theme: int) -> str:
 
 
 def _escape_text(text: object) -> str:
-    """Return text for HTML; what cannot be printed becomes a box."""
+    """Return text for HTML. Characters that cannot be printed become a box."""
     return escape("".join(letter if letter.isprintable() else "\ufffd" for letter in str(text)))
 
 
@@ -100,7 +100,11 @@ def _render_findings(inspection: Inspection) -> str:
 
 
 def _render_table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
-    """Return a table of cells that are HTML already; the first `texts` columns stand left."""
+    """Return an HTML table.
+
+    Args:
+        texts: number of columns that are aligned left.
+    """
 
     def style_cell(index: int) -> str:
         return "" if index < texts else ' class="number"'

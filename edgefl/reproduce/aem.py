@@ -1,8 +1,7 @@
-"""Adaptive Expert Models (Isaksson et al., 2022), table 2: six cluster models, with and without exploration,
-p = 1 and p = .2.
+"""Adaptive Expert Models (Isaksson et al., 2022), table 2.
 
-The paper's set-up is CIFAR-10 with the LEAF CNN; reduced, it is Fashion-MNIST with LeNet-5, 50 clients of 200
-samples.
+Six cluster models, with and without exploration, for p = 1 and p = .2. The paper's set-up is CIFAR-10 with
+the LEAF CNN. The reduced set-up is Fashion-MNIST with LeNet-5 and 50 clients with 200 samples each.
 """
 
 from collections.abc import Mapping, Sequence

@@ -24,17 +24,17 @@ from edgefl.wire.tensors import decode_weights, encode_weights
 
 
 class CachedLearner:
-    """Runs a plan, and reads a single model that was already trained from a directory; see `Learner`.
+    """Runs a plan, and reads single models that were already trained from a directory. See `Learner`.
 
-    The result has the same bits as without the directory: the key of a model is a digest of all that its
-    training depends on, and the generator continues as after the training.
+    The result has the same bits as without the directory. The key of a model is a digest of everything that
+    its training depends on, and the generator continues as after the training.
 
     Args:
         plan: the plan.
-        directory: holds the trained models. Several processes may share it.
+        directory: contains the trained models. Several processes may share it.
 
     Attributes:
-        saved_s: processor time that the trainings of the models took that were read, in seconds.
+        saved_s: processor time in seconds that the cached trainings took.
     """
 
     def __init__(self, plan: Plan, directory: Path) -> None:

@@ -1,11 +1,10 @@
-"""Clustered federated learning on dense layers (Filippakopoulos et al.): 16 clients of two or three tasks,
-with clusters and without.
+"""Clustered federated learning on dense layers (Filippakopoulos et al.).
 
-The paper's set-up is CIFAR-100 with five convolutions; reduced, it is Fashion-MNIST with LeNet-5, 200 samples
-a client.
-Clients are compared by the algorithm's default, deltas with threshold 0, not by the paper's weights with .9.
-The full size runs 50 rounds: after the paper's ten this network is still at chance. It measures lambda = 0,
-plain averaging, as well.
+16 clients of two or three tasks, with and without clusters. The paper's set-up is CIFAR-100 with five
+convolutions. The reduced set-up is Fashion-MNIST with LeNet-5 and 200 samples per client. Clients are
+compared by the algorithm's default, deltas with threshold 0, instead of the paper's weights with .9. The
+full size runs 50 rounds, because this network is still at chance after the paper's ten. It also measures
+lambda = 0, plain averaging.
 """
 
 from collections.abc import Mapping, Sequence

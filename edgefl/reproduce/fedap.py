@@ -1,11 +1,10 @@
-"""FedAP (Yeganeh et al., 2022), table 1: seven classes, 34 clients of two packages, 56 training and 14 test
-samples each.
+"""FedAP (Yeganeh et al., 2022), table 1.
 
-FedAvg and FedAP share their rounds up to the server's step, so four federations give all figures: with or
-without clusters, with the step 1 or falling to .46; each is measured before and after the clients' own
-epochs.
-The paper's set-up is MobileNetV2 on HAM10000; reduced, it is LeNet-5 on seven classes of Fashion-MNIST. The
-clustering round stands between the rounds before it and those in clusters, and counts to neither.
+Seven classes, 34 clients of two packages, with 56 training and 14 test samples each. FedAvg and FedAP share
+their rounds up to the server's step. Four federations therefore give all figures: with or without clusters,
+with the step 1 or falling to .46. Each is measured before and after the clients' own epochs. The paper's
+set-up is MobileNetV2 on HAM10000. The reduced set-up is LeNet-5 on seven classes of Fashion-MNIST. The
+clustering round counts neither to the rounds before it nor to the rounds in clusters.
 """
 
 from collections.abc import Mapping, Sequence

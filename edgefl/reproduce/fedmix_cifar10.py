@@ -1,7 +1,7 @@
-"""FedMix (Reisser et al., 2021), section 4.1: CIFAR-10 by Dirichlet(1), LeNet-5, four experts, against FedAvg
-with Adam on the server.
+"""FedMix (Reisser et al., 2021), section 4.1.
 
-The paper runs 2,000 rounds of 10 of 100 clients; reduced, it is 20 clients and few rounds, with a larger rate
+CIFAR-10 by Dirichlet(1), LeNet-5 and four experts, compared with FedAvg with Adam on the server. The paper
+runs 2,000 rounds of 10 of 100 clients. The reduced set-up has 20 clients and few rounds, with a larger rate
 for q(z|y).
 """
 
@@ -107,7 +107,7 @@ def figures(scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentRes
 def verdicts(
     scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]
 ) -> tuple[ExperimentVerdict, ...]:
-    """Return what can be said of so few rounds: the experts specialize, and together they are no worse than
+    """Return the claims that hold for few rounds: experts specialize, and together they are not worse than
     one model.
     """
     if scale == "smoke":

@@ -1,9 +1,9 @@
-"""FedMix (Reisser et al., 2021), section 4.3 and appendix B: 20 clients, four permutations of the labels, K =
-4 and K = 6 experts.
+"""FedMix (Reisser et al., 2021), section 4.3 and appendix B.
 
-The paper's set-up is CIFAR-10 with LeNet-5; reduced, it is Fashion-MNIST with the 44,426 weights of LeNet-5
-without padding. Which permutations share an expert for a while depends on the start, so K = 6, which the
-paper does not have, is started three times.
+20 clients, four permutations of the labels, K = 4 and K = 6 experts. The paper's set-up is CIFAR-10 with
+LeNet-5. The reduced set-up is Fashion-MNIST with the 44,426 weights of LeNet-5 without padding. The start
+decides which permutations share an expert for a while. So K = 6, which the paper does not have, is started
+three times.
 """
 
 from collections.abc import Mapping, Sequence
@@ -67,8 +67,8 @@ def average_mixture_accuracy(result: ExperimentResult) -> float:
 
 
 def find_exact_round(result: ExperimentResult) -> int:
-    """Return the first round from which on each permutation has experts of its own and one only; 0 when it
-    never has.
+    """Return the first round from which each permutation has exactly one expert, its own. It is 0 if there is
+    none.
     """
     truth = {row["id"]: row["truth"] for row in result["clients"]}
     first = 0

@@ -248,7 +248,7 @@ def figures(scale: ExperimentScale, results: SeedResults) -> tuple[Figure, ...]:
 
 
 def choose_plotted_figures(scale: ExperimentScale, results: SeedResults) -> tuple[Figure, ...]:
-    """Return what the picture shows: the gains over local models of the papers' algorithms, in points."""
+    """Return the figures of the picture: gains of the papers' algorithms over local models, in points."""
     return tuple(
         Figure(f"{stage}: int8 against local", values)
         for algorithm in PAPER_ALGORITHMS
@@ -317,7 +317,7 @@ def _read_accuracies(run: ExperimentResult, column: str) -> list[float]:
 
 
 def average_column(run: ExperimentResult, column: str) -> float | None:
-    """Return the mean of a column over the clients that have it, in per cent; None when no client has it."""
+    """Return the mean of a column over the clients that have it, in per cent, or None."""
     values = _read_accuracies(run, column)
     return 100 * fmean(values) if values else None
 
@@ -328,9 +328,9 @@ def count_clients_without(run: ExperimentResult, column: str) -> int:
 
 
 def measure_gains(results: SeedResults, stage: str, column: str) -> tuple[float, ...]:
-    """Return by how many points a model is better than the local one in each seed, as a mean over clients.
+    """Return the gain of a model over the local model in points for each seed, as a mean over clients.
 
-    Clients without one of the two models are left out.
+    Clients that lack one of the two models are left out.
     """
     means = []
     for run in _find_runs(results, stage):
@@ -418,12 +418,12 @@ def verdicts(scale: ExperimentScale, results: SeedResults) -> tuple[ExperimentVe
 
 
 def _average(values: Sequence[float]) -> float:
-    """Return the mean; NaN without values, which no line holds for."""
+    """Return the mean, or NaN without values. No claim holds for NaN."""
     return fmean(values) if values else math.nan
 
 
 def _find_lowest(values: Mapping[str, float]) -> str:
-    """Return the name with the lowest value; a value that is missing counts as the lowest."""
+    """Return the name with the lowest value. A missing value counts as the lowest."""
     return min(values, key=lambda name: -math.inf if math.isnan(values[name]) else values[name])
 
 

@@ -1,13 +1,13 @@
 """PFL-MoE (Guo et al., 2020), tables I and II: Fashion-MNIST, 100 clients by Dirichlet, LeNet-5.
 
-One federation; then, from its end, each client fine-tunes, or trains a classifier alone (FB), or mixes it
-with the global one (MF, MFE). Local test: accuracy by class on the test set, weighted by the client's
-classes; global test: plain.
+After one federation each client fine-tunes (FT), trains only a classifier (FB), or mixes it with the global
+classifier (MF, MFE). The local test is the accuracy by class on the test set, weighted by the client's
+classes. The global test is the plain accuracy.
 
-As in the authors' code, FB is the local expert of MF and MFE without the gate, so it too has seen three
-quarters of the client's samples; trained on all of them it is given beside. The authors move and flip images
-as they train, we do not: with all samples twenty rounds come here as far as sixty of the reference, so the
-reduced set-up takes half of them.
+As in the authors' code, FB is the local expert of MF and MFE without the gate. It has therefore seen three
+quarters of the client's samples. FB with all samples is given for comparison. The authors shift and flip
+images during training, and we do not. With all samples, twenty rounds reach here what sixty rounds of the
+reference reach. The reduced set-up therefore takes half of the samples.
 """
 
 from collections.abc import Mapping, Sequence

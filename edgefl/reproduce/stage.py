@@ -169,12 +169,12 @@ def _add_seconds(
     seconds: Mapping[str, Mapping[int, float]],
     personalization: int,
 ) -> None:
-    """Add the processor time of each client to its row, and the mean over clients; see `Result`.
+    """Add the processor time of each client to its row, and the mean over clients. See `ExperimentResult`.
 
     Args:
         summary: the summary of the stage.
         records: its rounds.
-        seconds: by client and round, see `read_seconds`.
+        seconds: seconds by client and round, see `read_seconds`.
         personalization: the number of the round after the last one.
     """
     totals: list[float | None] = []
@@ -189,7 +189,7 @@ def _add_seconds(
 
 
 def _sum_measured(values: Sequence[float | None]) -> float | None:
-    """Return the sum of the values; None when one is missing."""
+    """Return the sum of the values, or None if a value is missing."""
     measured = [value for value in values if value is not None]
     return sum(measured) if len(measured) == len(values) else None
 

@@ -16,11 +16,11 @@ from edgefl.simulation.engines.base import Engine
 
 
 class TimedEngine:
-    """Runs the clients in another engine and appends their processor times to a file; see `Engine`.
+    """Runs the clients in another engine and appends their processor times to a file. See `Engine`.
 
     Args:
         engine: runs the clients.
-        path: the file, one line `[client, round, seconds]` for each work item. Personalization is the round
+        path: file with one line `[client, round, seconds]` per work item. Personalization is the round
             after the last one.
     """
 

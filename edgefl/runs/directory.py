@@ -26,10 +26,11 @@ CHECKPOINT_INTERVAL_S = 2.0
 
 
 class RunDirectory:
-    """Opens a new directory, or one that a run was interrupted in.
+    """Opens a new directory, or the directory of an interrupted run.
 
-    Raises ConfigError when it holds anything else, or a run of another configuration; StateError when it is
-    damaged or full.
+    Raises:
+        ConfigError: the directory contains other files, or a run with another configuration.
+        StateError: the directory is damaged, or the disk is full.
     """
 
     def __init__(self, path: Path, config: FederationConfig, command: str, *, resume: bool) -> None:
@@ -84,7 +85,7 @@ class RunDirectory:
             )
 
     def read_note(self) -> dict[str, Any]:
-        """Return the note of the run: config, command, versions, machine; None for a missing one."""
+        """Return the note of the run with config, command, versions and machine, or None if it is missing."""
         return {
             "config": None,
             "command": None,
@@ -94,11 +95,15 @@ class RunDirectory:
         }
 
     def write(self, path: Path, text: str) -> None:
-        """Write a text file of the run; StateError when the disk refuses it."""
+        """Write a text file of the run.
+
+        Raises:
+            StateError: the disk does not accept it.
+        """
         write_state(path, text.encode(), remedy=RUN_SPACE_REMEDY)
 
     def load_state(self) -> ServerState | None:
-        """Return the last checkpoint's state; None before the first."""
+        """Return the state of the last checkpoint, or None before the first."""
         path = self.files.server_state
         if not path.exists():
             return None
@@ -108,7 +113,7 @@ class RunDirectory:
             raise StateError(f"{path}: {error}") from error
 
     def read_plan(self) -> tuple[Plan, Weights] | None:
-        """Return the run's plan and initial weights; None before they are built."""
+        """Return the run's plan and initial weights, or None before they are built."""
         initial = self.files.plan / INITIAL_FILE
         if not initial.exists():
             return None
@@ -182,7 +187,11 @@ class RunDirectory:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; StateError when it is missing or damaged."""
+    """Read a JSON object.
+
+    Raises:
+        StateError: the file is missing or damaged.
+    """
     try:
         value = parse_json(path.read_text())
     except (OSError, ValueError) as error:

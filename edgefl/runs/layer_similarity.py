@@ -64,11 +64,12 @@ def compare_layers(
     truth: Mapping[str, int],
     seed: int,
 ) -> dict[str, Any]:
-    """Return what layers.json holds: epochs, clients, their true clusters, and the cosine similarity of each
-    two clients after each epoch.
+    """Return the content of layers.json.
 
-    `layers`: by layer; `compared`: of the dense layers together, or of those that the algorithm's option
-    `layers` names.
+    Returns:
+        Epochs, clients, their true clusters, and the cosine similarity of each two clients after each
+        epoch: `layers` by layer, and `compared` for the dense layers together, or for the algorithm's
+        option `layers`.
     """
     options = complete_algorithm_options(learner.spec.algorithm, learner.spec.options)
     hyper = {name: options[name] for name in _HYPERPARAMETERS if name in options}

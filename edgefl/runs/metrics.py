@@ -22,11 +22,14 @@ class FigureSummary:
 
 
 def summarize_figure(values: ArrayLike, sizes: ArrayLike) -> FigureSummary:
-    """Return how a figure is spread over clients: values float[clients], sizes float[clients] > 0.
+    """Return the distribution of a figure over clients.
 
-    NaN values are left out.
+    NaN values are left out. The standard deviation is the one of the population. All results are NaN if no
+    value is a number.
 
-    The standard deviation is that of the population. All is NaN when no value is a number.
+    Args:
+        values: float[clients].
+        sizes: weights of the clients, float[clients], above 0.
     """
     finite_values = np.asarray(values, np.float64)
     weights = np.asarray(sizes, np.float64)
@@ -56,11 +59,12 @@ def compute_cdf(values: ArrayLike) -> tuple[Vector, Vector]:
 
 
 def estimate_local_accuracy(by_class: ArrayLike, class_share: ArrayLike) -> float:
-    """Return the accuracy that a client can expect on its own classes: sum over classes of accuracy times the
-    client's share.
+    """Return the expected accuracy on a client's own classes: the sum over classes of accuracy times share.
 
-    Both are float[classes]; PFL-MoE (Guo et al. 2020), section V. A class that the client has and the test
-    set has not is left out, the shares of the others then sum to one; NaN when nothing is left.
+    A class that the client has and the test set lacks is left out, and the other shares are rescaled to a
+    sum of one. The result is NaN if no class remains. Both arguments are float[classes].
+
+    Source: PFL-MoE (Guo et al. 2020), section V.
     """
     accuracy = np.asarray(by_class, np.float64)
     share = np.asarray(class_share, np.float64)

@@ -138,17 +138,17 @@ def play_run(
     log: Write | None = None,
     without_rounds: Collection[str] = (),
 ) -> Simulation:
-    """Play a run to its end, or continue it. The directory holds each round as soon as it is over.
+    """Play a run to its end, or continue it. Each round is written to the directory when it ends.
 
     Args:
         run: the directory of the run.
-        config: the federation.
-        shared: the data set and who has which samples.
-        processes, open_engine, keep_result, evaluate_every, without_rounds: see `simulate`.
-        measure_test: measure every mixture on the data set's test samples too.
-        progress: receives rounds and clients that are done.
-        start, states: the end of another run, to personalize from it in place of this run's checkpoint.
-        log: receives each round's scalars.
+        config: configuration of the federation.
+        shared: the data set and its client partitions. processes, open_engine, keep_result, evaluate_every,
+            without_rounds: see `simulate`.
+        measure_test: measure every mixture also on the test samples of the data set.
+        progress: receives completed rounds and clients. start, states: the end of another run.
+            Personalization starts from it instead of this run's checkpoint.
+        log: receives the scalars of each round.
     """
     plan, initial = load_or_build_plan(run, config)
     dataset = partitioned.shards.dataset
@@ -203,15 +203,14 @@ def play_fleet(
     keep_result: KeepResult = drop_mixture,
     log: Write | None = None,
 ) -> tuple[Simulation, FleetFigures]:
-    """Play a run in virtual time, see `edgefl.simulation.virtual_time`. It cannot be continued.
+    """Play a run in virtual time. It cannot be continued. See `edgefl.simulation.virtual_time`.
 
     Args:
         run: the directory of the run.
-        config: the federation, with `[fleet]`.
-        shared: the data set and who has which samples.
-        processes, open_engine, keep_result: see `simulate`.
-        progress: receives rounds and clients that are done.
-        log: receives each round's scalars.
+        config: configuration of the federation, with `[fleet]`.
+        shared: the data set and its client partitions. processes, open_engine, keep_result: see `simulate`.
+        progress: receives completed rounds and clients.
+        log: receives the scalars of each round.
     """
     plan, initial = load_or_build_plan(run, config)
     dataset = partitioned.shards.dataset

@@ -21,7 +21,7 @@ class RoundProgress:
         self._began = 0.0
 
     def begin(self, done: int) -> None:
-        """Take how many rounds are done before this run goes on."""
+        """Set the number of rounds that are complete before this run continues."""
         self._progress.update_live(
             f"{self._label}round {min(done + 1, self._rounds)}/{self._rounds}", done, self._rounds
         )

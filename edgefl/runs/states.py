@@ -16,12 +16,11 @@ def _split_name(path: Path) -> tuple[str, str]:
 
 
 class FileStates(MutableMapping[str, ClientState]):
-    """Client id -> state.
+    """A mapping from client ids to client states in files.
 
-    A state is written beside the one of the last checkpoint; `keep` makes the newest ones the checkpoint.
-
-    After a crash, `FileStates(files, round)` forgets what came after that round.
-    Clients that keep nothing have no file.
+    A new state is written next to the state of the last checkpoint. `commit` makes the newest states the
+    checkpoint. After a crash, `FileStates(files, round)` discards the states after that round. A client
+    with an empty state has no file.
     """
 
     def __init__(self, files: RunFiles, round: int) -> None:

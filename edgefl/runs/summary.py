@@ -63,8 +63,10 @@ def summarize_figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, 
 
 
 def find_clusters(simulation: Simulation) -> dict[str, int]:
-    """Return the cluster of each client: what the server assigned, else the expert that the client's own gate
-    prefers; or nothing.
+    """Return the cluster of each client: the server's assignment, else the expert that the client's gate
+    prefers.
+
+    Clients without a cluster are left out.
     """
     assigned = read_assignments(simulation.state)
     preferred = {
@@ -82,7 +84,7 @@ def summarize_run(
     client_partitions: Mapping[str, ClientPartition],
     test_counts: np.ndarray,
 ) -> dict[str, Any]:
-    """Return what summary.json holds; figures that are no numbers are None."""
+    """Return the content of summary.json. Figures that are not numbers become None."""
     clusters = find_clusters(simulation)
     rows = []
     for client_id, result in simulation.results.items():
@@ -135,15 +137,15 @@ def summarize_run(
 
 
 def summarize_fleet(fleet: FleetFigures, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what summary.json holds of a simulation in virtual time.
+    """Return the content of summary.json for a simulation in virtual time.
 
     Args:
-        fleet: what happened in the fleet.
+        fleet: events of the fleet.
         records: the rounds.
 
     Returns:
-        The fields of `fleet`, and `hours_to_accuracy`: for each of `ACCURACY_STEPS` that the clients' mean
-        accuracy reached, the virtual hours after which it did so first.
+        The fields of `fleet`, and `hours_to_accuracy`: for each of `ACCURACY_STEPS` that the mean accuracy
+        of the clients reached, the virtual hours until it did.
     """
     reached: dict[str, float] = {}
     for record in records:
@@ -155,8 +157,8 @@ def summarize_fleet(fleet: FleetFigures, records: Sequence[Mapping[str, Any]]) -
 
 
 def encode_confusions(simulation: Simulation) -> str:
-    """Return what confusion.json holds: by client, how many held-out samples of a class were taken for which,
-    [true, predicted, count].
+    """Return the content of confusion.json: by client, rows [true class, predicted class, count] of held-out
+    samples.
     """
     return (
         json.dumps({client_id: result.confusion.tolist() for client_id, result in simulation.results.items()})
@@ -165,8 +167,8 @@ def encode_confusions(simulation: Simulation) -> str:
 
 
 def encode_gates(simulation: Simulation) -> str:
-    """Return what gates.json holds: by client, a row for each class of its held-out samples, [class, samples,
-    weight of each expert].
+    """Return the content of gates.json: by client, a row [class, samples, weight of each expert] per held-out
+    class.
     """
     return (
         json.dumps(
@@ -177,7 +179,11 @@ def encode_gates(simulation: Simulation) -> str:
 
 
 def read_summary(run: Path) -> dict[str, Any]:
-    """Read the summary of a run; StateError when it is missing, damaged or none."""
+    """Read the summary of a run.
+
+    Raises:
+        StateError: the file is missing, damaged, or not a summary.
+    """
     path = RunFiles(run).summary
     summary = read_json(path)
     lacking = [key for key in _KEYS if key not in summary]

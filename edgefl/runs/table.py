@@ -64,7 +64,7 @@ def format_result(summary: Mapping[str, Any]) -> str:
 
 
 def format_fleet(fleet: Mapping[str, Any]) -> str:
-    """Return what happened in a simulated fleet, see `summarize_fleet`."""
+    """Return a sentence on the events of a simulated fleet, see `summarize_fleet`."""
     reached = ", ".join(
         f"{format_percent(float(step), 0)} after {hours:g} h"
         for step, hours in fleet["hours_to_accuracy"].items()

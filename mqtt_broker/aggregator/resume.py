@@ -39,8 +39,10 @@ def select_fixed_settings(config: FederationConfig, plan: str) -> dict[str, Any]
     """Return the settings that must be the same to resume a federation.
 
     These settings may change: the broker's address, the devices that may take part, the number of samples
-    that they may count, and the size of messages. It may also change whether devices report their accuracy, and how
-    long the aggregator waits for devices that personalize. Settings that only the simulator reads may change too.
+    that they may count, and the size of messages. It may also change whether devices report their
+    accuracy, and how
+    long the aggregator waits for devices that personalize. Settings that only the simulator reads may
+    change too.
     """
     fixed = {key: value for key, value in asdict(config).items() if key not in CHANGEABLE_SETTINGS}
     del fixed["personalization"]["deadline_s"]

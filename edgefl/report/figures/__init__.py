@@ -16,8 +16,13 @@ ChartFunction = Callable[[Sequence[Folder]], Chart]
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """One figure. shows: in our words; needs: which runs; algorithms: of these runs; make: ConfigError for
-    runs that lack something.
+    """A figure of a paper.
+
+    Attributes:
+        shows: what the figure shows.
+        needs: which runs it needs.
+        algorithms: algorithms of these runs.
+        make: makes the figure. It raises ConfigError for runs that lack data.
     """
 
     paper: str
@@ -174,7 +179,11 @@ PAPER_FIGURES: Mapping[str, PaperFigure] = {row[0]: PaperFigure(*row[1:]) for ro
 
 
 def find_figure(name: str) -> PaperFigure:
-    """Return a figure by name; ConfigError names the nearest."""
+    """Return a figure by name.
+
+    Raises:
+        ConfigError: no figure has the name. The error names the nearest figure.
+    """
     if name not in PAPER_FIGURES:
         raise ConfigError(
             f"no figure {name!r}; {suggest_nearest(name, list(PAPER_FIGURES))}; `edgefl report --list` "

@@ -154,7 +154,7 @@ def chart_accuracy_by_fraction(folders: Sequence[Folder]) -> Chart:
 
 
 def chart_accuracy_by_models(folders: Sequence[Folder]) -> Chart:
-    """Figure 4: accuracy by J, a panel each p; dashed without exploration."""
+    """Figure 4: accuracy by J, with one panel per p and dashed lines without exploration."""
     fractions = sort_unique(read_fraction(folder) for folder in folders)
     panels = {
         p: average_lines([folder for folder in folders if read_fraction(folder) == p], read_num_models)
@@ -195,7 +195,7 @@ def count_best_models(folder: Folder) -> NDArray[np.float64]:
 
 
 def chart_cluster_sizes(folders: Sequence[Folder]) -> Chart:
-    """Figure 5: clients in each cluster, the most picked first, means over runs; a panel each p."""
+    """Figure 5: clients per cluster in descending order, as a mean over runs, with one panel per p."""
     panels: dict[float, dict[bool, NDArray[np.float64]]] = {}
     for p in sort_unique(read_fraction(folder) for folder in folders):
         for way in EXPLORATION_LABELS:

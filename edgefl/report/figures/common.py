@@ -24,14 +24,18 @@ def read_options(folder: Folder) -> dict[str, Any]:
 
 
 def average_clients(folder: Folder, key: str) -> float:
-    """Return the mean of a figure over clients, NaN where none has it."""
+    """Return the mean of a figure over clients, or NaN if no client has it."""
     figures = np.array(read_numbers(folder.clients, key))
     finite_figures = figures[np.isfinite(figures)]
     return float(finite_figures.mean()) if len(finite_figures) else float("nan")
 
 
 def require_partition_option(folder: Folder, key: str, remedy: str) -> Any:
-    """Return an option of the partition; ConfigError where it has none."""
+    """Return an option of the partition.
+
+    Raises:
+        ConfigError: the partition has no such option.
+    """
     value = folder.find_partition_option(key)
     if value is None:
         raise ConfigError(f"{folder.path} has no option {key} of its partition; {remedy}")

@@ -35,10 +35,10 @@ def smooth_values(values: NDArray[np.float64], window: int) -> NDArray[np.float6
 def read_divergences(
     records: Sequence[JsonObject], window: int = WINDOW_ROUNDS
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return (rounds, sliding mean of the gradient divergence) of the rounds that tell it (equations 16, 17).
+    """Return the rounds that report the gradient divergence and its sliding mean (equations 16, 17).
 
-    It is summed over a model's tensors, as in the paper, and of several experts the mean, so that it compares
-    with that of one model.
+    It is summed over the tensors of a model, as in the paper. With several experts it is their mean, so
+    that it compares with the divergence of one model.
     """
     rows = [
         (record["round"], float(np.mean([to_number(value) for value in by_expert.values()])))
@@ -139,7 +139,7 @@ def read_truth_and_q(
 
 
 def chart_permutations(folders: Sequence[Folder]) -> Chart:
-    """Figure 7: clients by true groups, and by experts; white 0, black 1."""
+    """Figure 7: clients by true groups and by experts, from white for 0 to black for 1."""
     clients, truth, q, round = read_truth_and_q(_require_single(folders, "fedmix-7"))
 
     def draw(figure: Any) -> None:
@@ -207,9 +207,9 @@ def read_q_by_round(records: Sequence[JsonObject], max_rounds: int = MAX_PANELS)
 
 
 def chart_specialization(folders: Sequence[Folder]) -> Chart:
-    """Figure 14a: labels by experts, a panel each round; white 0, black 1.
+    """Figure 14a: labels by experts with one panel per round, from white for 0 to black for 1.
 
-    Of a run with objective "likelihood" figure 14b, its gate.
+    For a run with objective "likelihood" it is figure 14b, the gate of the run.
     """
     folder = _require_single(folders, "fedmix-14")
     if read_options(folder).get("objective") == "likelihood":

@@ -201,8 +201,9 @@ def read_gain(folder: Folder, test: str) -> Gain:
 
 
 def chart_gains(folders: Sequence[Folder]) -> Chart:
-    """Figures 3 to 5: gain of PFL-FB (circles) and PFL-MF or PFL-MFE (triangles) over FedAvg, by FedAvg's
-    local test; four panels.
+    """Figures 3 to 5: gain over FedAvg by FedAvg's local test, in four panels.
+
+    Circles are PFL-FB, triangles are PFL-MF or PFL-MFE.
     """
     runs = sorted(folders, key=lambda folder: folder.algorithm)
     if len({folder.algorithm for folder in runs}) != len(runs):
