@@ -1,6 +1,6 @@
-"""A configuration and the objectives of its algorithm -> a plan and initial weights.
+"""Compiles a configuration and the objectives of its algorithm into a plan and initial weights.
 
-Imports TensorFlow; the aggregator runs it in a process of its own.
+This module imports TensorFlow. The aggregator runs it in a separate process.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,17 +30,17 @@ def compile_plan(
     """Compile the model of a configuration for one algorithm.
 
     Args:
-        config: The model, the seed and the name of the algorithm.
-        options: All options of the algorithm; the plan records them.
-        objectives_of: Returns what the algorithm computes on a network.
-        num_draws: Number of further draws of the model's first weights.
+        config: names the model, the seed and the algorithm.
+        options: all options of the algorithm, which the plan records.
+        make_objectives: returns the objectives of the algorithm for a network.
+        num_draws: number of further draws of the model's initial weights.
 
     Returns:
         The plan, its initial weights, and the further draws by index from 1 on.
 
     Raises:
-        ConfigError: The model or one of its options does not exist.
-        PlanError: A layer cannot be compiled.
+        ConfigError: the model or one of its options does not exist.
+        PlanError: a layer cannot be compiled.
     """
     network = make_network(config)
     objectives = make_objectives(network)
@@ -97,20 +97,18 @@ def _build_templates(
 
 
 def make_network(config: FederationConfig) -> Network:
-    """Return the configuration's model with weights drawn from its seed (those of a `.keras` file are
-    kept).
-    """
+    """Return the configuration's model with weights drawn from its seed. A `.keras` file keeps its weights."""
     keras.utils.set_random_seed(config.seed)
     model: Any = build_model(config.model)
     return Network(model)
 
 
 def rebuild_network(spec: PlanSpec) -> Network:
-    """Build the model of a plan anew, from the name and options in its spec.
+    """Build the model of a plan again, from the name and options in its spec.
 
     Raises:
-        PlanError: The model has other weights than the plan's.
-        ConfigError: The model is not on this machine.
+        PlanError: the model has other weights than the plan.
+        ConfigError: the model is not on this machine.
     """
     network = Network(
         build_model(ModelConfig(spec.model, spec.input_shape, spec.num_classes, spec.model_options))

@@ -44,7 +44,9 @@ def compile_program(objectives: Sequence[Objective]) -> tuple[bytes, tuple[Signa
 
 @contextlib.contextmanager
 def _hide_gradient_warnings() -> Iterator[None]:
-    """TensorFlow warns of gradients that are not saved; they have done their work by then."""
+    """Suppress TensorFlow's warnings about custom gradients that are not saved. The export does not need
+    them.
+    """
 
     def is_relevant(record: logging.LogRecord) -> bool:
         return "unsaved custom gradients" not in record.getMessage()

@@ -1,27 +1,27 @@
-"""Convolutions and their gradients in builtin ops that runtimes do fast.
+"""Convolutions and their gradients in builtin ops that are fast in TFLite runtimes.
 
-A TFLite runtime multiplies matrices far faster than it convolves with a filter that is an argument (XNNPACK
-takes BATCH_MATMUL and leaves CONV_2D to kernels for any processor), so a convolution and both its gradients
-are matrix products.
+A TFLite runtime multiplies matrices far faster than it convolves with a filter that is an argument. XNNPACK
+takes BATCH_MATMUL, and leaves CONV_2D to kernels for any processor. A convolution and its gradients are
+therefore matrix products.
 
-Images are turned for that: float32[channels, rows, columns, batch]. What a window's element sees is then made
-of long runs of memory, all samples of a pixel side by side, and a product puts channels first again without a
-transposition. The columns of the windows are gathered, `wide`: float32[window columns * c_in, rows,
-out_columns, batch]. For their rows there are two forms:
+Batch and channels of images are swapped: float32[channels, rows, columns, batch]. An element of a window
+then sees long runs of memory with all samples of a pixel side by side, and a product puts channels first
+again without a transposition. The columns of the windows are gathered into `wide`, float32[window columns *
+c_in, rows, out_columns, batch]. For their rows there are two forms:
 
     patches, one product over all rows of a window:
         out = filter^T @ patches(wide)
         d filter = patches(wide) @ dy^T
     shifts, one product for each row k:
-        out = sum over k of tap_k(filter_k^T @ wide)
-        d filter_k = wide @ place_k(dy)^T
+        out = sum over k of gather_k(filter_k^T @ wide)
+        d filter_k = wide @ scatter_k(dy)^T
     both:
-        d wide = sum over k of filter_k @ place_k(dy)
+        d wide = sum over k of filter_k @ scatter_k(dy)
 
-Patches copy `wide` once for each row of the filter, shifts copy the output instead; whichever has fewer
-channels is copied. A sum over k is one product where the parts are put one below the other. A matrix product
-must be written with three axes: with two, the converter makes FULLY_CONNECTED of it where an argument is
-transposed, three times slower. And an index that drops an axis is a slow copy where a reshape is none.
+Patches copy `wide` once for each row of the filter. Shifts copy the output instead. The form with fewer
+copied channels is used. A sum over k is one product, with its parts stacked. A matrix product must be
+written with three axes. With two axes and a transposed argument the converter makes FULLY_CONNECTED, which
+takes three times as long. An index that drops an axis is a slow copy, and a reshape is not.
 """
 
 from collections.abc import Callable
@@ -57,14 +57,16 @@ memory.
 
 
 def swap_batch_channels(image: Tensor) -> Tensor:
-    """Swap batch and channels, the first and the last axis; what was turned before is taken as it was."""
+    """Swap batch and channels, the last and the first axis. If the image is already swapped, return its
+    original.
+    """
     order = [len(image.shape) - 1, *range(1, len(image.shape) - 1), 0]
     before = find_swap_input(image)
     return tf.transpose(image, order) if before is None else before
 
 
 def find_swap_input(image: Tensor) -> Tensor | None:
-    """Return what this image was turned from; None when it was not."""
+    """Return the image before the swap, or None if it was not swapped."""
     op = getattr(image, "op", None)
     if op is None or op.type != "Transpose":
         return None

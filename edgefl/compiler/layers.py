@@ -42,11 +42,11 @@ trained.
 
 
 def normalize(layer: Any, x: Tensor) -> Tensor:
-    """Apply a Normalization layer, its mean and variance folded into one factor and one offset.
+    """Apply a Normalization layer, with its mean and variance folded into one factor and one offset.
 
-    In the exported graph a factor for each channel is a depthwise convolution: int8 keeps a scale for each
-    channel of its weights, but a single scale for the constants of a multiplication, where the factors of
-    channels with a large spread would round to zero.
+    In the exported graph a factor per channel is a depthwise convolution. Its int8 weights have a scale per
+    channel. The constants of a multiplication have only one scale, so that small factors would round to
+    zero.
     """
     mean = np.asarray(layer.mean, np.float64)
     spread = np.sqrt(np.asarray(layer.variance, np.float64))
@@ -87,7 +87,7 @@ def call_layer(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> Lay
 
 
 def _call_convolution(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> LayerResult | None:
-    """A convolution as matrix products; None when it is grouped or too large for that."""
+    """Apply a convolution as matrix products, or return None if it is grouped or too large for them."""
     del training
     if layer.groups > 1 or layer.padding == "causal":
         return None
@@ -116,7 +116,9 @@ def _call_convolution(layer: Any, read: ReadVariable, x: Tensor, training: bool)
 
 
 def _call_layout_free(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> LayerResult | None:
-    """A layer to which batch and channels are alike, on turned images; None when they are not turned."""
+    """Apply a layer that treats batch and channels alike to swapped images, or return None if the images are
+    not swapped.
+    """
     del read, training
     inputs = x if isinstance(x, list) else [x]
     images = [image for image in map(find_swap_input, inputs) if image is not None]
@@ -128,7 +130,7 @@ def _call_layout_free(layer: Any, read: ReadVariable, x: Tensor, training: bool)
 
 
 def _call_batch_norm(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> LayerResult | None:
-    """A batch norm by the batch's statistics; with the moving ones it is Keras's."""
+    """Apply a batch norm with the statistics of the batch. With moving statistics, use the layer of Keras."""
     if not training or not layer.trainable or layer.renorm or layer.synchronized:
         return None
     out, mean, variance = apply_batch_norm(x, *_read_affine(layer, read, x), layer.epsilon)

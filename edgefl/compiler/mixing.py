@@ -23,10 +23,11 @@ def weighted_sum(shares: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
 
 
 def mix_probabilities(shares: Sequence[Tensor], logits: Sequence[Tensor]) -> Tensor:
-    """Return sum_k shares_k softmax(logits_k): float32[batch, classes].
+    """Return sum_k shares_k softmax(logits_k), float32[batch, classes].
 
-    shares: for each expert float32[batch, 1], float32[1] or a number; logits: for each float32[batch,
-    classes].
+    Args:
+        shares: the share of each expert, float32[batch, 1], float32[1] or a number.
+        logits: the logits of each expert, float32[batch, classes].
     """
     return weighted_sum(shares, [tf.nn.softmax(expert_logits) for expert_logits in logits])
 

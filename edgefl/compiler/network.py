@@ -1,9 +1,9 @@
 """A Keras 3 model as pure functions of its weights, and its split into trunk and head.
 
-The layers are called one by one through `stateless_call`, so that weights, moving statistics and dropout
-noise are arguments. The head is the trailing chain of Dense, Dropout and activation layers from its first
-Dense on; the trunk is all before it. Logits come out: a softmax at the end of the model is cut off, since
-loss and mixing want what stands before it.
+Layers are called one by one through `stateless_call`, so that weights, moving statistics and dropout noise
+are arguments. The head is the trailing chain of Dense, Dropout and activation layers from its first Dense
+layer on. The trunk is everything before it. The functions return logits: a softmax at the end of the model
+is cut off, because loss and mixing need its input.
 """
 
 import inspect
@@ -59,15 +59,21 @@ class _Run:
 class Network:
     """A model as pure functions.
 
-    Weights are named `layer/variable`, trainable ones first, each in the model's order.
+    Weights are named `layer/variable`, trainable weights first, each in the order of the model.
 
-    specs: all weights. trainable: the names that gradients train. statistics: the names that a training step
-    assigns (moving mean and variance). trunk_names, head_names: the split. features_shape: one sample's shape
-    between the two.
-    hidden_width: how many values go into the last dense layer.
-    epsilons: that of each batch norm, by layer.
-    Raises PlanError for a model with several inputs or outputs, without a dense classifier, or with a layer
-    that draws its own random numbers.
+    Attributes:
+        specs: all weights.
+        trainable: names of the weights that gradients train.
+        statistics: names of the weights that a training step assigns, which are moving means and variances.
+        trunk_names: names of the weights of the trunk.
+        head_names: names of the weights of the head.
+        features_shape: shape of one sample between trunk and head.
+        hidden_width: input size of the last dense layer.
+        epsilons: epsilon of each batch norm layer by name.
+
+    Raises:
+        PlanError: the model has several inputs or outputs, no dense classifier, or a layer that draws
+            random numbers.
     """
 
     def __init__(self, model: Any) -> None:
@@ -158,8 +164,10 @@ class Network:
     def apply_hidden(
         self, weights: Tensors, x: Tensor, *, training: bool = False, noise: Tensors | None = None
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return what `apply` does with, in the middle, the input of the last dense layer: float32[batch,
+        """Return the logits and, in the middle, the input of the last dense layer, float32[batch,
         hidden_width].
+
+        The other results are those of `apply`.
         """
         run = _Run(weights, noise, training)
         logits = self._run_head(self._run_trunk(x, run), run)

@@ -1,11 +1,13 @@
 """Batch norm and group norm with their gradients in closed form, in builtin ops.
 
-Left to the chain rule each becomes some forty ops over the whole image; by hand they are six forwards and
-seven backwards. With z = (x - mean) / s, s = sqrt(variance + epsilon), y = gamma z + beta and g = gamma dy,
-where mean(.) is over what is normalized together (a channel of the batch: Ioffe and Szegedy 2015, section 3;
-a group of a sample's channels: Wu and He 2018, section 3):
+By the chain rule each gradient needs some forty ops over the whole image. In closed form there are six
+forward ops and seven backward ops. Let z = (x - mean) / s, s = sqrt(variance + epsilon), y = gamma z + beta
+and g = gamma dy. Here mean(.) is over the values that are normalized together. For batch norm that is a
+channel of the batch. For group norm that is a group of a sample's channels.
 
     d beta = sum dy,    d gamma = sum dy z,    dx = (g - mean(g) - z mean(g z)) / s
+
+Source: Ioffe and Szegedy 2015, section 3; Wu and He 2018, section 3.
 """
 
 from collections.abc import Callable
@@ -38,8 +40,8 @@ def apply_group_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, gro
 def apply_group_norm_for_export(
     x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: int
 ) -> Tensor:
-    """Return what `group_norm` does, in ops that have an int8 form on four axes: no SUM, no
-    SQUARED_DIFFERENCE, no NEG.
+    """Return the result of `group_norm`, with ops that have an int8 form on four axes: no SUM,
+    SQUARED_DIFFERENCE or NEG.
     """
     affine_shape = (1, 1, groups, x.shape[-1] // groups)
     return _normalize_for_export(

@@ -32,16 +32,28 @@ def _raise_no_out(weights: Tensors, data: Tensors) -> Tensor:
 
 @dataclass(frozen=True)
 class Objective:
-    """One signature to be.
+    """A function that becomes one signature of the plan.
 
-    train: `loss_per_sample(weights, data, noise) -> (float32[batch], new values of the assigned weights)`,
-    where data holds the data tensors and `y` (int32[batch]); `assigned` names the trained weights that the
-    pass itself sets (moving statistics); the gradient moves the others. predict: `out(weights, data) ->
-    float32[batch, ...]`.
-    `exported`: the mixture's other form for the export template, where `out` has an op without an int8 form;
-    the same answers. `initial` holds first values, float32 arrays, of weights that are not the network's: the
-    plan's initial weights have them too. All of trained and frozen are in `weights`, by name. Data specs have
-    the batch as first axis.
+    Attributes:
+        kind: `train` or `predict`.
+        batch_size: number of samples per call. Data specs have the batch as their first axis.
+        data: specs of the data tensors, without the labels `y`.
+        trained: specs of the weights that a training step changes.
+        frozen: specs of the other weights. A call receives trained and frozen weights by name.
+        noise: specs of the random tensors of a training step.
+        assigned: names of the trained weights that the pass itself sets, such as moving statistics. The
+            gradient changes the others.
+        initial: initial values, float32 arrays, of weights that are not part of the network. The plan's
+        initial
+            weights contain them too.
+        optimizer: the optimizer of `train`.
+        loss_per_sample: for `train`, maps (weights, data, noise) to the loss, float32[batch], and the new
+        values
+            of the assigned weights. Data include `y`, int32[batch].
+        out: for `predict`, maps (weights, data) to float32[batch, ...].
+        export_out: a form of `out` with the same answers for the export template, if an op of `out` has no
+        int8
+            form.
     """
 
     name: str
@@ -65,7 +77,7 @@ class Objective:
 
 
 def make_signature(objective: Objective) -> SignatureSpec:
-    """Return what a plan says of this objective."""
+    """Return the plan's specification of this objective."""
     o = objective
     if o.kind == "predict":
         shape = tuple(int(size) for size in _trace_out(o).shape)

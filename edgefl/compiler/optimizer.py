@@ -1,8 +1,8 @@
 """Optimizers as pure functions with the semantics of Keras 3 (https://keras.io/api/optimizers/).
 
-Hyper-parameters are inputs of the program, with defaults; one that is zero at the start costs nothing, since
-its ops are left out. Weight decay is decoupled, as in Keras: `w <- w - w * weight_decay * learning_rate`
-before the update.
+Hyper-parameters are inputs of the program, with defaults. A hyper-parameter that is zero at compile time
+costs nothing, because its ops are left out. Weight decay is decoupled, as in Keras: `w <- w - w *
+weight_decay * learning_rate` before the update.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,8 +32,9 @@ class Optimizer:
 def sgd(
     learning_rate: float = 0.01, *, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0
 ) -> Optimizer:
-    """Return keras.optimizers.SGD: `m <- momentum m - lr g; w <- w + m`; nesterov: `w <- w + momentum m - lr
-    g`. No slots at momentum 0.
+    """Return keras.optimizers.SGD: `m <- momentum m - lr g; w <- w + m`.
+
+    With nesterov it is `w <- w + momentum m - lr g`. With momentum 0 it has no slots.
     """
     hyper = {"learning_rate": learning_rate} | _drop_zeros(momentum=momentum, weight_decay=weight_decay)
 

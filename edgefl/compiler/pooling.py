@@ -40,7 +40,7 @@ def differentiate_max_pool(op: Any, gradient: Tensor) -> Tensor:
 
 
 def differentiate_average_pool(op: Any, gradient: Tensor) -> Tensor:
-    """Return the gradient of AvgPool by its input; padded samples do not count in the mean."""
+    """Return the gradient of AvgPool by its input. Padded samples do not count in the mean."""
     geometry = read_geometry(op, op.get_attr("ksize")[1:3])
     counts = np.ones((1, 1, 1, 1), np.float32)
     for axis in (geometry.rows, geometry.columns):

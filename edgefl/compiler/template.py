@@ -63,10 +63,10 @@ def _set_identity_norms(values: dict[str, Array], epsilons: Mapping[str, float])
 
 
 def _find_unit_variance(norm: str, epsilon: float, count: int) -> Array:
-    """Return variances float32[count] by which TensorFlow on this processor divides nothing: its 1 / sqrt(v +
-    epsilon) is 1 exactly.
+    """Return variances, float32[count], for which TensorFlow on this processor divides by exactly 1.
 
-    With AVX-512 that of 1 is 1 - 2^-23, but not for what is left over behind the last eight values.
+    That is, 1 / sqrt(v + epsilon) is exactly 1. With AVX-512 the result for 1 is 1 - 2^-23, except in the
+    last incomplete group of eight values.
     """
     import tensorflow as tf
 
@@ -243,12 +243,15 @@ def _check(
 def build_template(
     objective: Inference, epsilons: Mapping[str, float] | None = None
 ) -> tuple[bytes, tuple[Binding, ...]]:
-    """Return the mixture's float graph at batch 1 and the place of each weight in it.
+    """Return the float graph of the mixture at batch size 1, and the position of each weight in it.
 
-    `objective` is what `predict_mixture` computes, from one data tensor `x`; `epsilons` maps a batch norm
-    layer to its epsilon. Raises PlanError when a layer cannot be converted, when a weight was changed by the
-    converter in a way that a device cannot repeat (names the weight), or when the filled template is further
-    than 1e-5 from Keras.
+    Args:
+        objective: the objective of `predict_mixture`, with one data tensor `x`.
+        epsilons: the epsilon of each batch norm layer by name.
+
+    Raises:
+        PlanError: a layer cannot be converted, the converter changed a weight in a way that a device cannot
+            repeat, or the filled template differs from Keras by more than 1e-5.
     """
     specs = objective.frozen
     if [spec.name for spec in objective.data] != ["x"]:

@@ -14,17 +14,17 @@ MAX_SEED = 1 << 31
 def draw_weights(
     initial: Weights, count: int, seed: int, make_network: Callable[[int], Network]
 ) -> dict[int, dict[str, Array]]:
-    """Return `count` further draws of a model's first weights, by index from 1 on.
+    """Return `count` further draws of a model's initial weights, by index from 1 on.
 
-    A weight that is the same in another build of the model was not drawn: it comes from a file, or starts as
-    a constant. Where the whole head is the same, the model is pretrained: a draw keeps its trunk, and the
-    head's initializers draw kernels and biases anew.
+    A weight that is the same in another build of the model was not drawn. It comes from a file or starts as
+    a constant. If the whole head is the same, the model is pretrained: a draw keeps its trunk, and the
+    head's initializers draw kernels and biases again.
 
     Args:
-        own: the model's own first weights.
+        base: the model's own initial weights.
         count: number of draws.
         seed: the configuration's seed.
-        make: builds the model with the random seed that it is given.
+        make: builds the model with a random seed.
     """
     draws: dict[int, dict[str, Array]] = {}
     pretrained: Network | None = None

@@ -20,9 +20,10 @@ Tensor = Any
 
 @dataclass(frozen=True)
 class Axis:
-    """One spatial axis of a windowed op. place: which axis of the tensor.
+    """One spatial axis of a windowed op. Sizes are in samples.
 
-    Sizes in samples; before, after: the padding.
+    Attributes:
+        position: index of the axis in the tensor. before, after: the padding.
     """
 
     index: int
@@ -61,9 +62,11 @@ def make_geometry(
     padding: str,
     explicit: Sequence[tuple[int, int]] = ((0, 0), (0, 0)),
 ) -> Geometry:
-    """Return where the windows of an op lie; each argument has one entry for rows and one for columns.
+    """Return the axes of an op's windows. Each argument has one entry for rows and one for columns.
 
-    padding is SAME, VALID or EXPLICIT (then `explicit` holds before and after).
+    Args:
+        padding: SAME, VALID or EXPLICIT.
+        explicit: the padding before and after, for EXPLICIT.
     """
     axes = []
     for i in (0, 1):
@@ -137,10 +140,10 @@ def has_samples(axis: Axis, k: int) -> bool:
 
 
 def gather_tap(image: Tensor, axis: Axis, k: int, first: int, count: int) -> Tensor:
-    """Return what every window sees at its element k, in channels `first` to `first + count` of a turned
-    image without padding.
+    """Return the values that element k of every window sees, in channels `first` to `first + count`.
 
-    The stride is 1. One slice, and a pad where windows reach over the edge.
+    The image is swapped and has no padding. The stride is 1. It is one slice, and a pad if windows reach
+    over the edge.
     """
     start = k * axis.dilation - axis.before
     low = max(start, 0)
@@ -180,7 +183,7 @@ def add_tensors(values: Sequence[Tensor]) -> Tensor:
 
 
 def concat(values: Sequence[Tensor], axis: int) -> Tensor:
-    """Join tensors; a single one is left as it is."""
+    """Join tensors. A single tensor is returned unchanged."""
     return values[0] if len(values) == 1 else tf.concat(values, axis)
 
 
@@ -193,9 +196,10 @@ def _cut(image: Tensor, axis: int, start: int, length: int) -> Tensor:
 
 
 def _fit(image: Tensor, axis: int, before: int, after: int) -> Tensor:
-    """Pad the axis with zeros; negative counts cut.
+    """Pad the axis with zeros. Negative counts cut.
 
-    Padded with two axes: with four, XNNPACK copies run by run along the last one, three times slower.
+    The tensor is padded with two axes. With four axes XNNPACK copies run by run along the last axis, which
+    takes three times as long.
     """
     image = _cut(image, axis, max(-before, 0), image.shape[axis] + min(before, 0) + min(after, 0))
     before = max(before, 0)

@@ -1,6 +1,6 @@
 """Reads and writes enrolment files.
 
-An enrolment contains a device's identity, the broker's url and all keys that the device needs. Anyone who has
+An enrolment contains a device's identity, the broker's URL and all keys that the device needs. Anyone with
 the file can act as the device.
 """
 

@@ -17,7 +17,7 @@ MAX_RANGES = 256
 
 
 def count_chunks(size: int, chunk_bytes: int = CHUNK_BYTES) -> int:
-    """Return the number of chunks of a blob of `size` bytes; an empty blob has one empty chunk."""
+    """Return the number of chunks of a blob of `size` bytes. An empty blob has one empty chunk."""
     return max(1, -(-size // chunk_bytes))
 
 

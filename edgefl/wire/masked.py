@@ -262,7 +262,7 @@ def encode_complaint(ids: Sequence[str]) -> bytes:
 
 
 def decode_complaint(blob: bytes) -> tuple[str, ...]:
-    """Return the accused clients of an answer to `mask`; empty for a masked vector.
+    """Return the accused clients of an answer to `mask`. A masked vector accuses no client.
 
     Raises:
         WireError: the bytes are neither a complaint nor a masked vector.

@@ -206,5 +206,5 @@ def split_into_files(
     "deal", hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
 )
 def refuse_old_name() -> None:
-    """Name the new command; `edgefl data split` was called `deal` in version 0.1."""
+    """Name the new command. In version 0.1 `edgefl data split` was called `deal`."""
     raise click.UsageError("`edgefl data deal` is now `edgefl data split`; its options are the same")
