@@ -255,7 +255,7 @@ class DeviceService:
         Args:
             task: the task.
             reason: why, for the owner and the aggregator.
-            kind: `DIVERGED`, or empty.
+            kind: `DIVERGED_PREFIX`, or empty.
         """
         self._answered = self._session.tasks_received
         self._failed_task = reason

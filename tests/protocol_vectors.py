@@ -248,7 +248,7 @@ SECTIONS = {
 }
 HEAD = """# Test vectors
 
-For whoever writes another implementation of [the protocol](protocol.md). Made by edgefl's code (`tests/protocol_vectors.py`); a test
+For authors of another implementation of [the protocol](protocol.md). edgefl's code makes them (`tests/protocol_vectors.py`). A test
 makes them again and compares, and another checks them with Python's standard library and the package `cryptography` alone. Deflated bytes
 are none of them: any stream that unpacks to the same is right.
 

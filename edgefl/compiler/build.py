@@ -97,7 +97,7 @@ def _build_templates(
 
 
 def make_network(config: FederationConfig) -> Network:
-    """Return the configuration's model with weights drawn from its seed. A `.keras` file keeps its weights."""
+    """Return the configuration's model with weights drawn from its seed. A `.keras` file keeps its own."""
     keras.utils.set_random_seed(config.seed)
     model: Any = build_model(config.model)
     return Network(model)

@@ -40,7 +40,7 @@ def apply_group_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, gro
 def apply_group_norm_for_export(
     x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: int
 ) -> Tensor:
-    """Return the result of `group_norm`, with ops that have an int8 form on four axes: no SUM,
+    """Return the result of `apply_group_norm`, with ops that have an int8 form on four axes: no SUM,
     SQUARED_DIFFERENCE or NEG.
     """
     affine_shape = (1, 1, groups, x.shape[-1] // groups)

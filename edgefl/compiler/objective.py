@@ -99,7 +99,7 @@ def make_signature(objective: Objective) -> SignatureSpec:
 
 
 def run_signature(objective: Objective, signature: SignatureSpec, args: Tensors) -> dict[str, Tensor]:
-    """Run the signature on tensors named as in `Signature`: one training step, or one prediction.
+    """Run the signature on tensors named as in `SignatureSpec`: one training step, or one prediction.
 
     To be traced in a graph.
     """

@@ -166,7 +166,7 @@ def scatter_tap(values: Tensor, axis: Axis, k: int) -> Tensor:
 
 
 def scatter_taps(values: Sequence[Tensor], axis: Axis) -> Tensor:
-    """The adjoint of `pad` and `taps` along the axis: return the image, `size` long, summed where windows
+    """The adjoint of `pad` and `gather_taps` along the axis: return the image, `size` long, summed where windows
     overlap.
     """
     if axis.is_tiling:

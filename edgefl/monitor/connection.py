@@ -20,7 +20,7 @@ from edgefl.wire.topics import FederationTopics, check_federation, parse_topic
 DISCOVERY_WAIT_S = 0.5
 BURST_PAUSE_S = 0.6
 MIN_AWAKE_S = 0.1
-"""How long a `Rest` lasts, and how long the thread is awake at least in between."""
+"""How long a `BurstPause` lasts, and how long the thread is awake at least in between."""
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 

@@ -93,7 +93,7 @@ def _replace_nan(value: Any) -> Any:
 
 
 def format_json_line(tree: dict[str, Any], now_s: float, retained: bool) -> str:
-    """Return one line of JSON: what `decoded` gave, when it was received, and whether the broker had
+    """Return one line of JSON: what `decode_message` gave, when it was received, and whether the broker had
     kept it.
     """
     return json.dumps({"received": now_s, "retained": retained, **tree})

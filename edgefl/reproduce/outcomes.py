@@ -188,7 +188,7 @@ SeedResults = Sequence[Mapping[str, ExperimentResult]]
 def stages(scale: ExperimentScale, seed: int) -> tuple[ExperimentStage, ...]:
     """Return each federation with each algorithm, then those with privacy and with late clients.
 
-    At the scale `smoke` it is one federation with `IN_SMOKE`.
+    At the scale `smoke` it is one federation with `SMOKE_ALGORITHMS`.
     """
     if scale == "smoke":
         return tuple(_make_stage("writers", algorithm, scale, seed) for algorithm in SMOKE_ALGORITHMS)
@@ -273,7 +273,7 @@ def with_late_clients(results: SeedResults) -> SeedResults:
 def measure_columns(results: SeedResults, stage: str) -> dict[str, tuple[float, ...]]:
     """Return the columns of a stage: one value per seed, or none where nothing was measured.
 
-    `WORSE` has one value for all seeds. A column `clients without MODEL` is there if a model could not be
+    `WORSE_THAN_LOCAL` has one value for all seeds. A column `clients without MODEL` is there if a model could not be
     made for some clients, most often because its training diverged.
     """
     runs = _find_runs(results, stage)

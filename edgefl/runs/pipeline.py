@@ -72,7 +72,7 @@ def open_partitioned_dataset(config: FederationConfig) -> Iterator[PartitionedDa
 
 @contextmanager
 def open_dataset_with_progress(config: FederationConfig, progress: Progress) -> Iterator[PartitionedDataset]:
-    """Open `shared_out` and tell of it meanwhile."""
+    """Open `open_partitioned_dataset` and tell of it meanwhile."""
     progress.update_live(
         f"reading {config.data.name}, sharing it out to {config.partition.num_clients} clients"
     )

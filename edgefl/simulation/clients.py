@@ -65,13 +65,13 @@ class ClientResult:
 
     Args:
         mixture: the client's personal model.
-        metrics: see `edgefl.client.personalization`; with `balanced_shipped`, the mean over the classes of
-            the client's test samples.
+        metrics: see `edgefl.client.personalization`. `balanced_shipped` is the mean over the classes of the
+            client's test samples.
         class_share: share of each class in the client's training samples, float64[classes].
-        on_test: accuracy by class on the federation's test samples, float64[classes], for `mixture` and each
-            peer. NaN where a class has no sample.
-        confusion: see `confusion`, on the held-out split.
-        gates: see `gate_by_class`, on the held-out split.
+        test_accuracies: accuracy by class on the federation's test samples, float64[classes], for `mixture`
+            and each peer. NaN for a class without samples.
+        confusion: see `count_confusions`, on the held-out split.
+        gates: see `measure_gate_by_class`, on the held-out split.
     """
 
     mixture: Mixture
@@ -83,11 +83,11 @@ class ClientResult:
 
 
 class OpenFederation:
-    """A federation as one process has it open: with a client runner.
+    """A federation that a process has opened, with its client runner.
 
     Args:
         federation: the federation.
-        learner: runs the plan; None opens the learner of the federation.
+        learner: runs the plan. None opens the learner of the federation.
     """
 
     def __init__(self, federation: SimulatedFederation, learner: Learner | None = None) -> None:
@@ -134,7 +134,7 @@ def make_work_items(
 
 
 def train_client(federation: OpenFederation, item: WorkItem) -> tuple[Update, ClientState]:
-    """Train one client; see `ClientRunner.update`."""
+    """Train one client. See `ClientRunner.update`."""
     return federation.runner.update(item)
 
 

@@ -21,10 +21,12 @@ _STARTED = 1763737200123
 
 
 class CommunicationCost:
-    """Payload bytes of a federation after the plan; a device asks only for models that it does not hold.
+    """Payload bytes of a federation after the plan. A device requests only models that it lacks.
 
-    held: of each client the sha256 of models that it was sent before, from `held` of an earlier part of the
-    same run. settings: those of each task, see `FederationConfig.task_settings`.
+    Args:
+        sent_models: sha256 of the models that each client received in an earlier part of the run.
+        codec: the codec of updates.
+        settings: the settings of each task, see `FederationConfig`.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class CommunicationCost:
 
     @property
     def sent_models(self) -> dict[str, list[str]]:
-        """What `Traffic` takes to go on with, for JSON."""
+        """The state that a continued run passes as `sent_models`, for JSON."""
         return {client_id: sorted(models) for client_id, models in sorted(self._sent_models.items())}
 
     def _measure_weights(self, weights: Weights) -> tuple[str, int]:

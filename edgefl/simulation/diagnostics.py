@@ -1,11 +1,11 @@
-"""What a simulated round can be measured by, beside what it needs: a look from above that no aggregator has.
+"""Round diagnostics: figures of a simulated round that no aggregator could measure.
 
-It changes no bit of a run.
-
-divergence: of each model's deltas (Reisser et al., arXiv:2107.06724, appendix D); clusters: of all clients
-when they were placed; q: FedMix's q(expert given the label); models, clients: where they were evaluated. All
-of it goes into rounds.jsonl but for the likeness of clients that a clustering has compared, which is
+They change no bit of a run. `divergence` is the divergence of each model's deltas. `clusters` are the
+clusters of all clients in a round that clusters them. `q` is FedMix's q(expert given the label). `models`
+and `clients` are evaluations. All of them go into rounds.jsonl. The similarity of clients goes into
 clusters.json.
+
+Source: Reisser et al., arXiv:2107.06724, appendix D, for the divergence.
 """
 
 from collections.abc import Iterable, Mapping
@@ -42,14 +42,14 @@ class RoundDiagnostics:
         self._divergence = GradientDivergence()
 
     def add(self, update: Update) -> None:
-        """Look at an update; it is not kept."""
+        """Measure an update without storing it."""
         for model, delta in update.deltas.items():
             if model == GLOBAL or model.startswith(EXPERT_PREFIX):
                 share = update.metrics.get(f"q/{model.removeprefix(EXPERT_PREFIX)}", 1.0)
                 self._divergence.add(model, delta, update.num_samples * share)
 
     def summarize(self, after: ServerState) -> dict[str, Any]:
-        """Return what the round can be measured by, of what it has."""
+        """Return the diagnostics of the round."""
         measurements: dict[str, Any] = {}
         if divergence := self._divergence.compute():
             measurements["divergence"] = {name: round(value, 6) for name, value in divergence.items()}
@@ -61,7 +61,7 @@ class RoundDiagnostics:
         return measurements
 
     def measure_similarity(self, after: ServerState) -> dict[str, Any] | None:
-        """Return how alike the clients were that this round has clustered; None in any other round."""
+        """Return the similarity of the clients in a round that clusters them, or None in any other round."""
         return (
             make_cluster_report(self._algorithm, self._options, after)
             if self._state.phase == PHASE_CLUSTER

@@ -27,7 +27,11 @@ class GradientDivergence:
         self._still: dict[str, dict[str, float]] = {}
 
     def add(self, model: str, delta: Weights, weight: float) -> None:
-        """Take a client's delta; weight: p(s|k) of the client, or N_s, up to a factor."""
+        """Add the delta of a client.
+
+        Args:
+            weight: p(s|k) of the client or N_s, up to a factor.
+        """
         if weight <= 0:
             return
         sums = self._sums.setdefault(model, {})

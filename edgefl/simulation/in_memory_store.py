@@ -53,7 +53,7 @@ class InMemoryStore:
         self._committed: dict[tuple[str, int], StoreUpdate] = {}
 
     def apply(self, action: Action) -> None:
-        """Store what an action says; other actions are ignored."""
+        """Perform a storage action. Other actions are ignored."""
         match action:
             case OpenRound(opened):
                 self.opened[opened.number, opened.phase] = opened
@@ -100,7 +100,7 @@ class InMemoryStore:
         self._unsaved = None
 
     def resume(self, config: FederationConfig) -> Resume:
-        """Return what a round server needs to continue."""
+        """Return the state that a round server needs to continue."""
         state = self.state
         phase = choose_phase(config, state)
         opened = self.opened.get((state.round, phase))

@@ -47,23 +47,22 @@ __all__ = ["ClientResult", "Record", "Simulation", "simulate"]
 
 @dataclass(frozen=True)
 class Record:
-    """What happened in one round.
+    """The record of one round.
 
     Args:
         round: the number of the round, from 1.
         phase: the phase of the round.
         loss: mean training loss over samples.
-        seconds: wall-clock time.
+        seconds: wall-clock time, or virtual time in a simulation with a clock.
         bytes_up: payload bytes from the clients, as they would cross MQTT.
         bytes_down: payload bytes to the clients.
         updates: number of samples and metrics by client id.
-        accuracy_mean: mean over clients of the accuracy that they report; NaN when none does.
+        accuracy_mean: mean of the accuracies that clients report, NaN if no client reports one.
         accuracy_p10: the 10th percentile over clients.
         accuracy_p90: the 90th percentile over clients.
-        measured: see `diagnostics`.
-        likeness: see `diagnostics`.
-        hours: the virtual time at which the round closed, in hours; NaN in a simulation without a clock. The
-            seconds are virtual too in a simulation with a clock.
+        measured: see `edgefl.simulation.diagnostics`.
+        similarity: see `edgefl.simulation.diagnostics`.
+        hours: virtual time of the end of the round in hours, NaN in a simulation without a clock.
     """
 
     round: int
@@ -134,34 +133,35 @@ def simulate(
     """Run the rounds of a federation and the personalization of all clients.
 
     The result depends neither on `processes` nor on `open_engine`. `over_selection`, `late` and `budget_s`
-    of the configuration are about devices of different speed and change nothing here.
+    of the configuration are about devices of different speed, and change nothing here.
 
     Args:
         plan: the plan of the federation.
         initial: the plan's initial weights.
         shards: samples by client id.
-        config: the federation.
+        config: the configuration of the federation.
         processes: number of processes that run clients.
-        learner: runs the plan, with one process only; None makes a LiteRTLearner in each process.
+        learner: runs the plan, with one process only. None makes a LiteRTLearner in each process.
         open_engine: makes another engine than those of this machine.
-        test: samples that stand for all clients. Every mixture is measured on them too.
-        start: continue from this state. A state whose rounds are over is personalized only.
-        states: what the clients keep between rounds, by client id; updated in place.
-        traffic: communication cost up to `start`; updated in place.
+        test: samples that represent all clients. Every mixture is measured on them too.
+        start: state to continue from. A state after the last round is only personalized.
+        states: client states by client id, updated in place.
+        traffic: communication cost up to `start`, updated in place.
         progress: called after each round with the new state and the record of the round.
-        keep_result: called with each client's result. Returns the result to keep, perhaps a smaller one, see
-            `without_mixture`.
+        keep_result: called with each client's result. Returns the result to keep, perhaps a smaller one,
+            see `drop_mixture`.
         noise_key: 32 bytes from which the noise and the cohorts of `[privacy]` are drawn. None derives them
-            from the seed; they then hide nothing from anyone who knows the seed.
-        evaluate_every: evaluate every client and the server's models after this many rounds and after the
-            last one, see `diagnostics`; 0 never evaluates.
-        losses: mean training loss of each round before `start`, None or NaN for a round without one.
-        without_rounds: ids of clients that take part in no round and are personalized.
+            from the seed, and anyone with the seed can then remove the noise.
+        evaluate_every: evaluate every client and the server's models after this number of rounds and after
+            the last round. 0 never evaluates.
+        losses: mean training loss of each round before `start`, None or NaN for a round without a loss.
+        without_rounds: ids of clients that take part in no round and are only personalized.
 
     Raises:
-        FederationDivergedError: training diverged, see `divergence`.
-        ConfigError: there is no client, the mode is async, or the algorithm cannot be masked or made private.
-        DataError: a client cannot train. Names client and round.
+        FederationDivergedError: training diverged, see `edgefl.server.divergence`.
+        ConfigError: there is no client, the mode is async, or the algorithm cannot be masked or made
+            private.
+        DataError: a client cannot train. The error names client and round.
         EdgeflError: a process was killed.
     """
     _check(config, len(shards), processes, learner)
@@ -323,8 +323,10 @@ def _personalize_all(
     traffic: CommunicationCost,
     keep_result: KeepResult,
 ) -> tuple[dict[str, ClientResult], int]:
-    """Personalize every client. Return what `keep_result` keeps of their results, and the bytes sent to
-    them.
+    """Personalize every client.
+
+    Returns:
+        The results that `keep_result` returns, and the bytes that were sent to the clients.
     """
     results = {}
     bytes_down = 0

@@ -45,7 +45,7 @@ class VirtualClient:
     """One client of a simulated fleet.
 
     Each method returns the events that the round server shall receive. The caller trains when
-    `wants_training` is not None, and calls `trained` when the training is complete.
+    `training_task` is not None, and calls `finish_training` when the training is complete.
 
     Args:
         client_id: the client.
@@ -97,10 +97,10 @@ class VirtualClient:
         return StatusReceived(status)
 
     def receive_task(self, task: Task, now: float) -> list[Event]:
-        """Take a task.
+        """Receive a task.
 
-        A task that comes again is answered again. A client that is training goes on, and takes the new task
-        up afterwards.
+        A repeated task is answered again. A client that is training finishes the training before it
+        performs another task.
         """
         upload = self._upload
         if upload and upload.task.nonce == task.nonce:
@@ -121,7 +121,7 @@ class VirtualClient:
         return self._announce(now, follows=task.granted)
 
     def finish_training(self, update: TrainedUpdate, now: float) -> list[Event]:
-        """Announce the update of the task in `wants_training`, unless it is not wanted any more."""
+        """Announce the update of the task in `training_task`, unless it is not wanted any more."""
         task = self.training_task
         assert task is not None, "no task asked for training"
         self.training_task = None
@@ -184,12 +184,12 @@ class VirtualClient:
         return []
 
     def forget_answer(self) -> None:
-        """Free the memory of an update that was acknowledged. A task for it is trained anew."""
+        """Free the memory of an acknowledged update. Another task for it trains again."""
         if self._upload is None:
             self._answer = None
 
     def skip_task(self) -> None:
-        """Leave the task in `wants_training`: its models are not on offer any more."""
+        """Leave the task in `training_task`: its models are not on offer any more."""
         self.training_task, self._next_task = self._next_task, None
 
     def handle_timer(self, now: float) -> list[Event]:
@@ -197,7 +197,7 @@ class VirtualClient:
         return self._announce(now, follows=False) if now >= self._announce_at else []
 
     def get_timer(self) -> float:
-        """Return the time at which `pass_time` is due; infinity for never."""
+        """Return the time at which `handle_timer` is due, or infinity."""
         return self._announce_at
 
 

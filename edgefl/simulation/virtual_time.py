@@ -113,17 +113,17 @@ class Trainer(Protocol):
 
 
 class EngineTrainer:
-    """Trains clients with the client runner, in an engine.
+    """Trains clients with the client runner in an engine.
 
     Args:
         plan: the plan of the federation.
         engine: runs the client functions.
         num_samples: number of training samples by client id.
-        keep_result: returns what is kept of the result of a personalization.
+        keep_result: maps the result of a personalization to the result to keep.
 
     Attributes:
-        states: what each client keeps for itself.
-        results: what the personalization returned, by client id.
+        states: the client states.
+        results: the results of the personalization by client id.
     """
 
     def __init__(

@@ -40,9 +40,10 @@ class TuneResult:
 
 
 class TuneDirectory:
-    """Opens a new directory, or that of a search to go on with.
+    """Opens a new directory, or the directory of a search to continue.
 
-    ConfigError when it holds anything else or another search.
+    Raises:
+        ConfigError: the directory contains other files or another search.
     """
 
     def __init__(self, path: Path, config: FederationConfig) -> None:
@@ -68,7 +69,11 @@ class TuneDirectory:
         return self.path / f"{stage.number}-{stage.name}.json"
 
     def read_result(self, stage: TuneStage) -> TuneResult | None:
-        """Return what a stage found, None before it did. StateError when its file is damaged."""
+        """Return the result of a stage, or None before it is complete.
+
+        Raises:
+            StateError: the file is damaged.
+        """
         if not self._locate_stage(stage).exists():
             return None
         raw = read_json(self._locate_stage(stage))
@@ -91,7 +96,7 @@ class TuneDirectory:
         }
 
     def load_experts(self, options: TrialOptions) -> ServerState | None:
-        """Return the cluster models that were trained with these options; None when there are none yet."""
+        """Return the cluster models that were trained with these options, or None if there are none yet."""
         path = self.path / _name_experts_file(options)
         return decode_server_state(path.read_bytes()) if path.exists() else None
 

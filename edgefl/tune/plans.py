@@ -40,8 +40,9 @@ BuiltPlan = tuple[Plan, Weights]
 
 
 def describe_structure(config: FederationConfig) -> str:
-    """Return what a program is compiled from, as text: of AEM and IFCA not the counts, of the rates whether
-    they are zero.
+    """Return the inputs of a compiled program as text.
+
+    Counts of AEM and IFCA are no inputs. A rate is an input only by whether it is zero.
     """
     options = resolve_algorithm_options(with_simulated_clients(config))
     options = {
@@ -63,7 +64,7 @@ def _build(config: FederationConfig) -> BuiltPlan:
 def open_plan_builder() -> Iterator[Callable[[FederationConfig], BuiltPlan]]:
     """Give a function from a configuration to a plan of its structure, the same one for all of it.
 
-    See `fitted`.
+    See `apply_options`.
 
     It raises what `build_plan` raises, and EdgeflError when its process is killed.
     """

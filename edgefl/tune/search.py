@@ -1,9 +1,10 @@
-"""The trials of one stage, run by Ray Tune (Liaw et al., arXiv:1807.05118): all to their end, or with ASHA
-(Li et al., arXiv:1810.05934).
+"""Runs the trials of one stage with Ray Tune, all to their end or with ASHA.
 
-Ray Tune starts trials and stops those that fall behind; which points are tried is drawn before, so that it
-depends on the seed alone. Which trials ASHA stops depends on who comes first to a look, and so on the number
-of processes.
+Ray Tune starts trials, and stops trials that fall behind. The points are drawn before, so that they depend
+only on the seed. Which trials ASHA stops depends on the order in which they report, and so on the number of
+processes.
+
+Source: Liaw et al., arXiv:1807.05118 (Ray Tune); Li et al., arXiv:1810.05934 (ASHA).
 """
 
 import os
@@ -102,7 +103,7 @@ def run_trials(
 ) -> tuple[TrialOutcome, ...]:
     """Run the candidates' trials, `processes` at a time, in the Ray that is connected.
 
-    `tell` is called as each one ends.
+    `on_trial` is called when a trial ends.
 
     Raises EdgeflError when a trial fails in another way than by a loss that is no number.
     """

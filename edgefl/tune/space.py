@@ -26,14 +26,14 @@ class Domain(Protocol):
 
 @dataclass(frozen=True)
 class NumberRange:
-    """Numbers from low to high, evenly or, with log, evenly in their logarithms; to three digits."""
+    """A range of numbers with three digits, uniform or, with `log`, uniform in the logarithm."""
 
     low: float
     high: float
     log: bool = False
 
     def pick(self, position: float) -> float:
-        """See `Domain.at`."""
+        """See `Domain.pick`."""
         if not self.log:
             return float(f"{self.low + position * (self.high - self.low):.3g}")
         return float(f"{10 ** (log10(self.low) + position * (log10(self.high) - log10(self.low))):.3g}")
@@ -46,7 +46,7 @@ class Choice:
     values: tuple[Any, ...]
 
     def pick(self, position: float) -> Any:
-        """See `Domain.at`."""
+        """See `Domain.pick`."""
         return self.values[int(position * len(self.values))]
 
 
@@ -81,9 +81,9 @@ def with_options(config: FederationConfig, options: TrialOptions) -> FederationC
 
 
 def make_cluster_space(config: FederationConfig) -> SearchSpace:
-    """Return what a cluster model may be: rate, decay, epochs.
+    """Return the search space of a cluster model: rate, decay and epochs.
 
-    The sizes of the paper's network where it is that one.
+    For the paper's network it has the sizes of the layers too.
     """
     sizes = (
         _make_size_domains("model.", (16, 32, 64, 128), (128, 256, 512, 1024))
@@ -98,9 +98,9 @@ def make_cluster_space(config: FederationConfig) -> SearchSpace:
 
 
 def make_local_space(config: FederationConfig) -> SearchSpace:
-    """Return what a local model may be: rate and decay of AdamW.
+    """Return the search space of a local model: rate and decay of AdamW.
 
-    Sizes where [algorithm] local_model is the paper's network.
+    If `local_model` of [algorithm] is the paper's network, it has the sizes of the layers too.
     """
     sizes = (
         _make_size_domains("local_options.", (8, 16, 32, 64, 128, 256), (32, 64, 128, 256))
@@ -115,9 +115,9 @@ def make_local_space(config: FederationConfig) -> SearchSpace:
 
 
 def make_gate_space(config: FederationConfig) -> SearchSpace:
-    """Return what a gate may be: rate and decay of AdamW.
+    """Return the search space of a gate: rate and decay of AdamW.
 
-    Sizes where [algorithm] gate is the paper's network.
+    If `gate` of [algorithm] is the paper's network, it has the sizes of the layers too.
     """
     sizes = (
         _make_size_domains("gate_options.", (4, 8, 12, 16), (4, 8, 16, 32))
@@ -132,7 +132,7 @@ def make_gate_space(config: FederationConfig) -> SearchSpace:
 
 
 def make_exploration_space(config: FederationConfig) -> SearchSpace:
-    """Return what epsilon may be."""
+    """Return the search space of epsilon."""
     return {"epsilon": NumberRange(0.0, 1.0)}
 
 

@@ -1,10 +1,11 @@
-"""The four stages of the search, in the paper's order.
+"""The four stages of the search, in the order of the paper.
 
-Isaksson et al., Adaptive Expert Models for Personalization in Federated Learning, 2022, section 4.4: first a
-single global model and a local model, then the gate with what those two found, at last epsilon with two
-cluster models; all in the IID setting.
-The paper does not say with how many cluster models the gate is tuned: here it is the configuration's
-num_experts.
+First come a single global model and a local model. Then comes the gate with their results. Last comes
+epsilon with two cluster models. All are in the IID setting. The paper does not state the number of cluster
+models for the gate. Here it is `num_experts` of the configuration.
+
+Source: Isaksson et al., Adaptive Expert Models for Personalization in Federated Learning, 2022, section
+4.4.
 """
 
 from collections.abc import Callable
@@ -76,9 +77,9 @@ def _configure_exploration(config: FederationConfig) -> FederationConfig:
 
 
 def configure_experts(config: FederationConfig) -> FederationConfig:
-    """Return what trains the cluster models that the trials of the gate share.
+    """Return the configuration that trains the cluster models which the trials of the gate share.
 
-    Its personalization is of no use and short.
+    Its personalization is not used, and is short.
     """
     return with_options(config, {"baselines": False, "local_epochs": 1, "gate_epochs": 1})
 

@@ -43,15 +43,19 @@ def tune_federation(
 ) -> tuple[list[TuneResult], Path]:
     """Search the stages with `samples` trials each.
 
-    Return what each stage found, and the path of the best configuration.
+    The first trial of a stage is the unchanged configuration. The best trial is therefore never worse on
+    the held-out samples.
 
-    The first trial of a stage is the configuration as it is, so that the best is never worse on the samples
-    that are held back. Raises ConfigError for another algorithm than AEM or a directory of another search,
-    DataError when the data cannot be shared out.
+    Returns:
+        The result of each stage, and the path of the best configuration.
+
+    Raises:
+        ConfigError: the algorithm is not AEM, or the directory contains another search.
+        DataError: the data cannot be partitioned.
     """
     if config.algorithm != "aem":
         raise ConfigError(
-            f"the algorithm is {config.algorithm!r}, expected 'aem': the four stages are those of its parts"
+            f"the algorithm is {config.algorithm!r}, expected 'aem': the four stages tune the parts of AEM"
         )
     directory = TuneDirectory(out, config)
     iid = with_iid_partition(config)

@@ -44,8 +44,9 @@ def find_first_report(steps: int) -> int:
 
 
 def list_report_steps(steps: int) -> tuple[int, ...]:
-    """Return after which steps a trial reports its score: each look has three times the steps of the one
-    before; the last has all.
+    """Return the steps after which a trial reports its score.
+
+    Each report comes after three times as many steps as the report before. The last comes after all steps.
     """
     report_steps = []
     step = find_first_report(steps)

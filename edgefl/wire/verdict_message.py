@@ -61,7 +61,7 @@ def read_verdict(message: messages.Verdict) -> FederationVerdict:
     """Return the verdict of a message.
 
     Impossible figures become None, and unknown kinds and comparisons become "". Ids and sentence are text
-    from the network: pass them through `printable` before printing them.
+    from the network: pass them through `escape_unprintable` before printing them.
     """
     return FederationVerdict(
         measure=message.measure,

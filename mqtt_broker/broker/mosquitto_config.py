@@ -260,7 +260,7 @@ def write_configuration(
     account.
 
     Args:
-        directory: directory with the keys of `create`.
+        directory: directory with the keys of `create_key_directory`.
         port: port of the broker.
         mosquitto: path of the program.
         bind: address to listen on, empty for all.

@@ -113,7 +113,9 @@ def read_all(paths: list[Path] | None = None) -> Iterator[Text]:
 
 def check_text(text: Text) -> Iterator[Problem]:
     """Yield the rules that a passage breaks."""
-    without_code = re.sub(r"\n[ \t]*\n(?: {4}.*(?:\n|$))+", "\n\n", text.text)
+    without_code = re.sub(
+        r"\n[ \t]*\n(?: {4}.*(?:\n|$))+|^Source: (?:.+\n?)+", "\n\n", text.text, flags=re.MULTILINE
+    )
     prose = re.sub(r"`[^`]*`|\]\([^)]*\)|https?://\S+|\"[^\"]*\"", "x", without_code)
     for pattern, remedy in COMPILED.items():
         for match in pattern.finditer(prose):

@@ -1,4 +1,4 @@
-"""One attempt at a masked round, as the server plays it; see `edgefl.server.secagg.rounds`."""
+"""One attempt at a masked round, as the server plays it. See `edgefl.server.secagg.rounds`."""
 
 import hashlib
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -70,19 +70,19 @@ class CollectRequest:
 
 @dataclass(frozen=True)
 class SecAggServices:
-    """What masked rounds need from the server around them.
+    """The functions that masked rounds need from the server.
 
     Attributes:
         trust: signs messages and checks signatures.
-        introduce: returns a client's signing key and the authority's voucher for it; None where clients are
-            not enrolled.
+        introduce: returns a client's signing key and the authority's voucher for it, or None without
+            enrolment.
         offer: offers a blob by its sha256.
         is_gone: returns whether a client was online before and is not now.
-        without_revoked: returns a round that waits for enrolled clients only.
+        remove_excluded: returns a round that waits for enrolled clients only.
         new_nonce: returns a fresh nonce that nobody can guess.
-        save: stores what the last two steps need; None removes it.
-        load: returns what was stored of a session and a round, given the length of the sum.
-        keep_means: stores the means of a round as one update, with the tensors that it may hold.
+        save: stores the data of the last two steps. None removes them.
+        load: returns the stored data of a session and a round, for a sum of this length.
+        keep_means: stores the means of a round as one update, with the tensors that it may contain.
         now: returns the time in seconds.
         log: receives one line for the log.
     """
@@ -278,8 +278,8 @@ class SecAggAttempt:
     def unmask(self, masked: MaskedSum) -> StepGenerator:
         """Play the last step and return the sum without masks.
 
-        A client that reveals a share that was not dealt to it is refused at once. The step goes on until as
-        many clients as the threshold revealed theirs.
+        A client that reveals a wrong share is rejected at once. The step lasts until enough clients for the
+        threshold revealed their shares.
 
         Raises:
             Failed: too few clients revealed shares, or the shares do not fit.
@@ -321,7 +321,7 @@ class SecAggAttempt:
         return replace(masked, total=total, is_unmasked=True)
 
     def _resume(self, masked: MaskedSum) -> None:
-        """Go on with the attempt of this sum. An earlier process may have begun it."""
+        """Continue the attempt of this sum. An earlier process may have started it."""
         self._nonce = masked.attempt
         self._answered = {begin.client_id: {begin.sha256} for begin in masked.begins} | self._answered
 

@@ -19,21 +19,21 @@ from edgefl.wire.strict_json import decode_json, encode_json
 
 @dataclass(frozen=True)
 class MaskedSum:
-    """One attempt at a masked round whose masked vectors have come.
+    """One attempt at a masked round whose masked vectors have arrived.
 
     Attributes:
         session: the session of the federation.
         round: the round.
         attempt: the nonce of the attempt.
-        binding: see `wire.masked.binding_of`.
-        public: the keys of the clients that advertised some.
-        shared: the clients that shared their keys out, sorted.
-        begins: the announcements of the clients whose vectors came, sorted by client.
+        binding: see `edgefl.wire.masked.hash_binding`.
+        public: the keys of the clients that advertised keys.
+        shared: the clients that shared their keys, sorted.
+        begins: the announcements of the clients whose vectors arrived, sorted by client.
         total: the sum of these vectors, masked until `is_unmasked`.
-        digests: of each client whose vector came, the digests of the shares that were dealt to it, 64 bytes
-            for each of `shared`.
-        agreed: the blob of the step `unmask`; empty before the clients agreed.
-        is_unmasked: whether the masks are taken off `total`.
+        digests: by client whose vector arrived, the digests of the shares for that client, 64 bytes for
+            each of `shared`.
+        agreed: the blob of the step `unmask`, empty before the clients agreed.
+        is_unmasked: whether the masks are removed from `total`.
     """
 
     session: str
@@ -80,17 +80,17 @@ def encode_masked_sum(masked_sum: MaskedSum) -> bytes:
 
 
 def decode_masked_sum(content: bytes, origin: str, session: str, round: int, size: int) -> MaskedSum | None:
-    """Read what `encode_masked_sum` wrote.
+    """Read the bytes of `encode_masked_sum`.
 
     Args:
         content: the bytes.
-        origin: where they were stored, for errors.
+        origin: path of the bytes, for errors.
         session: the session of the federation.
         round: the round that is played.
         size: the length of the sum.
 
     Returns:
-        The sum; None when the bytes belong to another session or round.
+        The sum, or None if the bytes belong to another session or round.
 
     Raises:
         StateError: the bytes are damaged.
@@ -101,7 +101,7 @@ def decode_masked_sum(content: bytes, origin: str, session: str, round: int, siz
         if (fields["session"], fields["round"]) != (session, round):
             return None
         if fields.get("sha256") not in (None, hashlib.sha256(rest).hexdigest()):  # None in older versions
-            raise ValueError("its sha256 differs from the one that was stored")
+            raise ValueError("its sha256 differs from the stored one")
         public = {
             client_id: PublicKeys(*map(base64.b64decode, keys))
             for client_id, keys in fields["public"].items()

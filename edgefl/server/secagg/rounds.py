@@ -1,19 +1,21 @@
-"""Secure aggregation at the server: rounds of which only the sum is seen. Each has five steps.
+"""Secure aggregation at the server: rounds of which the server sees only the sum. Each has five steps.
+
+`edgefl.wire.masked` has the messages. Clients train first, and advertise keys when they have an update. The
+deadline and the quorum of the configuration therefore close the first step, and a slow client costs the other
+steps no time. Each later step includes the clients that answered the step before.
+
+    a client drops out before its vector came   the others' shares of its key remove its masks
+    a client drops out afterwards               its vector counts, and the others reveal the seed of its mask
+    too few clients answer                      the round is repeated from the start, with other keys
+    a share is not genuine                      its sender is named (`edgefl.security.secagg.complaints`), and
+                                                the next attempt excludes it
+
+Until the set of vectors in the sum is settled, an attempt is only in memory. An aggregator that was killed
+repeats the round with other keys. From then on the last two steps are completed, also after a restart. Two
+sums of one round over two sets of clients would reveal their difference.
 
 Source: Bonawitz et al., Practical Secure Aggregation, CCS 2017, figure 4, as in
-`edgefl.security.secagg.secure_sum`. `edgefl.wire.masked` has the messages. Clients train first and advertise
-keys when they have an update, so the deadline and the quorum of the configuration close the first step, and a
-slow client costs the other steps nothing. Each later step takes the clients that answered the step before.
-
-    a client drops out before its vector came   the others' shares of its key take its masks off
-    a client drops out afterwards               its vector counts; the others reveal the seed of its own mask
-    too few clients answer                      the round is played again from the start, with other keys
-    a share is not genuine                      its sender is named (`edgefl.security.secagg.complaints`), and
-                                                the next attempt goes without it
-
-Until it is settled whose vectors are in the sum, an attempt is in memory only: an aggregator that was killed
-begins the round anew, with other keys. From then on the last two steps are played to the end, also after a
-restart. Two sums of one round over two sets of clients would reveal their difference.
+`edgefl.security.secagg.secure_sum`.
 """
 
 import hashlib

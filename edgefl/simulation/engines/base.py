@@ -28,7 +28,7 @@ class Engine(Protocol):
 
 
 class SerialEngine:
-    """All clients in this process; see `Engine`."""
+    """Runs all clients in this process. See `Engine`."""
 
     def __init__(self, federation: SimulatedFederation, learner: Learner | None = None) -> None:
         self._federation = OpenFederation(federation, learner)

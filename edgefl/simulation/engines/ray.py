@@ -1,9 +1,10 @@
-"""Actors on a Ray cluster, or on a local one; see `ray_session`. Each opens the plan once.
+"""Runs clients in actors on a Ray cluster, or on a local Ray. See `ray_session`. Each actor opens the plan
+once.
 
-The data set is put into Ray's object store once, as it is on disk: a host gets one copy, which its actors
-read in place; files on this machine's disk would not be there on another. A model that many work items
-of a round send is put there once too. Results have the bits of the other engines where the hosts' CPUs do:
-LiteRT picks its kernels by what a CPU offers.
+The data set is put into Ray's object store once, in its form on disk. A host gets one copy, which its
+actors read in place. A file on this machine's disk may not exist on another machine. A model for many work
+items of a round is put into the store once too. The results have the same bits as with the other engines if
+the hosts' CPUs are alike, because LiteRT chooses its kernels by the features of the CPU.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""A connection to Ray: to the cluster at RAY_ADDRESS, else to a local one that is started and ended here."""
+"""A connection to Ray: to the cluster at RAY_ADDRESS, or to a local Ray that is started and stopped here."""
 
 import os
 import socket
@@ -16,10 +16,13 @@ _CONNECT_TIMEOUT_S = 10.0
 
 @contextmanager
 def open_ray_session(num_cpus: int) -> Iterator[None]:
-    """Connect to Ray for as long as the context lasts; what was connected before stays so.
+    """Connect to Ray for the duration of the context. An existing connection stays open.
 
-    Without RAY_ADDRESS a local Ray of `num_cpus` CPUs is started: without a dashboard, and nothing is
-    reported to Ray's makers. Its files go with it. EdgeflError when Ray cannot be reached or started.
+    Without RAY_ADDRESS a local Ray with `num_cpus` CPUs is started, without dashboard and usage reports.
+    Its files are removed at the end.
+
+    Raises:
+        EdgeflError: Ray cannot be reached or started.
     """
     if ray.is_initialized():
         yield
