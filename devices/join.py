@@ -56,7 +56,7 @@ def join_federation(
     Args:
         paused: reason why this device accepts no task at first, empty if it does.
         timeout_s: seconds that the broker may take to answer.
-        order_of: maps the name of a federation to the order of its tasks.
+        make_order: maps the name of a federation to the order of its tasks.
 
     Raises:
         LinkError: the broker does not answer, or no federation runs.

@@ -44,16 +44,13 @@ class Objective:
         assigned: names of the trained weights that the pass itself sets, such as moving statistics. The
             gradient changes the others.
         initial: initial values, float32 arrays, of weights that are not part of the network. The plan's
-        initial
-            weights contain them too.
+            initial weights contain them too.
         optimizer: the optimizer of `train`.
         loss_per_sample: for `train`, maps (weights, data, noise) to the loss, float32[batch], and the new
-        values
-            of the assigned weights. Data include `y`, int32[batch].
+            values of the assigned weights. Data include `y`, int32[batch].
         out: for `predict`, maps (weights, data) to float32[batch, ...].
         export_out: a form of `out` with the same answers for the export template, if an op of `out` has no
-        int8
-            form.
+            int8 form.
     """
 
     name: str

@@ -21,10 +21,10 @@ def draw_weights(
     head's initializers draw kernels and biases again.
 
     Args:
-        base: the model's own initial weights.
+        initial: the model's own initial weights.
         count: number of draws.
         seed: the configuration's seed.
-        make: builds the model with a random seed.
+        make_network: builds the model with a random seed.
     """
     draws: dict[int, dict[str, Array]] = {}
     pretrained: Network | None = None

@@ -166,8 +166,9 @@ def scatter_tap(values: Tensor, axis: Axis, k: int) -> Tensor:
 
 
 def scatter_taps(values: Sequence[Tensor], axis: Axis) -> Tensor:
-    """The adjoint of `pad` and `gather_taps` along the axis: return the image, `size` long, summed where windows
-    overlap.
+    """Return the image of `size` elements along the axis, summed where windows overlap.
+
+    It is the adjoint of `pad` and `gather_taps`.
     """
     if axis.is_tiling:
         whole = _interleave(values, axis.index)

@@ -62,7 +62,7 @@ def classify_activity(
 
     Args:
         typical_s: see `find_typical_seconds`.
-        began_here: whether the view existed when the round started.
+        saw_round_start: whether the view existed when the round started.
         judged: ids of the devices in the federation's verdict.
     """
     status = device.status

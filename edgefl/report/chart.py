@@ -68,7 +68,7 @@ def make_table(head: tuple[str, ...], rows: list[tuple[Cell, ...]], source: str)
     """Return a table of at most a thousand rows.
 
     Args:
-        where: names the file with all rows.
+        source: name of the file with all rows.
     """
     left = (
         "" if len(rows) <= MAX_CHART_ROWS else f"{MAX_CHART_ROWS} of {len(rows):,} rows; all are in {source}"

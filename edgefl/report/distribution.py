@@ -126,7 +126,7 @@ def describe_int8_loss(points_lost: Vector) -> str:
     """Return a sentence on the effect of int8.
 
     Args:
-        lost: percentage points that each client loses, float64[clients].
+        points_lost: percentage points that each client loses, float64[clients].
     """
     mean, worst = round(float(points_lost.mean()), 2), round(float(points_lost.max()), 2)
     if mean > 0:

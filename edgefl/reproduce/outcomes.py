@@ -273,8 +273,8 @@ def with_late_clients(results: SeedResults) -> SeedResults:
 def measure_columns(results: SeedResults, stage: str) -> dict[str, tuple[float, ...]]:
     """Return the columns of a stage: one value per seed, or none where nothing was measured.
 
-    `WORSE_THAN_LOCAL` has one value for all seeds. A column `clients without MODEL` is there if a model could not be
-    made for some clients, most often because its training diverged.
+    `WORSE_THAN_LOCAL` has one value for all seeds. A column `clients without MODEL` exists if a
+    model could not be made for some clients, mostly because its training diverged.
     """
     runs = _find_runs(results, stage)
 

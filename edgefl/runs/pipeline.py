@@ -60,7 +60,12 @@ class PartitionedDataset:
 
 @contextmanager
 def open_partitioned_dataset(config: FederationConfig) -> Iterator[PartitionedDataset]:
-    """Load the data set of a configuration, share it out, and map it. DataError, ConfigError."""
+    """Load the data set of a configuration, partition it, and map it into memory.
+
+    Raises:
+        DataError: the data set cannot be read or partitioned.
+        ConfigError: an option of the configuration is wrong.
+    """
     from edgefl.data import load_data
     from edgefl.data.partitions.registry import make_client_partitions
 
@@ -72,7 +77,7 @@ def open_partitioned_dataset(config: FederationConfig) -> Iterator[PartitionedDa
 
 @contextmanager
 def open_dataset_with_progress(config: FederationConfig, progress: Progress) -> Iterator[PartitionedDataset]:
-    """Open `open_partitioned_dataset` and tell of it meanwhile."""
+    """Call `open_partitioned_dataset` and show progress meanwhile."""
     progress.update_live(
         f"reading {config.data.name}, sharing it out to {config.partition.num_clients} clients"
     )
@@ -143,7 +148,7 @@ def play_run(
     Args:
         run: the directory of the run.
         config: configuration of the federation.
-        shared: the data set and its client partitions. processes, open_engine, keep_result, evaluate_every,
+        partitioned: the data set and its client partitions. processes, open_engine, keep_result, evaluate_every,
             without_rounds: see `simulate`.
         measure_test: measure every mixture also on the test samples of the data set.
         progress: receives completed rounds and clients. start, states: the end of another run.
@@ -208,7 +213,7 @@ def play_fleet(
     Args:
         run: the directory of the run.
         config: configuration of the federation, with `[fleet]`.
-        shared: the data set and its client partitions. processes, open_engine, keep_result: see `simulate`.
+        partitioned: the data set and its client partitions. processes, open_engine, keep_result: see `simulate`.
         progress: receives completed rounds and clients.
         log: receives the scalars of each round.
     """

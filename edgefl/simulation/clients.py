@@ -115,7 +115,7 @@ class OpenFederation:
 
 
 ClientFunction = Callable[[OpenFederation, WorkItem], T]
-"""What an engine runs for a work item: `train`, `personalize` or `evaluate_now`."""
+"""What an engine runs for a work item: `train_client`, `personalize_client` or `evaluate_client`."""
 
 
 def make_work_items(

@@ -101,11 +101,15 @@ def run_trials(
     asha: bool,
     on_trial: Callable[[], None],
 ) -> tuple[TrialOutcome, ...]:
-    """Run the candidates' trials, `processes` at a time, in the Ray that is connected.
+    """Run the trials of the candidates in the connected Ray.
 
-    `on_trial` is called when a trial ends.
+    Args:
+        processes: number of trials at a time.
+        asha: whether ASHA stops trials.
+        on_trial: called when a trial ends.
 
-    Raises EdgeflError when a trial fails in another way than by a loss that is no number.
+    Raises:
+        EdgeflError: a trial failed, other than by a loss that is not a number.
     """
     steps = stage.count_steps(candidates[0].config)
     # no boxes on standard output, and not the same figures for TensorBoard and as CSV

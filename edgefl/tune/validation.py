@@ -37,7 +37,7 @@ def hold_back(
     The rest is left to train on. A recording is never divided.
 
     Args:
-        allotment: the client's part of the data set.
+        client_partition: the client's part of the data set.
         client_id: names the draw.
         share: share of the training samples to hold out.
         seed: seeds the draw.

@@ -189,14 +189,14 @@ def choose_account(directory: Path, requested: str = "") -> str:
     """Return the account that the broker runs as.
 
     Args:
-        directory: Where its files go.
-        asked: An account, or empty for `mosquitto` where this process is root's, the account exists and can
-            reach the directory, and for the account of this process otherwise. Only root can give files to
+        directory: directory of the broker's files.
+        requested: name of an account. Empty means `mosquitto` if this process belongs to root and the account
+            exists and can reach the directory, else the account of this process. Only root can give files to
             another account.
 
     Raises:
-        ConfigError: The account does not exist, cannot reach the directory, or this process may not give it
-            the files.
+        ConfigError: the account does not exist, cannot reach the directory, or this process may not give the
+            files to it.
     """
     current = getpass.getuser()
     if not requested:

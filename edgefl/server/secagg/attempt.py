@@ -109,7 +109,7 @@ class AttemptError(Exception):
 
     Args:
         message: why.
-        left_out: the clients that must not take part in the next attempt, and why.
+        excluded: the clients that must not take part in the next attempt, and why.
     """
 
     def __init__(self, message: str, excluded: Mapping[str, Fault] = {}) -> None:

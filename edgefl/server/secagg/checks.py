@@ -17,7 +17,11 @@ class UnsettledError(RoundError):
 
 
 def check_secagg_config(algorithm: Algorithm, config: FederationConfig) -> None:
-    """Raise ConfigError when secure aggregation is asked for and cannot be kept, see `check_secure_aggregation`."""
+    """Check that the configuration allows secure aggregation if it asks for it.
+
+    Raises:
+        ConfigError: the algorithm or the number of clients rules it out, see `check_secure_aggregation`.
+    """
     check_secure_aggregation(algorithm, config)
     if config.privacy.secure_aggregation and config.min_clients < MIN_MASKED_CLIENTS:
         raise ConfigError(
