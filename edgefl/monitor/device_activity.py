@@ -22,7 +22,7 @@ ACTIVITY_KINDS: tuple[ActivityKind, ...] = (
 """All kinds of activity. Devices that need attention come first."""
 SLOW_FACTOR = 2.0
 SLOW_MARGIN_S = 5.0
-"""A device is slow if it exceeds the typical time by `SLOW_FACTOR` and by `SLOW_MARGIN_S` seconds."""
+"""A slow device takes `SLOW_FACTOR` times the typical time and exceeds it by `SLOW_MARGIN_S` seconds."""
 
 
 @dataclass(frozen=True)
