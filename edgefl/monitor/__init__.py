@@ -1,1 +1,1 @@
-"""A live view of a federation, folded from its messages, in the terminal."""
+"""Live view of a federation in the terminal, built from its messages."""

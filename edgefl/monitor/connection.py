@@ -1,6 +1,4 @@
-"""How monitors reach a broker: the options that they share, a link that only reads, and which federation is
-meant.
-"""
+"""Connects monitors to a broker: shared options, a read-only link, and the choice of a federation."""
 
 import secrets
 import time
@@ -20,7 +18,7 @@ from edgefl.wire.topics import FederationTopics, check_federation, parse_topic
 DISCOVERY_WAIT_S = 0.5
 BURST_PAUSE_S = 0.6
 MIN_AWAKE_S = 0.1
-"""How long a `BurstPause` lasts, and how long the thread is awake at least in between."""
+"""Duration of a `BurstPause`, and minimum time between two of them."""
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -28,21 +26,21 @@ def add_broker_options(federation: str) -> Callable[[Command], Command]:
     """Return a decorator that adds --broker, --enrol and --federation to a command.
 
     Args:
-        federation: help text of the default federation.
+        federation: describes the default of --federation in the help text.
     """
 
     def add(command: Command) -> Command:
         for option in (
-            click.option("--federation", default="", help=f"Which federation  [default: {federation}]"),
+            click.option("--federation", default="", help=f"Name of the federation  [default: {federation}]"),
             click.option(
                 "--enrol",
                 type=click.Path(path_type=Path, dir_okay=False),
-                help="The file of `edgefl broker watcher`: address and keys.",
+                help="Enrolment file from `edgefl broker watcher`, with address and keys.",
             ),
             click.option(
                 "--broker",
                 default="",
-                help="mqtt://HOST:PORT, several with commas  [default: the enrolment's, else "
+                help="mqtt://HOST:PORT, or several separated by commas  [default: the enrolment's, or "
                 f"{DEFAULT_BROKER}]",
             ),
         ):
@@ -53,33 +51,37 @@ def add_broker_options(federation: str) -> Callable[[Command], Command]:
 
 
 class BurstPause:
-    """Pauses a link's network thread after a burst of messages, while other messages wait in the socket.
+    """Pauses the network thread of a link after a message, so that messages arrive in bursts.
 
-    It is for monitors of hundreds of devices that refresh once per second. Waking up for each message would
-    take a third of the time that the messages take.
+    Messages that arrive during a pause wait in the socket. Monitors that refresh once a second for hundreds
+    of devices use it to save processor time. Without it, a third of the time spent on a message goes into
+    waking up the thread.
     """
 
     def __init__(self) -> None:
         self._paused_at = 0.0
 
     def __call__(self) -> None:
-        """Rest, unless the last rest has only just ended."""
+        """Pause for `BURST_PAUSE_S`, unless the last pause ended at most `MIN_AWAKE_S` ago."""
         if time.monotonic() - self._paused_at > MIN_AWAKE_S:
             time.sleep(BURST_PAUSE_S)
             self._paused_at = time.monotonic()
 
 
 def open_link(broker: str, enrol: Path | None, *, in_bursts: bool = False) -> Link:
-    """Return a link that only reads.
+    """Return a link for reading only.
 
     Args:
-        in_bursts: pause after bursts. Messages then arrive up to 0.6 s late.
+        broker: URLs of brokers, separated by commas. Empty selects the broker of the enrolment, or the
+            default broker without an enrolment.
+        enrol: the file that `edgefl broker watcher` wrote, or None for a broker without keys.
+        in_bursts: reads messages in bursts, up to 0.6 s late. See `BurstPause`.
 
     Raises:
-        LinkError: the broker cannot be reached, or refuses the connection.
-        ConfigError: the file is not an enrolment.
+        LinkError: the broker is unreachable or refuses the connection.
+        ConfigError: `enrol` is not an enrolment file, or other users can read it.
     """
-    # Cryptography, which not every broker needs
+    # This imports cryptography, which is slow to load and which not every broker needs.
     from edgefl.security.enrolment import load_enrolment, make_tls_context
 
     enrolment = load_enrolment(enrol) if enrol else None
@@ -93,7 +95,13 @@ def open_link(broker: str, enrol: Path | None, *, in_bursts: bool = False) -> Li
 
 
 def find_federations(link: Link) -> dict[str, str]:
-    """Return the federations of which the broker keeps a state, phase by name, sorted."""
+    """Return the phase of each federation on the broker, sorted by federation name.
+
+    A federation is on the broker if the broker retains its state.
+
+    Raises:
+        LinkError: the link broke, or the broker refuses the subscription.
+    """
     topic = FederationTopics("+").state
     link.subscribe(topic)
     phases: dict[str, str] = {}
@@ -112,11 +120,17 @@ def find_federations(link: Link) -> dict[str, str]:
 
 
 def choose_federation(link: Link, name: str) -> str:
-    """Return a federation's name: the given name, or the only federation on the broker, or the only one that
-    runs.
+    """Return the name of the federation to watch.
+
+    Without a name, it is the only running federation on the broker, or the only federation.
+
+    Args:
+        link: a link to the broker.
+        name: name of a federation, or empty.
 
     Raises:
-        LinkError: the broker has no federation, or several. The error lists them.
+        ConfigError: the name is not a valid federation name.
+        LinkError: the broker has no federation, or several of them. The message lists them.
     """
     if name:
         return check_federation(name)

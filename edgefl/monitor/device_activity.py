@@ -1,4 +1,4 @@
-"""What a device does now, and why it is not in the round, in plain words. Pure functions."""
+"""Classifies what a device is doing and explains why it is not in the round. Pure functions."""
 
 import statistics
 from collections.abc import Collection
@@ -19,17 +19,21 @@ ACTIVITY_KINDS: tuple[ActivityKind, ...] = (
     "idle",
     "finished",
 )
-"""Those that want a look come first."""
+"""All kinds of activity. Devices that need attention come first."""
 SLOW_FACTOR = 2.0
 SLOW_MARGIN_S = 5.0
-"""Slow is who takes twice as long as half of those who have reported, and at least this many seconds longer
-than they did.
-"""
+"""A slow device takes `SLOW_FACTOR` times the typical time and exceeds it by `SLOW_MARGIN_S` seconds."""
 
 
 @dataclass(frozen=True)
 class Activity:
-    """`why` is empty for a device that does what is expected of it."""
+    """The current activity of a device.
+
+    Attributes:
+        kind: the kind of activity.
+        why: the reason that the user sees. Empty for a device that works as expected.
+        slow: whether the device takes much longer than the others.
+    """
 
     kind: ActivityKind
     why: str = ""
@@ -37,8 +41,14 @@ class Activity:
 
 
 def find_typical_seconds(devices: Collection[DeviceView], state: State | None) -> float | None:
-    """Return the median answer time of the clients that answered this round's task, or None if no client
-    answered.
+    """Return the median time that devices took to answer the task of the current round.
+
+    Args:
+        devices: the devices of the federation.
+        state: the state of the federation, or None before the first one.
+
+    Returns:
+        The median in seconds, or None if no device has answered yet.
     """
     if state is None:
         return None
@@ -61,16 +71,19 @@ def classify_activity(
     """Return the activity of a device.
 
     Args:
-        typical_s: see `find_typical_seconds`.
-        saw_round_start: whether the view existed when the round started.
-        judged: ids of the devices in the federation's verdict.
+        device: the device.
+        state: the latest state of the federation, or None before the first one.
+        typical_s: the typical time of a round in seconds, see `find_typical_seconds`.
+        saw_round_start: whether the view was open when the round started.
+        now: the current time, in seconds since 1970.
+        judged: ids of the devices in the verdict of the federation.
     """
     status = device.status
     if state is not None and state.phase == "done":
         if device.client_id in judged:
             return Activity("finished")
         if device.has_result:
-            return Activity("finished", "its model came too late for the verdict" if judged else "")
+            return Activity("finished", "its model arrived too late for the verdict" if judged else "")
         return _classify_without_result(device, state)
     if status and not status.online:
         return Activity("offline", "offline")
@@ -78,11 +91,11 @@ def classify_activity(
         by = "by its operator" if status.paused == PAUSED_BY_OPERATOR else status.paused
         return Activity("paused", f"paused: {by}")
     if state is None:
-        return Activity("idle", "no aggregator leads this federation")
+        return Activity("idle", "no aggregator is running this federation")
     if state.phase == STOPPED_PHASE:
         return Activity("idle", "the aggregator has stopped")
     if state.phase == JOINING_PHASE:
-        return Activity("idle", "the first round has not begun")
+        return Activity("idle", "the first round has not started")
     if device.task and device.task[0] == state.session and device.task[1] <= state.round:
         if device.task[1] == state.round or not device.answer:
             return _classify_work(device, state, typical_s, now)
@@ -90,20 +103,20 @@ def classify_activity(
             return Activity("rejected", f"rejected: {device.reason}")
     return Activity(
         "idle",
-        "not drawn for this round"
+        "not selected for this round"
         if saw_round_start
-        else "no task seen: this view came when the round was open",
+        else "no task seen: this view opened after the round had started",
     )
 
 
 def _classify_without_result(device: DeviceView, state: State) -> Activity:
-    """Return the activity of a device without its own model after the end of its federation.
+    """Return the activity of a device without a result in a finished federation.
 
-    Only a device that worked for this federation can have left it.
+    Only a device with a task of this session can have left before the end.
     """
     if device.status and not device.status.online:
         if device.task and device.task[0] == state.session:
-            return Activity("offline", "offline: it left before the end, without a model of its own")
+            return Activity("offline", "offline: it left before the end and has no model of its own")
         return Activity("idle", "offline; the federation is done")
     return Activity("idle", "the federation is done")
 
@@ -116,17 +129,17 @@ def _classify_work(device: DeviceView, state: State, typical_s: float | None, no
     assert device.task is not None
     took = now - device.task_at
     earlier = device.task[1] < state.round
-    # rounds that close without it give it new tasks
+    # A device that misses a round gets a new task, so the wait counts from the first unanswered one.
     if (waited := now - device.waiting_since) > state.deadline_s:
         return Activity("silent", f"silent: no answer to round {device.task[1]} for {waited:.0f} s")
     if earlier:
         return Activity(
-            "training", f"late: still at work on round {device.task[1]}, for {took:.0f} s", slow=True
+            "training", f"late: still working on round {device.task[1]}, for {took:.0f} s", slow=True
         )
     if typical_s is not None and took > max(SLOW_FACTOR * typical_s, typical_s + SLOW_MARGIN_S):
         return Activity(
             "training",
-            f"slow: at work for {took:.0f} s, half of the others took at most {typical_s:.0f} s",
+            f"slow: working for {took:.0f} s, the median of the others is {typical_s:.0f} s",
             slow=True,
         )
     return Activity("training")

@@ -1,6 +1,4 @@
-"""The table of devices in the terminal: only lines that are seen are made, only lines that changed are
-drawn.
-"""
+"""Table of devices in the terminal. It formats only visible rows and redraws only changed ones."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -25,12 +23,12 @@ ACTIVITY_STYLES = {
     "sent": Style(color="green"),
     "finished": Style(color="green"),
 }
-"""Colours say again what the words say."""
+"""Colours by state. They only repeat what the text says."""
 CURSOR_STYLE = Style(reverse=True)
 
 
 class DeviceList(ScrollView, can_focus=True):
-    """Devices in an order, one of them chosen."""
+    """A list of devices with a cursor."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", show=False),
@@ -43,7 +41,7 @@ class DeviceList(ScrollView, can_focus=True):
     ]
 
     class Opened(Message):
-        """A device is to be shown alone."""
+        """The user opens the page of a device."""
 
         def __init__(self, client_id: str) -> None:
             super().__init__()
@@ -58,27 +56,32 @@ class DeviceList(ScrollView, can_focus=True):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The columns that fit."""
+        """The columns that fit the terminal."""
         return choose_columns(self.app.size.width)
 
     @property
     def chosen_line(self) -> int:
-        """The line of the chosen device, 0 when it is not there."""
+        """The line of the chosen device, or 0 if the device is not in the list."""
         return next((y for y, device in enumerate(self.devices) if device["id"] == self.chosen), 0)
 
     def show(self, devices: Sequence[DeviceRow], now: float) -> None:
-        """Take other devices, or the same with other figures."""
+        """Replace the devices, and redraw the lines that changed.
+
+        Args:
+            devices: device entries of a snapshot, in the order to show.
+            now: the time of the snapshot, in seconds since 1970.
+        """
         grown = len(devices) != len(self.devices)
         self.devices = devices
         self._now = now
         if not any(device["id"] == self.chosen for device in devices):
             self.chosen = devices[0]["id"] if devices else ""
         if grown:
-            self.virtual_size = Size(1, len(devices))  # as wide as it is, for nothing is beside it
+            self.virtual_size = Size(1, len(devices))  # the list does not scroll sideways
         self._redraw()
 
     def choose_top(self) -> None:
-        """Choose the first device at the next `show`, and show it: the order is another one."""
+        """Scroll to the top and choose the first device at the next `show`, for a new order."""
         self.chosen = ""
         self.scroll_to(y=0, animate=False)
 
@@ -100,7 +103,7 @@ class DeviceList(ScrollView, can_focus=True):
         )
 
     def render_line(self, y: int) -> Strip:
-        """Return a line of the window."""
+        """Return line `y` of the visible part."""
         at = self.scroll_offset.y + y
         text, kind, is_chosen = self._drawn[at] = self._format_line(at)
         if len(self._drawn) > 4096:
@@ -110,13 +113,13 @@ class DeviceList(ScrollView, can_focus=True):
         return strip.adjust_cell_length(self.scrollable_content_region.width, style)
 
     def on_resize(self) -> None:
-        """Draw all lines again."""
+        """Redraw all lines."""
         self.virtual_size = Size(1, len(self.devices))
         self._drawn.clear()
         self.refresh()
 
     def action_move(self, by: int) -> None:
-        """Choose another device, so many lines away."""
+        """Move the cursor by a number of lines. A negative number moves it up."""
         if self.devices:
             at = min(max(0, self.chosen_line + by), len(self.devices) - 1)
             self.chosen = self.devices[at]["id"]
@@ -127,6 +130,6 @@ class DeviceList(ScrollView, can_focus=True):
             self._redraw()
 
     def action_open(self) -> None:
-        """Open the chosen device."""
+        """Open the page of the chosen device."""
         if self.chosen:
             self.post_message(self.Opened(self.chosen))

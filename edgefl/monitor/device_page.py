@@ -1,4 +1,4 @@
-"""One device as lines of text: figures, gate, trace, what went wrong last. Pure functions."""
+"""Formats the page of one device: figures, gate, trace and last error. Pure functions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,14 @@ from edgefl.system import format as text_format
 def format_device_page(
     device: Mapping[str, Any], now: float, width: int, experts: Sequence[str] = ()
 ) -> list[str]:
-    """Return the lines of a device's page. experts: the names of the experts of its gate."""
+    """Return the lines of the page of a device.
+
+    Args:
+        device: the entry of the device in a snapshot, see `edgefl.monitor.view.snapshot`.
+        now: the time of the snapshot, in seconds since 1970.
+        width: maximum length of a line, in characters.
+        experts: names of the experts of the gate.
+    """
     reason = text_format.escape_unprintable(device["why"])
     state = device["state"]
     status = reason if reason.startswith(state) else ", ".join(filter(None, (state, reason)))
@@ -17,17 +24,16 @@ def format_device_page(
     rejected = f"{device['rejected']} updates rejected; " if device["rejected"] else ""
     lines += [f"last error: {rejected}{text_format.escape_unprintable(device['last_error']) or 'none'}", ""]
     board = {
-        "last heard": text_format.format_age(device["last_seen_ts"], now),
+        "last message": text_format.format_age(device["last_seen_ts"], now),
         "samples": text_format.format_number(device["samples"], 0),
         "version": text_format.escape_unprintable(device["version"]) or text_format.NO_VALUE,
-        "memory": f"{text_format.format_number(device['rss_mb'], 0)} MB, at most "
-        f"{text_format.format_number(device['peak_rss_mb'], 0)} "
-        "MB",
+        "memory": f"{text_format.format_number(device['rss_mb'], 0)} MB, peak "
+        f"{text_format.format_number(device['peak_rss_mb'], 0)} MB",
         "processor": f"{text_format.format_number(device['temperature_c'], 0)} °C",
     }
     figures = {
         "round": text_format.format_number(device["round"], 0),
-        "took": f"{text_format.format_number(device['seconds'], 1)} s",
+        "time": f"{text_format.format_number(device['seconds'], 1)} s",
         "sent": text_format.format_bytes(device["bytes_up"]),
         "loss": text_format.format_number(device["loss"]),
         "accuracy": text_format.format_percent(device["accuracy"]),

@@ -1,6 +1,6 @@
-"""The state of one device, read from its messages and from the messages to it.
+"""Builds the view of one device from the messages to and from it.
 
-It does no I/O. Time is an argument in seconds since 1970.
+No I/O. Callers pass the time, in seconds since 1970.
 """
 
 import math
@@ -26,38 +26,58 @@ METRIC_FIGURES = {
     "shipped": "shipped",
     "bytes_up": "bytes_up",
 }
-"""Of a device's metrics those that are kept, and what they are called here."""
+"""Metrics of a device that the view stores, with their names in the view."""
 RESULT_FIGURES = ("accuracy_shipped", "accuracy_mixture")
-"""Metrics of a device that has a model of its own: one of them is enough."""
+"""Metrics of a device that has its own model. One of them is enough."""
 SENT = "sent"
 OK = "ok"
 REJECTED = "rejected"
 
 
 def clamp_timestamp(ts: float, now: float) -> float:
-    """Return the time of a retained message, limited to the range from 1970 to now, whatever the sender's
-    clock says.
+    """Return the time of a retained message, limited to the range from 1970 to `now`.
+
+    The clock of the sender may be wrong.
+
+    Args:
+        ts: the sender's time in seconds since 1970. A NaN or infinite value counts as `now`.
+        now: the receiver's time, in seconds since 1970.
     """
     return min(max(0.0, ts), now) if math.isfinite(ts) else now
 
 
 def limit_text(text: str) -> str:
-    """Return text that is kept or shown, at most 300 characters of it."""
+    """Return the first 300 characters of a text from the network."""
     return text[:MAX_TEXT_LENGTH]
 
 
 @dataclass
 class DeviceView:
-    """One device.
+    """The view of one device.
 
     Attributes:
-        task: the last task as (session, round).
-        task_at: time of the last task.
-        answer: the result of the task, empty while there is none.
-        waiting_since: time of the first task in a row of unanswered tasks.
-        trace: (round, figure) of the last rounds.
-        trace_of: name of the figure: accuracy if rounds have one, else loss.
-        changes: counts the messages.
+        client_id: id of the device.
+        status: the latest status, or None before the first one.
+        last_seen: time of the last message from the device, in seconds since 1970.
+        task: session and round of the latest task.
+        task_at: time of the latest task, in seconds since 1970.
+        waiting_since: time since which the device owes an answer, in seconds since 1970. If several tasks in
+            a row have no answer, it is the time of the first one.
+        answer: outcome of the latest task: `sent`, `ok` or `rejected`. Empty while there is none.
+        answered_at: time of the answer, in seconds since 1970.
+        reason: why the aggregator rejected the update.
+        round: the latest round that the device reported figures for.
+        figures: the latest figures by name, see `METRIC_FIGURES`.
+        board: memory in MB, temperature in °C and training time in seconds, by name.
+        gate: gate weight of each expert.
+        expert: index of the cluster or of the preferred expert.
+        trace: pairs (round, figure) of the last rounds.
+        trace_of: name of the figure in `trace`: accuracy if the device reports one, otherwise loss.
+        announced: SHA-256 of the update that the device announced last.
+        bytes_up: size of all announced updates, in bytes.
+        rejected: number of rejected updates.
+        last_error: the latest problem as text.
+        changes: number that grows with each message.
     """
 
     client_id: str
@@ -84,13 +104,15 @@ class DeviceView:
 
     @property
     def has_result(self) -> bool:
-        """Whether the device has measured a model of its own in this session."""
+        """Whether the device has measured its own model in this session."""
         return any(name in self.figures for name in RESULT_FIGURES)
 
     def on_status(self, status: Status, now: float) -> None:
-        """Fold a status in, unless it is the will of a boot that another one replaced.
+        """Process a status. The last will of an earlier boot is ignored.
 
-        What is retained may be old: `ts` says how old.
+        Args:
+            status: the status. A retained one may be old, and its `ts` shows how old.
+            now: time of arrival, in seconds since 1970.
         """
         previous = self.status
         if previous and not status.online and previous.boot_id != status.boot_id:
@@ -102,7 +124,15 @@ class DeviceView:
         self.status = status
 
     def on_task(self, task: Task, now: float) -> None:
-        """Read a task. A repeated task is the same task, unless its update was rejected."""
+        """Process a task.
+
+        The repetition of a task that the device has answered is ignored, except for masked updates. A masked
+        update may need another attempt.
+
+        Args:
+            task: the task.
+            now: time of arrival, in seconds since 1970.
+        """
         if (
             self.task == (task.session, task.round)
             and self.answer in (SENT, OK)
@@ -118,7 +148,12 @@ class DeviceView:
         self.reason = ""
 
     def on_begin(self, begin: Begin, now: float) -> None:
-        """Fold the announcement of an update in: its size once, though it may be announced again."""
+        """Process the announcement of an update. A repeated announcement adds no bytes.
+
+        Args:
+            begin: the announcement.
+            now: time of arrival, in seconds since 1970.
+        """
         self._update_last_seen(now)
         self.waiting_since = now
         if begin.sha256 != self.announced:
@@ -130,7 +165,12 @@ class DeviceView:
         self._record_figures(begin.round, begin.metrics)
 
     def on_receipt(self, receipt: Receipt, now: float) -> None:
-        """Fold the aggregator's answer in."""
+        """Process a receipt of the aggregator.
+
+        Args:
+            receipt: the receipt.
+            now: time of arrival, in seconds since 1970.
+        """
         if receipt.outcome == OK and self.task and self.answer != OK:
             if self.answer != SENT:
                 self.answered_at = now
@@ -142,7 +182,12 @@ class DeviceView:
             self.last_error = f"round {receipt.round}: {self.reason}"
 
     def on_metrics(self, metrics: Metrics, now: float) -> None:
-        """Fold in what the device says of itself."""
+        """Process the metrics that the device reports.
+
+        Args:
+            metrics: the metrics.
+            now: time of arrival, in seconds since 1970.
+        """
         self._update_last_seen(now)
         vitals = {
             "rss_mb": metrics.rss_mb,
@@ -153,7 +198,7 @@ class DeviceView:
         self._record_figures(metrics.round, metrics.values)
 
     def on_verdict(self, row: DeviceFigures) -> None:
-        """Take the figures of the verdict that this view did not hear from the device itself."""
+        """Add the figures of the verdict that the device has not reported itself."""
         judged = {
             "accuracy_local": row.local,
             "accuracy_federated": row.federated,
@@ -165,12 +210,15 @@ class DeviceView:
                 self.figures.setdefault(name, value)
 
     def mark_dropped(self, round: int) -> None:
-        """Note that a round ended without this device's update."""
+        """Record that a round ended without this device's update."""
         if self.answer != REJECTED:
             self.last_error = f"round {round} ended without its update"
 
     def forget_session(self) -> None:
-        """Forget what belongs to a start of the aggregator that is over."""
+        """Clear everything that belongs to an earlier session of the aggregator.
+
+        The status, the time of the last message and the figures of the board remain.
+        """
         fresh = DeviceView(self.client_id, self.status, self.last_seen, board=self.board)
         self.__dict__.update(fresh.__dict__)
 
@@ -206,7 +254,7 @@ class DeviceView:
 
 
 def _read_numbered(values: Mapping[str, float], prefix: str) -> list[float]:
-    """Return the figures `prefix0`, `prefix1`, ... up to the first that is not there, at most 64."""
+    """Return the figures `prefix0`, `prefix1` and so on, up to the first missing one and at most 64."""
     figures: list[float] = []
     while len(figures) < MAX_GATE_WEIGHTS and f"{prefix}{len(figures)}" in values:
         figures.append(values[f"{prefix}{len(figures)}"])

@@ -1,4 +1,4 @@
-"""A view that is kept up to date from a broker. Not for several threads."""
+"""Keeps the view of a federation up to date from a broker. Not thread-safe."""
 
 import time
 from typing import Any
@@ -13,13 +13,16 @@ class Feed:
     """One federation on a link.
 
     Attributes:
-        lost: number of messages that arrived faster than they were read.
+        link: the link to the broker.
+        view: the view of the federation.
     """
 
     def __init__(self, link: Link, federation: str) -> None:
-        """Subscribe.
+        """Subscribe to the messages of the federation.
 
-        LinkError when the broker refuses that, which a broker that speaks MQTT 3.1.1 does silently.
+        Raises:
+            ConfigError: the name is not a valid federation name.
+            LinkError: the broker refuses a subscription. An MQTT 3.1.1 broker may refuse without an error.
         """
         self.link = link
         self.view = FederationView(federation)
@@ -31,14 +34,17 @@ class Feed:
 
     @property
     def lost(self) -> int:
-        """How many messages came faster than they were taken."""
+        """Number of messages that were dropped because they arrived faster than they were read."""
         return self.link.dropped
 
     def pump(self, timeout_s: float = 0.0) -> int:
-        """Read all waiting messages and return their number. Waits up to this time for the first one.
+        """Process the messages that have arrived, at most 20,000, and return their number.
+
+        Args:
+            timeout_s: maximum time to wait for the first message, in seconds.
 
         Raises:
-            LinkError: the link is broken for good.
+            LinkError: the link is permanently broken.
         """
         count = 0
         event = self.link.get(timeout_s)
@@ -50,11 +56,15 @@ class Feed:
         return count
 
     def pump_for(self, seconds: float) -> None:
-        """Take all that comes in so many seconds."""
+        """Process all messages that arrive within a number of seconds.
+
+        Raises:
+            LinkError: the link is permanently broken.
+        """
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self.pump(left)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return a snapshot of the view. See `edgefl.monitor.view.snapshot`."""
+        """Return a snapshot of the current view. See `edgefl.monitor.view.snapshot`."""
         return snapshot(self.view, time.time())

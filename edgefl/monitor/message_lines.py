@@ -1,7 +1,6 @@
 """Formats any message of a federation as one line.
 
-Messages of the protocol are decoded. Binary content is shown by its size. Any other message is shown with
-its error.
+A protocol message is decoded. A binary message is shown by its size, and an invalid one by its error.
 """
 
 import dataclasses
@@ -37,10 +36,16 @@ SHOWN_DIGITS = 8
 
 
 def build_topic_filter(topic: str, federation: str) -> str:
-    """Return the MQTT filter of what was asked for: `device/+/metrics` of the federation (empty: of all), or
-    a whole topic.
+    """Return the MQTT topic filter for a topic that a user asks for.
 
-    Raises ConfigError for what is no filter (MQTT 3.1.1, 4.7).
+    Args:
+        topic: a filter below a federation such as `device/+/metrics`, or a complete one.
+        federation: name of the federation, or empty for all federations.
+
+    Raises:
+        ConfigError: the topic is not a valid filter.
+
+    Source: MQTT 3.1.1, section 4.7.
     """
     pattern = topic if topic.startswith(f"{TOPIC_PREFIX}/") else f"{TOPIC_PREFIX}/{federation or '+'}/{topic}"
     levels = pattern.split("/")
@@ -52,22 +57,27 @@ def build_topic_filter(topic: str, federation: str) -> str:
     if bad or not topic or topic.startswith("/") or "\0" in topic:
         raise ConfigError(
             f"topic {topic[:200]!r}, expected one below {TOPIC_PREFIX}/FEDERATION/ such as "
-            f"'device/+/metrics'; + "
-            "is one level, # all the rest"
+            "'device/+/metrics'; + matches one level, # all remaining levels"
         )
     return pattern
 
 
 def decode_message(topic: str, payload: bytes, oversize: int = 0) -> dict[str, Any]:
-    """Return a message as a tree for JSON: `topic`, and `kind` with `message`, `bytes`, `cleared` or
-    `broken`, which says why.
+    """Return a message as a dict for JSON. Invalid messages raise no error.
 
-    oversize: the bytes of a payload above the limit, which was left out. Never raises.
+    Args:
+        topic: topic of the message.
+        payload: the payload, empty if the link discarded it.
+        oversize: size of a discarded payload in bytes, or 0.
+
+    Returns:
+        The `topic`. A valid message also has `kind` and one of `message`, `bytes` and `cleared`. An invalid
+            message has `bytes` and the reason in `broken`.
     """
     try:
         kind = parse_topic(topic).kind
         if oversize:
-            raise WireError(f"{oversize} bytes, more than a message may have")
+            raise WireError(f"{oversize} bytes, above the limit for a message")
         if kind in BINARY_KINDS:
             return {"topic": topic, "kind": kind, "bytes": len(payload)}
         if not payload:
@@ -82,7 +92,7 @@ def decode_message(topic: str, payload: bytes, oversize: int = 0) -> dict[str, A
 
 
 def _replace_nan(value: Any) -> Any:
-    """Return the value without NaN, for JSON."""
+    """Return the value with None for NaN and infinity, which JSON lacks."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -93,15 +103,25 @@ def _replace_nan(value: Any) -> Any:
 
 
 def format_json_line(tree: dict[str, Any], now_s: float, retained: bool) -> str:
-    """Return one line of JSON: what `decode_message` gave, when it was received, and whether the broker had
-    kept it.
+    """Return a message as one line of JSON.
+
+    Args:
+        tree: the message from `decode_message`.
+        now_s: time of arrival, in seconds since 1970.
+        retained: whether the broker had retained the message.
     """
     return json.dumps({"received": now_s, "retained": retained, **tree})
 
 
 def format_text_line(tree: dict[str, Any], now_s: float, retained: bool) -> str:
-    """Return one line for a person: time of day, `*` for what the broker had kept, topic below the
-    federation, fields.
+    """Return a message as one line of text: time of day, topic below the prefix, and fields.
+
+    A `*` after the time marks a retained message.
+
+    Args:
+        tree: the message from `decode_message`.
+        now_s: time of arrival, in seconds since 1970.
+        retained: whether the broker had retained the message.
     """
     topic = "/".join(
         _shorten_hash(level) for level in tree["topic"].removeprefix(f"{TOPIC_PREFIX}/").split("/")
@@ -140,5 +160,5 @@ def _format_field(key: str, value: Any) -> str:
 
 
 def _shorten_hash(text: str) -> str:
-    """Return a hash, key or signature as its first digits."""
+    """Return the first digits of a hash, key or signature, and any other text unchanged."""
     return f"{text[:SHOWN_DIGITS]}.." if len(text) >= SHA256_HEX_LENGTH and " " not in text else text

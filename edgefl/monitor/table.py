@@ -1,4 +1,4 @@
-"""A snapshot as lines of text: the federation's head, a row a device, sorted and filtered. Pure functions."""
+"""Formats a snapshot as text: a summary of the federation, and one row per device. Pure functions."""
 
 import textwrap
 from collections import Counter
@@ -17,12 +17,15 @@ Snapshot = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table.
+    """A column of the device table.
 
     Attributes:
-        width: width in characters, 0 for the remaining width.
-        narrow: whether the column is also shown in 80 columns.
-        key: the sort key of the column.
+        name: the heading.
+        width: in characters, 0 for the rest of the line.
+        narrow: whether terminals of 80 columns show it too.
+        text: formats the cell of a device. The second argument is the time in seconds since 1970.
+        key: sort key.
+        right: whether the text is right-aligned.
     """
 
     name: str
@@ -100,12 +103,18 @@ MIN_WIDE_WIDTH = 110
 
 
 def choose_columns(width: int) -> tuple[Column, ...]:
-    """Return the columns for a terminal so wide."""
+    """Return the columns for a terminal of this width in characters."""
     return COLUMNS if width >= MIN_WIDE_WIDTH else tuple(column for column in COLUMNS if column.narrow)
 
 
 def format_line(cells: Iterable[str], columns: Sequence[Column], width: int) -> str:
-    """Return cells as one line of at most `width` characters."""
+    """Return the cells as one line of at most `width` characters.
+
+    Args:
+        cells: one text per column.
+        columns: the columns.
+        width: maximum length, in characters.
+    """
     fixed = [
         text_format.truncate(cell, column.width).rjust(column.width)
         if column.right
@@ -118,21 +127,33 @@ def format_line(cells: Iterable[str], columns: Sequence[Column], width: int) -> 
 
 
 def format_header(columns: Sequence[Column], width: int) -> str:
-    """Return the line above the rows."""
+    """Return the header line of at most `width` characters."""
     return format_line([column.name for column in columns], columns, width)
 
 
 def format_row(device: DeviceRow, columns: Sequence[Column], width: int, now: float) -> str:
-    """Return a device's line."""
+    """Return the line of a device.
+
+    Args:
+        device: the entry of the device in a snapshot.
+        columns: the columns.
+        width: maximum length, in characters.
+        now: the time of the snapshot, in seconds since 1970.
+    """
     return format_line([column.text(device, now) for column in columns], columns, width)
 
 
 def select_devices(devices: Sequence[DeviceRow], sort: str, reverse: bool, query: str) -> list[DeviceRow]:
-    """Return the devices whose id, state or reason has all of the wanted words in it, sorted.
+    """Return the devices that match a query, sorted.
 
-    Who lacks the figure comes last.
+    Devices that lack the sorted figure come last. Devices with equal figures keep their order, which is by id
+    in a snapshot.
 
-    sort: one of SORTS. Equal ones are in the order of their ids.
+    Args:
+        devices: device entries of a snapshot.
+        sort: name of a column, one of `SORT_COLUMNS`.
+        reverse: sorts in descending order.
+        query: words separated by spaces. The id, state or reason must contain all of them. Case is ignored.
     """
     parts = query.lower().split()
     matching = [
@@ -151,10 +172,15 @@ def select_devices(devices: Sequence[DeviceRow], sort: str, reverse: bool, query
 
 
 def format_head(tree: Snapshot, width: int, limit: int = 0) -> list[str]:
-    """Return the lines of a federation: state, verdict, devices, last round, bytes and clusters.
+    """Return the summary lines of a federation.
+
+    They show the progress, the verdict, the number of devices by state, the figures of the last round, the
+    communication cost, and the clusters.
 
     Args:
-        limit: maximum number of devices in the verdict's table.
+        tree: the snapshot.
+        width: maximum length of a line, in characters.
+        limit: maximum number of devices in the table of the verdict.
     """
     others = [
         _describe_counts(tree["devices"]),
@@ -177,7 +203,7 @@ def _describe_progress(tree: Snapshot, width: int) -> str:
     name = tree["federation"]
     phase = tree["phase"]
     if not phase:
-        return f"{name}: nothing heard from an aggregator yet"
+        return f"{name}: no message from an aggregator yet"
     if phase in (JOINING_PHASE, STOPPED_PHASE, "done"):
         ended = {
             JOINING_PHASE: _describe_waiting(tree),
@@ -191,13 +217,13 @@ def _describe_progress(tree: Snapshot, width: int) -> str:
     position = (
         phase if tree["round"] > tree["rounds"] else f"round {tree['round']} of {tree['rounds']}, {phase}"
     )
-    text = f"{name}: {position}, {sent} of {tree['cohort_size']} in, {took:.0f} of {deadline_s:.0f} s "
+    text = f"{name}: {position}, {sent} of {tree['cohort_size']} updates, {took:.0f} of {deadline_s:.0f} s "
     share = sent / tree["cohort_size"] if tree["cohort_size"] else 0.0
     return text + text_format.draw_bar(share, max(0, min(20, width - len(text))))
 
 
 def _format_verdict(tree: Snapshot, width: int, limit: int) -> list[str]:
-    """Return the verdict's table of at most `limit` devices, and its sentence."""
+    """Return the table of the verdict with at most `limit` devices, and its sentence."""
     if tree["verdict"] is None:
         return []
     verdict = from_dict(tree["verdict"])
@@ -206,20 +232,20 @@ def _format_verdict(tree: Snapshot, width: int, limit: int) -> list[str]:
 
 
 def _explain_missing_figures(tree: Snapshot) -> str:
-    """Return why the figures that a reader expects are missing, empty where none are."""
+    """Return why figures that a reader expects are missing, or an empty text."""
     is_done = tree["phase"] == "done"
     if tree["differential_privacy"]:
         if is_done:
             return (
                 "Differential privacy is on, so the aggregator publishes no figures and no verdict. `edgefl "
-                "report` shows them, from the aggregator's folder."
+                "report` shows them from the aggregator's folder."
             )
-        return "Differential privacy is on, so the aggregator publishes no figures of rounds."
+        return "Differential privacy is on, so the aggregator publishes no figures for the rounds."
     verdict = tree["verdict"]
     if is_done and verdict is None:
-        return "The broker has no verdict of this federation; `edgefl report` shows the aggregator's result."
+        return "The broker has no verdict for this federation. `edgefl report` shows the aggregator's result."
     if verdict and verdict["devices"] and not verdict["rows"]:
-        return "Updates are masked, so the verdict holds no figures of single devices."
+        return "Updates are masked, so the verdict has no figures for single devices."
     return ""
 
 
@@ -229,12 +255,12 @@ def _describe_waiting(tree: Snapshot) -> str:
     if not needed or ready >= needed:
         return "waiting for devices"
     plural = "s" if needed > 1 else ""
-    return f"waiting for {needed - ready} of {needed} device{plural}; start each with `edgefl device start`"
+    return f"waiting for {needed - ready} of {needed} device{plural}; start them with `edgefl device start`"
 
 
 def _describe_counts(devices: Sequence[DeviceRow]) -> str:
     if not devices:
-        return "no device heard yet"
+        return "no message from a device yet"
     count = Counter(_name_state(device, 0) for device in devices)
     parts = [
         f"{count[kind]} {kind}" for kind in (*ACTIVITY_KINDS[:4], "slow", *ACTIVITY_KINDS[4:]) if count[kind]
@@ -263,7 +289,7 @@ def _describe_figures(tree: Snapshot, width: int) -> str:
         mean, low, high = map(text_format.format_percent, spread)
         parts.append(f"accuracy mean {mean}, p10 {low}, p90 {high}")
     line = ", ".join(parts)
-    # after the rounds, the accuracy is of other models on other samples
+    # Personalization measures other models on other samples, so it is no point of this curve.
     curve = [row["accuracy_mean"] for row in rows if row["round"] <= tree["rounds"]]
     reported = [mean for mean in curve if mean is not None]
     return (
@@ -296,7 +322,14 @@ def _describe_clusters(tree: Snapshot) -> str:
 
 
 def format_snapshot(tree: Snapshot, width: int, sort: str = "state", query: str = "") -> list[str]:
-    """Return head and table as lines, for a pipe."""
+    """Return the summary and the device table as lines, for output without a terminal.
+
+    Args:
+        tree: the snapshot.
+        width: maximum length of a line, in characters.
+        sort: name of a column, one of `SORT_COLUMNS`.
+        query: words to filter by, see `select_devices`.
+    """
     columns = choose_columns(width)
     rows = [
         format_row(device, columns, width, tree["ts"])

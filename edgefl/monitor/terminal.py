@@ -1,6 +1,4 @@
-"""The live terminal view: what `table` and `page` make of a snapshot, once a second, in Textual (extra
-`monitor`).
-"""
+"""Live terminal view in Textual (extra `monitor`). It shows a new snapshot about once a second."""
 
 import asyncio
 import gc
@@ -23,13 +21,13 @@ from edgefl.system.format import truncate
 
 REFRESH_S = 1.0
 MAX_FAST_DEVICES = 100
-"""Of more devices every second refresh is left out."""
+"""With more devices, every second refresh is skipped."""
 PUMP_S = 0.5
-"""How often the link's queue is emptied, so that it holds little when much is said."""
+"""Interval at which the queue of the link is emptied, so that it stays short under load."""
 
 
 class DeviceScreen(Screen[None]):
-    """One device alone."""
+    """The page of one device."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,d,enter", "app.pop_screen", show=False)]
 
@@ -38,25 +36,30 @@ class DeviceScreen(Screen[None]):
         self.client_id = client_id
 
     def compose(self) -> ComposeResult:
-        """Lay out."""
+        """Create the widgets."""
         yield Static(id="page", markup=False)
         yield Static(Text("Esc back"), id="keys")
 
     def show(self, tree: dict[str, Any]) -> None:
-        """Show a device of a snapshot."""
+        """Show the device from a snapshot."""
         device = next((row for row in tree["devices"] if row["id"] == self.client_id), None)
         lines = (
             format_device_page(device, tree["ts"], self.app.size.width - 2, tree["experts"])
             if device
-            else [f"{self.client_id} has gone"]
+            else [f"{self.client_id} is no longer on the broker"]
         )
         self.query_one("#page", Static).update(Text("\n".join(lines)))
 
 
 class Monitor(App[str]):
-    """The terminal monitor. `pump` reads messages, and `snapshot` returns the state.
+    """The terminal application.
 
-    It exits with a text that explains the end, or without a text.
+    It exits with a message if the link is permanently broken, otherwise with None.
+
+    Args:
+        pump: processes the messages that have arrived.
+        snapshot: returns a snapshot of the view.
+        is_connected: whether the broker is connected.
     """
 
     CSS = """
@@ -96,18 +99,20 @@ class Monitor(App[str]):
         self._skipped = False
 
     def compose(self) -> ComposeResult:
-        """Lay out."""
+        """Create the widgets."""
         yield Static(id="head", markup=False)
         yield Static(id="columns", markup=False)
         yield DeviceList()
-        yield Input(placeholder="part of an id, state or reason; Enter keeps it, Esc ends it", id="filter")
+        yield Input(
+            placeholder="part of an id, state or reason; Enter applies it, Esc clears it", id="filter"
+        )
         yield Static(id="keys", markup=False)
 
     def on_mount(self) -> None:
-        """Begin to listen."""
-        with suppress(NotImplementedError, RuntimeError, ValueError):  # not in the main thread
+        """Start to listen and to refresh."""
+        with suppress(NotImplementedError, RuntimeError, ValueError):  # raised outside the main thread
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
-        # what is loaded by now stays, and need not be looked through again for each few thousand messages
+        # Objects loaded so far stay. Frozen, they are not scanned again every few thousand messages.
         gc.freeze()
         self.query_one(DeviceList).focus()
         self.set_interval(PUMP_S, self.listen)
@@ -116,14 +121,14 @@ class Monitor(App[str]):
         self.update()
 
     def listen(self) -> None:
-        """Read messages, and exit when the link is broken for good."""
+        """Process the messages that have arrived. Exit if the link is permanently broken."""
         try:
             self._pump()
         except LinkError as error:
             self.exit(str(error), return_code=1)
 
     def refresh_due(self) -> None:
-        """Take a snapshot each time, or every second time."""
+        """Refresh every time, or every second time with many devices."""
         self._skipped = not self._skipped and len(self.last_snapshot["devices"]) > MAX_FAST_DEVICES
         if not self._skipped:
             self.update()
@@ -138,14 +143,14 @@ class Monitor(App[str]):
         width = self.size.width - 2
         lines = format_head(self.last_snapshot, width)
         if not self._is_connected():
-            lines[0] = truncate("the broker is away, waiting for it; " + lines[0], width)
+            lines[0] = truncate("the broker is unreachable, reconnecting; " + lines[0], width)
         devices = self.screen_stack[0].query_one(DeviceList)
         devices.show(
             select_devices(self.last_snapshot["devices"], self.sort, self.reverse, self.filter_text),
             self.last_snapshot["ts"],
         )
         order = f"{self.sort}{' reversed' if self.reverse else ''}"
-        filtered = f", {len(devices.devices)} have {self.filter_text!r}" if self.filter_text else ""
+        filtered = f", {len(devices.devices)} match {self.filter_text!r}" if self.filter_text else ""
         keys = f"q quit  / filter  s sort: {order}  r reverse  d device{filtered}"
         for name, text in (
             ("head", "\n".join(lines)),
@@ -159,23 +164,23 @@ class Monitor(App[str]):
             self.screen.show(self.last_snapshot)
 
     def on_resize(self) -> None:
-        """Show in the new width."""
+        """Show the last snapshot in the new width."""
         if self.last_snapshot:
             self.call_after_refresh(self.show)
 
     def action_filter(self) -> None:
-        """Ask for a filter."""
+        """Open the input of the filter."""
         filter_input = self.query_one(Input)
         filter_input.display = True
         self.screen.set_focus(filter_input)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter while the user types."""
+        """Apply the filter while the user types."""
         self.filter_text = event.value
         self._reorder()
 
     def on_input_submitted(self) -> None:
-        """Keep the filter and go back to the table."""
+        """Keep the filter and return to the table."""
         filter_input = self.query_one(Input)
         filter_input.display = False
         self.screen.set_focus(self.query_one(DeviceList))
@@ -184,17 +189,17 @@ class Monitor(App[str]):
             self._reorder()
 
     def action_clear(self) -> None:
-        """End the filter."""
+        """Clear the filter."""
         self.query_one(Input).value = ""
         self.on_input_submitted()
 
     def action_sort(self, by: int) -> None:
-        """Sort by the next column."""
+        """Sort by another column: 1 for the next column, -1 for the previous one."""
         self.sort = SORT_COLUMNS[(SORT_COLUMNS.index(self.sort) + by) % len(SORT_COLUMNS)]
         self._reorder()
 
     def action_reverse(self) -> None:
-        """Turn the order around."""
+        """Reverse the order."""
         self.reverse = not self.reverse
         self._reorder()
 
@@ -203,7 +208,7 @@ class Monitor(App[str]):
         self.show()
 
     def on_device_list_opened(self, event: DeviceList.Opened) -> None:
-        """Show a device alone."""
+        """Open the page of a device."""
         screen = DeviceScreen(event.client_id)
         self.push_screen(screen)
         self.call_after_refresh(lambda: screen.show(self.last_snapshot))

@@ -1,9 +1,7 @@
-"""A federation as its messages tell it: each is folded into a view, of which a snapshot is taken.
+"""Builds a view of a federation from its messages, and takes snapshots of it.
 
-No I/O, bounded memory.
-
-Whatever comes on whatever topic, nothing is raised: what is none of the protocol is counted. Retained
-messages come in any order.
+No I/O, bounded memory. No message on any topic raises an error. Invalid messages are counted. Retained
+messages may arrive in any order.
 """
 
 import math
@@ -32,16 +30,19 @@ DEVICE_ACCURACIES = (
     "accuracy_shipped",
     "accuracy_int8",
 )
-"""Figures of a device's own model and of those that it is compared with, on its held-out samples."""
+"""Accuracies on the held-out samples of a device: of its own model, and of models to compare with."""
 CURRENT_ACCURACY_KEYS = ("accuracy_shipped", "accuracy_mixture", "accuracy")
-"""What counts as a device's accuracy now: the first of these that it has."""
+"""The current accuracy of a device is the first of these figures that it has."""
 _DEVICE_MESSAGES = {"status": Status, "metrics": Metrics, "task": Task, "receipt": Receipt, "begin": Begin}
 
 
 def list_view_subscriptions(federation: str) -> dict[str, int]:
-    """Return the topic filters of a view with their QoS, without blobs and chunks.
+    """Return the topic filters that a view needs, with the QoS of each.
 
-    QoS 0 is for messages that the next message of their kind replaces.
+    Blobs and chunks are not among them. QoS 0 is enough for a message that the next one of its kind replaces.
+
+    Raises:
+        ConfigError: the name is not a valid federation name.
     """
     topics = FederationTopics(federation)
     device = topics.format_device
@@ -59,9 +60,21 @@ def list_view_subscriptions(federation: str) -> dict[str, int]:
 
 
 class FederationView:
-    """One federation.
+    """The view of one federation. Not thread-safe.
 
-    Not for several threads. `broken`: messages that were none of the protocol, or of another federation.
+    Attributes:
+        federation: name of the federation.
+        state: the latest state, or None before the first one.
+        round_started: start of the current round or phase, in seconds since 1970.
+        saw_round_start: whether the view was open when the current round or phase started.
+        broken: number of messages that were invalid or of another federation.
+        devices: the devices by id, at most 2,000.
+        history: summaries of the last rounds, at most 500.
+        clusterings: the last assignments of devices to clusters, at most 60.
+        similarity: the latest cluster message with a similarity matrix, or None.
+        verdict: the verdict of this session, or None.
+        judged: the rows of the verdict by device id.
+        cached_rows: the device entries of the last snapshot, with the keys that they were built for.
     """
 
     def __init__(self, federation: str) -> None:
@@ -79,17 +92,23 @@ class FederationView:
         self.cached_rows: dict[str, tuple[Any, dict[str, Any]]] = {}
 
     def take(self, topic: str, payload: bytes, now_s: float) -> None:
-        """Fold one message in. `now_s`: when it came, seconds since 1970."""
+        """Process one message. An invalid message only increases `broken`.
+
+        Args:
+            topic: topic of the message.
+            payload: payload of the message. An empty one clears a retained message.
+            now_s: time of arrival, in seconds since 1970.
+        """
         try:
             address = parse_topic(topic)
             if address.federation != self.federation:
-                raise WireError(f"a message of {address.federation}")
+                raise WireError(f"a message of the federation {address.federation}")
             self._take(address, payload, now_s)
         except WireError:
             self.broken += 1
 
     def _take(self, address: Address, payload: bytes, now: float) -> None:
-        if not payload:  # a retained message that was cleared
+        if not payload:  # clears a retained message
             if address.kind == "status":
                 self.devices.pop(address.client_id, None)
                 self.cached_rows.pop(address.client_id, None)
@@ -109,7 +128,7 @@ class FederationView:
         elif address.kind in _DEVICE_MESSAGES:
             message: Any = decode_json(_DEVICE_MESSAGES[address.kind], payload)
             if getattr(message, "client_id", address.client_id) != address.client_id:
-                raise WireError(f"it names {message.client_id}, its topic {address.client_id}")
+                raise WireError(f"the message names {message.client_id}, its topic {address.client_id}")
             device = self._find_device(address.client_id)
             device.changes += 1
             getattr(device, f"on_{address.kind}")(message, now)
@@ -146,8 +165,8 @@ class FederationView:
 
     def _on_summary(self, summary: Summary, round: int) -> None:
         if summary.round != round:
-            raise WireError(f"the summary is of round {summary.round}, its topic of {round}")
-        if self.history and self.history[-1].round >= round:  # told again after a restart
+            raise WireError(f"the summary is for round {summary.round}, its topic for {round}")
+        if self.history and self.history[-1].round >= round:  # repeated after a restart
             earlier = [previous for previous in self.history if previous.round < round]
             self.history.clear()
             self.history.extend(earlier)
@@ -166,7 +185,7 @@ class FederationView:
         self._keep_clusterings()
 
     def _keep_clusterings(self) -> None:
-        # what is retained may come before the state, and may be of a session that is over
+        # Retained clusters may arrive before the state, and may belong to an earlier session.
         if self.state is None:
             return
         session = self.state.session
@@ -178,7 +197,7 @@ class FederationView:
             self.similarity = None
 
     def _take_verdict(self) -> None:
-        # like the clusters, it may come before the state and belong to an earlier session
+        # Like the clusters, the verdict may arrive before the state and belong to an earlier session.
         self.judged = {}
         if self.verdict is None or self.state is None:
             return
@@ -192,11 +211,17 @@ class FederationView:
 
 
 def snapshot(view: FederationView, now_s: float) -> dict[str, Any]:
-    """Return the view as a tree for JSON, with None instead of NaN and times in seconds since 1970.
+    """Return the view as a dict for JSON.
 
-    Round `rounds + 1` is the personalization. A device is `slow` if it takes much longer than the others.
-    `trace` contains figures with the name `trace_of`. An unchanged device is the same dict as in the
-    previous snapshot, so do not modify it.
+    NaN becomes None, and times are in seconds since 1970. Round `rounds + 1` is the personalization.
+
+    In the entry of a device, `slow` marks a device that takes much longer than the others. `trace` holds the
+    figures that `trace_of` names. The entry of an unchanged device is the same dict as in the previous
+    snapshot, so callers must not modify it.
+
+    Args:
+        view: the view.
+        now_s: the current time, in seconds since 1970.
     """
     state = view.state
     assignment = view.clusterings[-1].assignment if view.clusterings else {}
@@ -232,12 +257,12 @@ def snapshot(view: FederationView, now_s: float) -> dict[str, Any]:
 
 
 def _to_count(value: float | None) -> int | None:
-    """Return a count that came as a number from the network, None for anything else."""
+    """Return a count that the network delivers as a float, or None for any other number."""
     return int(value) if value is not None and math.isfinite(value) and 0 < value < 2**31 else None
 
 
 def _name_experts(view: FederationView) -> list[str]:
-    """Return the names of the experts that a gate mixes, as a simulation calls them."""
+    """Return the names of the experts of a gate, the same as in a simulation."""
     count = max((len(device.gate) for device in view.devices.values()), default=0)
     num_local = _to_count(view.state.settings.get("own_experts")) if view.state else None
     if not count or not num_local:

@@ -1,1 +1,1 @@
-"""The report of a finished federation as one page, and the papers' figures."""
+"""Reports of finished federations as one page, and figures of the papers."""

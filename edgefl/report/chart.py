@@ -1,6 +1,4 @@
-"""What a page is made of: charts that bring their data as a table, and lines that say why a chart is not
-there.
-"""
+"""Building blocks of a page: charts with their data, and explanations of missing charts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,10 +9,12 @@ Cell = str | float | int | None
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of equal length.
+    """The data of a chart.
 
     Attributes:
-        left: how many rows were omitted and where they are, empty if the table is complete.
+        head: names of the columns.
+        rows: all of the same length as `head`.
+        left: how many rows are missing and where to find them. Empty for a complete table.
     """
 
     head: tuple[str, ...]
@@ -27,8 +27,14 @@ class Chart:
     """A picture and its data.
 
     Attributes:
+        name: a short name for files and JSON.
+        title: the heading.
+        alt: describes the picture in words.
+        table: the data.
         draw: draws into a matplotlib figure of `width` by `height` inches.
-        alt: describes what the picture shows.
+        width: in inches.
+        height: in inches.
+        note: an explanation for the reader, or empty.
     """
 
     name: str
@@ -43,7 +49,12 @@ class Chart:
 
 @dataclass(frozen=True)
 class MissingChart:
-    """A chart that the folder has no data for: why, and what would record them."""
+    """A chart that the folder has no data for.
+
+    Attributes:
+        title: the heading.
+        why: the reason, and how to record the data.
+    """
 
     title: str
     why: str
@@ -54,7 +65,7 @@ SectionPart = Chart | MissingChart
 
 @dataclass(frozen=True)
 class Section:
-    """Parts under one heading."""
+    """Charts under one heading."""
 
     name: str
     title: str
@@ -68,9 +79,13 @@ def make_table(head: tuple[str, ...], rows: list[tuple[Cell, ...]], source: str)
     """Return a table of at most a thousand rows.
 
     Args:
-        source: name of the file with all rows.
+        head: names of the columns.
+        rows: all rows.
+        source: the file that holds all rows.
     """
     left = (
-        "" if len(rows) <= MAX_CHART_ROWS else f"{MAX_CHART_ROWS} of {len(rows):,} rows; all are in {source}"
+        ""
+        if len(rows) <= MAX_CHART_ROWS
+        else f"{MAX_CHART_ROWS} of {len(rows):,} rows. All rows are in {source}"
     )
     return Table(head, tuple(rows[:MAX_CHART_ROWS]), left)

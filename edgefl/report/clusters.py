@@ -1,6 +1,4 @@
-"""Clusters of clients: how alike they are with the cut that parted them, and who was in which over the
-rounds.
-"""
+"""Charts of clusters: the similarity of clients with the cut, and the membership over the rounds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,12 +23,15 @@ COMPARING_ALGORITHMS = {"clustered", "fedap"}
 
 @dataclass(frozen=True)
 class ClientSimilarity:
-    """The similarity of clients at the time of a clustering.
+    """The similarity of clients in the round that clustered them.
 
     Attributes:
-        matrix: cosine similarity, float64[n, n].
-        merges: merges of the linkage in scipy's form, float64[n - 1, 4].
-        cut: height of the cut, in units of the merges.
+        round: the round that clustered the clients.
+        layer: the layer that was compared, or empty for whole models.
+        clients: ids of the clients.
+        matrix: cosine similarity, shape (clients, clients), float64.
+        merges: linkage in the form of scipy, shape (clients - 1, 4), float64.
+        cut: height at which the linkage is cut, in units of the merges. NaN without a cut.
     """
 
     round: int
@@ -45,7 +46,7 @@ def read_client_similarity(stored: JsonObject) -> ClientSimilarity:
     """Read the content of clusters.json.
 
     Raises:
-        StateError: its parts do not fit together.
+        StateError: the parts are damaged or do not fit together.
     """
     try:
         clients = tuple(str(client) for client in stored["clients"])
@@ -69,15 +70,17 @@ def read_client_similarity(stored: JsonObject) -> ClientSimilarity:
             raise ValueError(f"{len(clients)} clients, a matrix of {matrix.shape}, {len(merges)} merges")
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(
-            f"{RunFiles.clusters.name} is damaged: {error!r}; simulate again, or remove it for a report "
-            "without it"
+            f"{RunFiles.clusters.name} is damaged: {error!r}; simulate again, or remove it and make the "
+            "report without it"
         ) from error
     return similarity
 
 
 def order_leaves(merges: Matrix) -> list[int]:
-    """Return the clients in the order of the dendrogram, so that no branches cross: each merge's first side
-    first.
+    """Return the clients in the order of the dendrogram, so that no branches cross.
+
+    Args:
+        merges: linkage in the form of scipy, shape (clients - 1, 4), float64.
     """
     members: dict[int, list[int]] = {client: [client] for client in range(len(merges) + 1)}
     for row, (left, right) in enumerate(merges[:, :2].astype(int)):
@@ -89,8 +92,12 @@ Bracket = tuple[float, float, float, float]
 
 
 def build_dendrogram(merges: Matrix) -> list[tuple[Bracket, Bracket]]:
-    """Return each merge as a bracket: four places along the leaves and four heights, the foot of either side
-    first and last.
+    """Return a bracket for each merge: four positions along the leaves, and four heights.
+
+    The feet of the bracket are its first and last points.
+
+    Args:
+        merges: linkage in the form of scipy, shape (clients - 1, 4), float64.
     """
     positions = {leaf: float(position) for position, leaf in enumerate(order_leaves(merges))}
     heights = dict.fromkeys(positions, 0.0)
@@ -110,8 +117,9 @@ def build_dendrogram(merges: Matrix) -> list[tuple[Bracket, Bracket]]:
 
 
 def read_chosen_cluster(update: JsonObject) -> int:
-    """Return the cluster in a client's update: the model that it chose or the expert of its largest share,
-    else -1.
+    """Return the cluster of a client from its update, or -1.
+
+    It is the model that the client chose, or the expert with the largest responsibility.
     """
     if "expert" in update:
         return to_index(update["expert"])
@@ -120,7 +128,7 @@ def read_chosen_cluster(update: JsonObject) -> int:
 
 
 def read_responsibilities(update: JsonObject) -> dict[int, float]:
-    """Return q(expert given the client) of an update by expert. It is empty if the update has none."""
+    """Return q(expert given the client) of an update by expert. Empty if the update has none."""
     shares = {
         int(key[2:]): to_number(value)
         for key, value in update.items()
@@ -134,14 +142,17 @@ def read_responsibilities(update: JsonObject) -> dict[int, float]:
 
 
 def read_membership(records: Sequence[JsonObject]) -> tuple[list[int], list[str], ClusterLabels]:
-    """Return the clusters of clients over the rounds that report them.
+    """Return the cluster of each client in each round.
 
-    Clusters that the server assigns hold until the next assignment. Clusters that clients choose hold for
-    one round.
+    Clusters that a server assigns hold until the next assignment. Clusters that clients choose hold only in
+    the round of the choice.
+
+    Args:
+        records: one record per round.
 
     Returns:
-        The rounds, the clients, and the cluster as int64[clients, rounds]. It is -1 for a client without a
-        cluster in that round.
+        The rounds with clusters, the client ids, and the clusters, shape (clients, rounds), int64. The
+            cluster is -1 where it is unknown.
     """
     assignment: dict[str, int] = {}
     columns: dict[int, dict[str, int]] = {}
@@ -170,17 +181,23 @@ def read_membership(records: Sequence[JsonObject]) -> tuple[list[int], list[str]
 
 
 def build_section(folder: Folder) -> Section:
-    """Return the clusters of a folder."""
+    """Return the section on clusters."""
     return Section("clusters", "Clusters", (_chart_similarity(folder), _chart_membership(folder)))
 
 
 def draw_matrix(
     axes: Any, matrix: Matrix, names: Sequence[str], *, low: float | None = None, high: float = 1.0
 ) -> Any:
-    """Draw a matrix of clients by clients, with their names if these are readable.
+    """Draw a matrix of clients by clients, and return the image for a colour scale.
 
-    Returns:
-        The image, for a color scale.
+    Names appear for at most 24 clients.
+
+    Args:
+        axes: matplotlib axes.
+        matrix: shape (clients, clients), float64.
+        names: names of the clients.
+        low: value of the darkest colour, or None for the smallest value.
+        high: value of the brightest colour.
     """
     image = axes.imshow(matrix, cmap=SEQUENTIAL, vmin=low, vmax=high, aspect="equal")
     axes.grid(False)
@@ -193,13 +210,13 @@ def draw_matrix(
 
 
 _NO_CLUSTERS = (
-    f"the folder has no {RunFiles.clusters.name}: it is from before edgefl kept it, the clustering round is "
-    "not over, or there are more than 100 clients; simulate again"
+    f"the folder has no {RunFiles.clusters.name}: it is from an older version of edgefl, the clustering "
+    "round is not finished, or there are more than 100 clients. Simulate again to get it"
 )
 
 
 def _chart_similarity(folder: Folder) -> SectionPart:
-    title = "How alike clients are"
+    title = "Similarity of clients"
     if folder.clusters is None:
         if folder.algorithm not in COMPARING_ALGORITHMS:
             return MissingChart(
@@ -232,18 +249,18 @@ def _chart_similarity(folder: Folder) -> SectionPart:
         tree.tick_params(bottom=False, labelbottom=False)
         tree.grid(False)
         image = draw_matrix(heat, matrix, names)
-        heat.set_aspect("auto")  # as wide as the tree, whose leaves it continues
+        heat.set_aspect("auto")  # columns line up with the leaves of the tree above
         figure.colorbar(image, ax=(tree, heat), label="cosine similarity", fraction=0.05, pad=0.02)
 
     off_diagonal = matrix[np.triu_indices(len(names), 1)]
     num_merges = int((similarity.merges[:, 2] <= similarity.cut).sum()) if np.isfinite(similarity.cut) else 0
     alt = (
-        f"{len(names)} clients, similarities from {off_diagonal.min():.3f} to {off_diagonal.max():.3f}; "
+        f"{len(names)} clients, with similarities from {off_diagonal.min():.3f} to {off_diagonal.max():.3f}. "
         if len(off_diagonal)
-        else "one client; "
+        else "One client. "
     )
     alt += (
-        f"the dendrogram is cut at a distance of {similarity.cut:.3g}, which leaves "
+        f"The dendrogram is cut at a distance of {similarity.cut:.3g}, which leaves "
         f"{len(names) - num_merges} clusters."
     )
     rows: list[Any] = [
@@ -251,8 +268,7 @@ def _chart_similarity(folder: Folder) -> SectionPart:
     ]
     note = (
         f"Cosine similarity of {similarity.layer or 'the models'} in round {similarity.round}, in the "
-        f"order of the "
-        "dendrogram."
+        "order of the dendrogram."
     )
     return Chart(
         "likeness",
@@ -266,7 +282,7 @@ def _chart_similarity(folder: Folder) -> SectionPart:
 
 
 def _chart_membership(folder: Folder) -> SectionPart:
-    title = "Who was in which cluster"
+    title = "Cluster membership"
     rounds, clients, clusters = read_membership(folder.records)
     if not rounds:
         last = {
@@ -277,7 +293,7 @@ def _chart_membership(folder: Folder) -> SectionPart:
         if not last:
             return MissingChart(
                 title,
-                f"{folder.algorithm or 'the algorithm'} has no clusters, or the folder does not tell of them "
+                f"{folder.algorithm or 'the algorithm'} has no clusters, or the folder does not record them "
                 "by round",
             )
         rounds = [len(folder.records)]
@@ -292,7 +308,7 @@ def _chart_membership(folder: Folder) -> SectionPart:
     used = sorted({int(c) for c in clusters[:, -1]} - {NO_CLUSTER})
     sizes = ", ".join(f"{int((clusters[:, -1] == c).sum())} in {c}" for c in used)
     alt = (
-        f"{len(clients)} clients and {count} clusters over {len(rounds)} rounds; in round {rounds[-1]}: "
+        f"{len(clients)} clients and {count} clusters over {len(rounds)} rounds. In round {rounds[-1]}: "
         f"{sizes or 'none'}."
     )
     rows: list[Any] = [
@@ -305,7 +321,7 @@ def _chart_membership(folder: Folder) -> SectionPart:
     note = (
         ""
         if shown_rounds is rounds
-        else f" The table ends after 60 rounds; all are in {RunFiles.rounds.name}."
+        else f" The table ends after 60 rounds. All rounds are in {RunFiles.rounds.name}."
     )
     return Chart(
         "membership",
@@ -314,15 +330,15 @@ def _chart_membership(folder: Folder) -> SectionPart:
         data,
         draw,
         height=min(2.2 + 0.12 * len(clients), 6.0),
-        note="The number of the cluster, or of the expert that the client chose; blank where it took no "
-        f"part.{note}",
+        note="Number of the cluster, or of the expert that the client chose. Blank if the client did not "
+        f"take part.{note}",
     )
 
 
 def find_stretches(row: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return the longest stretches of one cluster as (first place, place after the last, cluster).
+    """Return the runs of equal clusters in a row as (first index, index after the last, cluster).
 
-    Where it is unknown there is none.
+    Runs of unknown clusters are left out.
     """
     ends = [i for i in range(1, len(row) + 1) if i == len(row) or row[i] != row[i - 1]]
     return [
@@ -335,7 +351,14 @@ def find_stretches(row: Sequence[int]) -> list[tuple[int, int, int]]:
 def draw_membership(
     axes: Any, rounds: Sequence[int], clients: Sequence[str], clusters: ClusterLabels
 ) -> None:
-    """Draw clients by rounds, a colour a cluster, with its number where there is room."""
+    """Draw clients by rounds with a colour per cluster, and with its number if there is space.
+
+    Args:
+        axes: matplotlib axes.
+        rounds: the rounds.
+        clients: the client ids.
+        clusters: shape (clients, rounds), int64, with -1 for unknown.
+    """
     from matplotlib.patches import Patch, PathPatch
     from matplotlib.path import Path
 
@@ -344,7 +367,7 @@ def draw_membership(
     used = sorted({cluster for *_, cluster in stretches})
     faces = {cluster: PALETTE[cluster % len(PALETTE)] for cluster in used}
     many = len(stretches) > MAX_VECTOR_STRETCHES
-    # a picture within the picture does not follow the page's light and dark, so its legend does not either
+    # A rasterized part does not follow the theme of the page, so its legend must not follow it either.
     if many:
         faces = {cluster: freeze_colour(face) for cluster, face in faces.items()}
     for cluster in used:

@@ -1,4 +1,4 @@
-"""Which classes the clients' models take for which, on their own held-out samples."""
+"""Charts of the confusion between classes, for the clients' models on their own held-out samples."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,9 +18,11 @@ MAX_CONFUSION_CLASSES = 1000
 
 
 def read_confusions(clients: Sequence[JsonObject]) -> dict[str, ConfusionCounts]:
-    """Return the confusion matrix of each client, int64[classes, classes], with true classes as rows.
+    """Return the confusion matrix of each client that has one.
 
-    Clients without a matrix are left out.
+    Returns:
+        By client, the number of samples with the class of the row that were predicted as the class of the
+            column, shape (classes, classes), int64.
 
     Raises:
         StateError: a row is not a list of [true, predicted, count].
@@ -40,9 +42,8 @@ def read_confusions(clients: Sequence[JsonObject]) -> dict[str, ConfusionCounts]
             and (cells.dtype.kind != "i" or cells.min() < 0 or cells[:, :2].max() >= MAX_CONFUSION_CLASSES)
         ):
             raise StateError(
-                f"the confusion of {shorten_name(row['id'])} is no list of [true, predicted, count]; "
-                f"simulate "
-                "again"
+                f"the confusion of {shorten_name(row['id'])} is not a list of [true, predicted, count]; "
+                "simulate again"
             )
         cells_by_client[row["id"]] = cells.reshape(-1, 3).astype(np.int64)
     classes = max(
@@ -60,20 +61,30 @@ def _fill_matrix(cells: ConfusionCounts, classes: int) -> ConfusionCounts:
 
 
 def normalize_rows(counts: ConfusionCounts) -> NDArray[np.float64]:
-    """Return each row divided by its sum, float64[classes, classes]. A class without samples has NaN."""
+    """Return the counts divided by the sum of their row.
+
+    Args:
+        counts: shape (classes, classes), int64.
+
+    Returns:
+        Shares, shape (classes, classes), float64. The row of a class without samples is NaN.
+    """
     totals = counts.sum(axis=1, keepdims=True)
     return np.asarray(np.divide(counts, totals, out=np.full(counts.shape, np.nan), where=totals > 0))
 
 
 def build_section(folder: Folder) -> Section:
-    """Return the confusion of a folder's clients."""
+    """Return the section on confusion.
+
+    Raises:
+        StateError: the confusion of a client is damaged.
+    """
     matrices = read_confusions(folder.clients)
     if not matrices:
         why = (
-            "this run is from before edgefl kept it, or is not done; simulate again"
+            "the run is unfinished, or from an older version of edgefl. Simulate again to get it"
             if folder.kind == SIMULATION_FOLDER
-            else "which classes a device confuses stays on the device; a simulation of the federation tells "
-            "it"
+            else "devices do not publish which classes they confuse. A simulation of the federation shows it"
         )
         return Section("confusion", "Confusion", (MissingChart("Confusion matrix", why),))
     total = np.sum(list(matrices.values()), axis=0)
@@ -81,10 +92,12 @@ def build_section(folder: Folder) -> Section:
 
 
 def draw_confusion(axes: Any, counts: ConfusionCounts, *, numbers: bool) -> Any:
-    """Draw one matrix, shaded by the share of its row.
+    """Draw one confusion matrix, shaded by the share of the row, and return the image.
 
     Args:
-        numbers: whether to print the counts in the cells.
+        axes: matplotlib axes.
+        counts: shape (classes, classes), int64.
+        numbers: whether the cells show their counts.
     """
     part = normalize_rows(counts)
     image = axes.imshow(100 * part, cmap=SEQUENTIAL, vmin=0, vmax=100)
@@ -120,11 +133,14 @@ def _chart_total(total: ConfusionCounts, clients: int) -> SectionPart:
 
     num_correct = int(np.trace(total))
     errors = total - np.diag(np.diag(total))
-    alt = f"{num_correct} of {int(total.sum())} held-out samples of {clients} clients are told right"
+    alt = (
+        f"{num_correct} of {int(total.sum())} held-out samples of {clients} clients are classified correctly"
+    )
     if errors.any():
         true, predicted = (int(i) for i in np.unravel_index(int(errors.argmax()), errors.shape))
         alt += (
-            f"; most often class {true} is taken for class {predicted}, {int(errors[true, predicted])} times"
+            f". The most frequent error: class {true} predicted as {predicted}, "
+            f"{int(errors[true, predicted])} times"
         )
     head = ("true class", *(f"as {c}" for c in range(classes)))
     rows: list[Any] = [(c, *(int(v) for v in row)) for c, row in enumerate(total)]
@@ -135,7 +151,7 @@ def _chart_total(total: ConfusionCounts, clients: int) -> SectionPart:
         make_table(head, rows, RunFiles.confusion.name),
         draw,
         height=3.8,
-        note="The clients' own models on their own held-out samples, counts summed over clients.",
+        note="The clients' own models on their own held-out samples, summed over clients.",
     )
 
 
@@ -156,9 +172,8 @@ def _chart_clients(matrices: dict[str, ConfusionCounts]) -> SectionPart:
 
     worst = min(matrices, key=lambda client: np.trace(matrices[client]) / max(1, matrices[client].sum()))
     alt = (
-        f"Rows are true classes, columns predicted ones, brighter is more. {shorten_name(worst)} is right "
-        f"least "
-        f"often: {int(np.trace(matrices[worst]))} of {int(matrices[worst].sum())}."
+        f"Rows are true classes, columns are predicted classes, and brighter is more. {shorten_name(worst)} "
+        f"has the lowest accuracy: {int(np.trace(matrices[worst]))} of {int(matrices[worst].sum())}."
     )
     cells: list[Any] = [
         (client, int(true), int(predicted), int(counts[true, predicted]))
@@ -166,7 +181,7 @@ def _chart_clients(matrices: dict[str, ConfusionCounts]) -> SectionPart:
         for true, predicted in np.argwhere(counts)
     ]
     note = (
-        f"The first {len(shown)} of {len(matrices)} clients; the table has all."
+        f"The first {len(shown)} of {len(matrices)} clients. The table has all of them."
         if len(matrices) > len(shown)
         else ""
     )

@@ -1,4 +1,4 @@
-"""Curves over rounds: loss, accuracy over clients, bytes, and accuracy against bytes."""
+"""Charts over the rounds: loss, accuracy over clients, bytes, and accuracy against bytes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,20 +15,27 @@ from edgefl.storage.run_directory import RunFiles
 
 Rounds = NDArray[np.int64]
 Vector = NDArray[np.float64]
-_SIMULATED_NOTE = "All clients together; MB are 1,000,000 bytes."
+_SIMULATED_NOTE = "Sum over all clients. 1 MB is 1,000,000 bytes."
 _PUBLISHED_NOTE = (
-    "What devices and what the aggregator have published; a model that the broker retains goes out once for "
-    "all. MB are 1,000,000 bytes."
+    "Bytes that the devices and the aggregator published. A model that the broker retains counts once for "
+    "all devices. 1 MB is 1,000,000 bytes."
 )
 NO_ACCURACY_REASON = (
-    "no client reported an accuracy in a round: `evaluate = false` in [federation], secure aggregation and "
-    "[privacy] turn that off. A simulation with --evaluate-every 1 measures every client after each round"
+    "no client reported an accuracy in a round. `evaluate = false` in [federation], secure aggregation and "
+    "[privacy] turn it off. A simulation with --evaluate-every 1 measures every client after each round"
 )
 
 
 @dataclass(frozen=True)
 class AccuracyBand:
-    """Accuracy over clients by round: rounds int64[n], the others float64[n]."""
+    """Accuracy over clients by round, as shares of 1.
+
+    Attributes:
+        rounds: shape (n,), int64.
+        mean: shape (n,), float64.
+        p10: 10th percentile over clients, shape (n,), float64.
+        p90: 90th percentile over clients, shape (n,), float64.
+    """
 
     rounds: Rounds
     mean: Vector
@@ -37,7 +44,10 @@ class AccuracyBand:
 
 
 def read_losses(records: Sequence[JsonObject]) -> tuple[Rounds, Vector]:
-    """Return (rounds int64[n], training loss float64[n]) of the rounds that tell one."""
+    """Return rounds, shape (n,), int64, and their training losses, shape (n,), float64.
+
+    Rounds without a loss are left out.
+    """
     pairs = [(record["round"], to_number(record.get("loss"))) for record in records]
     finite_pairs = [(round, loss) for round, loss in pairs if np.isfinite(loss)]
     return np.array([round for round, _ in finite_pairs], np.int64), np.array(
@@ -46,7 +56,10 @@ def read_losses(records: Sequence[JsonObject]) -> tuple[Rounds, Vector]:
 
 
 def read_client_values(record: JsonObject, key: str) -> dict[str, float]:
-    """Return the numbers that each client measured after a round, by client id."""
+    """Return a figure that was measured for each client after a round, by client id.
+
+    Clients without a finite number are left out.
+    """
     values = {
         client: to_number(find_mapping(record, "measured", "clients", client).get(key))
         for client in find_mapping(record, "measured", "clients")
@@ -55,9 +68,7 @@ def read_client_values(record: JsonObject, key: str) -> dict[str, float]:
 
 
 def summarize_measured_accuracy(records: Sequence[JsonObject], key: str = "accuracy_mixture") -> AccuracyBand:
-    """Return mean, 10th and 90th percentile over clients of each round after which a simulation measured
-    them.
-    """
+    """Return mean, 10th and 90th percentile over clients, for rounds that a simulation evaluated."""
     rows = []
     for record in records:
         values = list(read_client_values(record, key).values())
@@ -67,9 +78,7 @@ def summarize_measured_accuracy(records: Sequence[JsonObject], key: str = "accur
 
 
 def read_reported_accuracy(records: Sequence[JsonObject]) -> AccuracyBand:
-    """Return mean, 10th and 90th percentile over clients of each round in which clients reported an
-    accuracy.
-    """
+    """Return mean, 10th and 90th percentile over clients, for rounds with reported accuracies."""
     rows = [
         (record["round"], *(to_number(record.get(f"accuracy_{part}")) for part in ("mean", "p10", "p90")))
         for record in records
@@ -85,7 +94,15 @@ def _make_band(rows: Sequence[tuple[float, ...]]) -> AccuracyBand:
 def read_model_curves(
     records: Sequence[JsonObject], key: str = "accuracy"
 ) -> dict[str, tuple[Rounds, Vector]]:
-    """Return (rounds, figure on the common test set) of each whole model that the server held, by name."""
+    """Return a figure on the common test set for each model of the server.
+
+    Args:
+        records: one record per round.
+        key: name of the figure.
+
+    Returns:
+        By model name, the rounds, shape (n,), int64, and the figures, shape (n,), float64.
+    """
     points: dict[str, list[tuple[int, float]]] = {}
     for record in records:
         for name, figures in find_mapping(record, "measured", "models").items():
@@ -99,8 +116,12 @@ def read_model_curves(
 
 
 def accumulate_bytes(records: Sequence[JsonObject]) -> tuple[Rounds, Vector, Vector]:
-    """Return (rounds, bytes up, bytes down), both summed over all rounds so far, of the rounds that tell
-    them.
+    """Return the bytes up and down, summed up to each round.
+
+    Rounds without both counts are left out.
+
+    Returns:
+        Rounds, shape (n,), int64, bytes up and bytes down, both shape (n,), float64.
     """
     rows = [
         (record["round"], to_number(record.get("bytes_up")), to_number(record.get("bytes_down")))
@@ -111,9 +132,13 @@ def accumulate_bytes(records: Sequence[JsonObject]) -> tuple[Rounds, Vector, Vec
 
 
 def join_accuracy_with_bytes(records: Sequence[JsonObject]) -> tuple[Vector, AccuracyBand]:
-    """Return (bytes up and down until then, accuracy over clients) of the rounds that have an accuracy.
+    """Return the bytes up and down until each round that has an accuracy, and the accuracies.
 
-    What a simulation measured comes before what clients reported: the two are of other samples.
+    Accuracies that a simulation measured are preferred. Those that clients reported are on other samples, so
+    the two are not mixed.
+
+    Returns:
+        Bytes, shape (n,), float64, and the accuracies of the same rounds.
     """
     measured = summarize_measured_accuracy(records)
     band = measured if len(measured.rounds) else read_reported_accuracy(records)
@@ -127,10 +152,10 @@ def join_accuracy_with_bytes(records: Sequence[JsonObject]) -> tuple[Vector, Acc
 
 
 def build_section(folder: Folder) -> Section:
-    """Return the curves of a folder."""
+    """Return the section with curves over the rounds."""
     return Section(
         "curves",
-        "Over the rounds",
+        "Rounds",
         (
             *_chart_accuracy(folder),
             _chart_loss(folder),
@@ -146,8 +171,8 @@ def _chart_loss(folder: Folder) -> SectionPart:
     if not len(rounds):
         return MissingChart(
             "Training loss",
-            "no round of this folder tells a loss; a federation with secure aggregation or [privacy] keeps "
-            "it to itself",
+            "no round of this folder has a loss. A federation with secure aggregation or [privacy] does not "
+            "publish it",
         )
 
     def draw(figure: Any) -> None:
@@ -157,8 +182,8 @@ def _chart_loss(folder: Folder) -> SectionPart:
         set_integer_ticks(axes)
 
     alt = (
-        f"The training loss is {loss[0]:.4g} in round {rounds[0]} and {loss[-1]:.4g} in round {rounds[-1]}, "
-        f"{loss.min():.4g} at its lowest."
+        f"The training loss is {loss[0]:.4g} in round {rounds[0]} and {loss[-1]:.4g} in round {rounds[-1]}. "
+        f"The lowest value is {loss.min():.4g}."
     )
     rows: list[Any] = [(int(r), float(v)) for r, v in zip(rounds, loss, strict=True)]
     return Chart(
@@ -174,9 +199,9 @@ def _chart_loss(folder: Folder) -> SectionPart:
 def _chart_accuracy(folder: Folder) -> tuple[SectionPart, ...]:
     reported = _chart_band(
         "validation",
-        "Accuracy while it runs",
+        "Accuracy during the rounds",
         read_reported_accuracy(folder.records),
-        "The model that each client would use at the beginning of the round, on its own validation samples.",
+        "The model that each client would use at the start of the round, on its own validation samples.",
     )
     measured = _chart_band(
         "accuracy",
@@ -188,7 +213,7 @@ def _chart_accuracy(folder: Folder) -> tuple[SectionPart, ...]:
 
 
 def _chart_band(name: str, title: str, band: AccuracyBand, note: str) -> tuple[Chart, ...]:
-    """Return the chart of an accuracy over clients, or nothing if no round has one."""
+    """Return the chart of an accuracy over clients, or no chart if no round has one."""
     if not len(band.rounds):
         return ()
 
@@ -197,14 +222,21 @@ def _chart_band(name: str, title: str, band: AccuracyBand, note: str) -> tuple[C
 
     alt = (
         f"The mean accuracy over clients is {100 * band.mean[0]:.1f} per cent in round {band.rounds[0]} and "
-        f"{100 * band.mean[-1]:.1f} in round {band.rounds[-1]}; then the 10th percentile is "
+        f"{100 * band.mean[-1]:.1f} in round {band.rounds[-1]}. In that round, the 10th percentile is "
         f"{100 * band.p10[-1]:.1f} and the 90th {100 * band.p90[-1]:.1f}."
     )
     return (Chart(name, title, alt, _make_band_table(band), draw, note=note),)
 
 
 def draw_band(axes: Any, x: NDArray[Any], band: AccuracyBand, xlabel: str) -> None:
-    """Draw mean and 10th to 90th percentile in per cent."""
+    """Draw the mean and the range from the 10th to the 90th percentile in per cent.
+
+    Args:
+        axes: matplotlib axes.
+        x: horizontal positions, shape (n,).
+        band: the accuracies.
+        xlabel: label of the horizontal axis.
+    """
     axes.fill_between(
         x,
         100 * band.p10,
@@ -265,12 +297,12 @@ def _chart_bytes(folder: Folder) -> SectionPart:
     rounds, up, down = accumulate_bytes(folder.records)
     if not len(rounds):
         why = (
-            f"the aggregator of this folder wrote no {AggregatorFiles.rounds.name}, which this version of "
-            "edgefl does"
+            f"the aggregator of this folder wrote no {AggregatorFiles.rounds.name}. Newer versions of edgefl "
+            "write it"
             if folder.kind != "simulation"
-            else "no round is done"
+            else "no round is finished"
         )
-        return MissingChart("Traffic", why)
+        return MissingChart("Communication cost", why)
     scale, unit = choose_byte_unit(float(max(up[-1], down[-1])))
 
     def draw(figure: Any) -> None:
@@ -281,13 +313,13 @@ def _chart_bytes(folder: Folder) -> SectionPart:
         axes.set_ylim(0, None)
 
     alt = (
-        f"After round {rounds[-1]}, {up[-1] / scale:.3g} {unit} were sent by clients and "
-        f"{down[-1] / scale:.3g} {unit} to them."
+        f"Until the end of round {rounds[-1]}, clients sent {up[-1] / scale:.3g} {unit} and received "
+        f"{down[-1] / scale:.3g} {unit}."
     )
     rows: list[Any] = [(int(r), int(u), int(d)) for r, u, d in zip(rounds, up, down, strict=True)]
     return Chart(
         "bytes",
-        "Traffic",
+        "Communication cost",
         alt,
         make_table(("round", "bytes up so far", "bytes down so far"), rows, RunFiles.rounds.name),
         draw,
@@ -306,8 +338,8 @@ def _chart_accuracy_by_bytes(folder: Folder) -> SectionPart:
         draw_band(figure.subplots(), total / scale, band, f"{unit} up and down so far")
 
     alt = (
-        f"A mean accuracy of {100 * band.mean[-1]:.1f} per cent took {total[-1] / scale:.3g} {unit}, up and "
-        "down of all clients together."
+        f"A mean accuracy of {100 * band.mean[-1]:.1f} per cent took {total[-1] / scale:.3g} {unit}, sent "
+        "and received by all clients together."
     )
     rows: list[Any] = [
         (int(b), int(r), round(100 * float(m), 3))
@@ -325,7 +357,14 @@ def _chart_accuracy_by_bytes(folder: Folder) -> SectionPart:
 def draw_lines(
     axes: Any, lines: Mapping[str, tuple[NDArray[Any], NDArray[Any]]], xlabel: str, ylabel: str
 ) -> None:
-    """Draw a line a name, each with a colour and dashes of its own, and a legend."""
+    """Draw a line per name with its own colour and dashes, and a legend.
+
+    Args:
+        axes: matplotlib axes.
+        lines: by name, horizontal and vertical positions, both shape (n,).
+        xlabel: label of the horizontal axis.
+        ylabel: label of the vertical axis.
+    """
     for index, (name, (x, y)) in enumerate(lines.items()):
         axes.plot(
             x,
@@ -342,12 +381,12 @@ def draw_lines(
 
 
 def set_integer_ticks(axes: Any) -> None:
-    """Put ticks of the x axis at whole numbers only."""
+    """Put the ticks of the horizontal axis at integers only."""
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
 def choose_byte_unit(max_bytes: float) -> tuple[float, str]:
-    """Return the unit for numbers of bytes up to `most`: (bytes in it, its name)."""
+    """Return the size in bytes and the name of the unit for numbers up to `max_bytes`."""
     return next(
         ((float(s), u) for s, u in ((10**9, "GB"), (10**6, "MB"), (10**3, "KB")) if max_bytes >= s),
         (1.0, "bytes"),

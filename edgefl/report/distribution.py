@@ -1,4 +1,4 @@
-"""How accuracy is spread over clients: the distribution of each model, and int8 beside float."""
+"""Charts of accuracy over clients: the distribution for each model, and int8 against float."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,23 +22,29 @@ MODEL_ACCURACY_KEYS = {
     "shipped": "accuracy_shipped",
     "int8": "accuracy_shipped_int8",
 }
-"""What a client's held-out samples are measured on, with the key of its row."""
+"""Models that are measured on a client's held-out samples, with the key in the client's row."""
 LOCAL_BASELINE_HINT = "set baseline = true in [personalization] to train each client alone as well"
 
 
 def collect_cdfs(
     clients: Sequence[JsonObject], keys: Mapping[str, str] = MODEL_ACCURACY_KEYS
 ) -> dict[str, tuple[Vector, Vector]]:
-    """Return (sorted accuracy, share of clients with at most that) by model.
+    """Return the distribution of accuracy over clients for each model that was measured.
 
-    Models that no client was measured with are left out.
+    Args:
+        clients: one row per client.
+        keys: the key in a row for each model.
+
+    Returns:
+        By model, the sorted accuracies and the share of clients with at most this accuracy, both shape
+            (clients,), float64.
     """
     cdfs = {name: compute_cdf(read_numbers(clients, key)) for name, key in keys.items()}
     return {name: curve for name, curve in cdfs.items() if len(curve[0])}
 
 
 def find_accuracy_keys(clients: Sequence[JsonObject]) -> dict[str, str]:
-    """Return the keys of all models that clients were measured with, the four of the page first."""
+    """Return the keys of all measured models by name. The four models of the page come first."""
     others = sorted(
         {key for row in clients for key in row if key.startswith("accuracy_")}
         - set(MODEL_ACCURACY_KEYS.values())
@@ -47,9 +53,12 @@ def find_accuracy_keys(clients: Sequence[JsonObject]) -> dict[str, str]:
 
 
 def read_float_and_int8(clients: Sequence[JsonObject]) -> tuple[list[str], Vector, Vector]:
-    """Return (ids, accuracy in float, accuracy in int8), of the clients that were measured with both.
+    """Return the accuracies of the clients that were measured both in float and in int8.
 
-    Before a client could choose, it shipped its mixture.
+    In runs of older versions clients ship their mixture.
+
+    Returns:
+        The client ids, the accuracies in float and those in int8, both shape (clients,), float64.
     """
     both = [
         (row["id"], *(to_number(row.get(f"accuracy_{kind}{part}")) for part in ("", "_int8")))
@@ -65,22 +74,22 @@ def read_float_and_int8(clients: Sequence[JsonObject]) -> tuple[list[str], Vecto
 
 
 def build_section(folder: Folder) -> Section:
-    """Return the distributions of a folder."""
+    """Return the section on distributions over clients."""
     return Section(
         "clients",
-        "Over the clients",
+        "Clients",
         (_chart_accuracy(folder), *_explain_missing_local(folder), _chart_int8(folder)),
     )
 
 
 def _chart_accuracy(folder: Folder) -> SectionPart:
-    """Return a row of marks for each client, or where there are many the distribution over clients."""
+    """Return a row of marks per client, or the distribution if there are many clients."""
     keys = find_accuracy_keys(folder.clients)
     cdfs = collect_cdfs(folder.clients, keys)
     if not cdfs:
         return MissingChart(
             "Accuracy of each client",
-            "no client has measured its model yet: clients do when the rounds are over",
+            "no client has measured its model yet. Clients do so after the last round",
         )
     rows: list[Any] = [
         (
@@ -109,7 +118,7 @@ def _chart_accuracy(folder: Folder) -> SectionPart:
         data,
         draw,
         height=3.4,
-        note="The share of clients whose accuracy is at most that; further to the right is better.",
+        note="Share of clients with at most this accuracy. Further to the right is better.",
     )
 
 
@@ -118,25 +127,27 @@ def _explain_missing_local(folder: Folder) -> tuple[SectionPart, ...]:
     if not cdfs or "local" in cdfs:
         return ()
     return (
-        MissingChart("Local models", f"no client trained a model of its data alone; {LOCAL_BASELINE_HINT}"),
+        MissingChart(
+            "Local models", f"no client trained a model on its own data alone; {LOCAL_BASELINE_HINT}"
+        ),
     )
 
 
 def describe_int8_loss(points_lost: Vector) -> str:
-    """Return a sentence on the effect of int8.
+    """Return a sentence on the accuracy that int8 costs.
 
     Args:
-        points_lost: percentage points that each client loses, float64[clients].
+        points_lost: percentage points that each client loses, shape (clients,), float64.
     """
     mean, worst = round(float(points_lost.mean()), 2), round(float(points_lost.max()), 2)
     if mean > 0:
-        change = f"costs {mean:.2f} points on average and {worst:.2f} at most"
+        change = f"costs {mean:.2f} points on average and at most {worst:.2f} points"
     else:
         change = f"gains {-mean:.2f} points on average" if mean else "changes nothing on average"
-        change += f", and one of them loses {worst:.2f}" if worst > 0 else ""
+        change += f", but one client loses {worst:.2f}" if worst > 0 else ""
     return (
-        f"Of {len(points_lost)} clients int8 {change}; {int((np.round(points_lost, 2) <= 0).sum())} "
-        f"lose nothing."
+        f"Over {len(points_lost)} clients, int8 {change}. Clients that lose nothing: "
+        f"{int((np.round(points_lost, 2) <= 0).sum())}."
     )
 
 
@@ -145,9 +156,9 @@ def _chart_int8(folder: Folder) -> SectionPart:
     title = "int8 against float"
     if not ids:
         why = (
-            "a simulation exports nothing; `edgefl demo` and devices that end a federation do"
+            "a simulation does not export models. `edgefl demo` and devices export them at the end"
             if folder.kind == SIMULATION_FOLDER
-            else "no device has exported its model; see the devices' logs, or run `edgefl export`"
+            else "no device has exported its model. See the devices' logs, or run `edgefl export`"
         )
         return MissingChart(title, why)
     order = np.argsort(floats, kind="stable")

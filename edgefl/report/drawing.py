@@ -1,8 +1,7 @@
-"""How every picture of edgefl looks: one palette that colour-blind readers can tell apart, and the same bytes
-for the same data.
+"""The common style of all pictures: one palette for colour-blind readers, and reproducible files.
 
-The hues are those of Okabe and Ito, Color Universal Design, 2008, some of them darkened until they stand out
-from white by 3 to 1.
+The hues are from Okabe and Ito, Color Universal Design, 2008. Some are darker here, for a contrast of 3 to 1
+with white.
 """
 
 import io
@@ -29,14 +28,14 @@ THEME_COLOURS: dict[str, tuple[str, str]] = {
     "grey": ("#737c87", "#98a2af"),
     "wine": ("#7a2048", "#f2708f"),
 }
-"""Each colour on light and on dark ground."""
+"""Each colour in the light and in the dark theme."""
 PAGE_COLOURS: dict[str, tuple[str, str]] = {
     "page": ("#f6f7f9", "#14171b"),
     "card": ("#ffffff", "#1d2126"),
     "line": ("#d3d9e0", "#3a424d"),
     "link": ("#0b5cad", "#8cc4ff"),
 }
-"""The colours of a page, on light and on dark ground."""
+"""The colours of a page in the light and in the dark theme."""
 INK, MUTED, GRID, GROUND = (THEME_COLOURS[name][0] for name in ("ink", "muted", "grid", "ground"))
 PALETTE = tuple(
     THEME_COLOURS[name][0]
@@ -60,9 +59,9 @@ PALETTE_INDEX = {
     "ensemble": 6,
     "expert": 7,
 }
-"""Models that have the same colour in every picture, by their places in the palette."""
+"""Models that have the same colour in every picture, with their index in the palette."""
 SEQUENTIAL = "cividis"
-"""The colours of heat maps: as bright as the value for every reader."""
+"""Colour map of heat maps. Its brightness follows the value, for colour-blind readers too."""
 IMAGE_FORMATS = ("svg", "png", "pdf")
 _METADATA: dict[str, dict[str, str | None]] = {
     "svg": {"Date": None, "Creator": None, "Type": None, "Format": None},
@@ -108,21 +107,25 @@ _STYLE: dict[str, Any] = {
 
 
 def choose_colour(name: str, index: int) -> str:
-    """Return the colour of a model by its name, or of the place-th series where the name is none that is
-    known.
-    """
+    """Return the colour of a model, or of series number `index` for any other name."""
     return PALETTE[PALETTE_INDEX.get(name, index) % len(PALETTE)]
 
 
 def freeze_colour(shade: str) -> str:
-    """Return a colour that is the same to the eye and that no page replaces on dark ground: its last bit is
-    another.
+    """Return a colour that looks the same but that the dark theme does not replace.
+
+    It differs in its last bit, so that it equals no colour of the theme.
     """
     return f"#{int(shade[1:], 16) ^ 1:06x}"
 
 
 def draw_grey_matrix(axes: Any, matrix: Any) -> Any:
-    """Draw probabilities as a papers' grey matrix, white 0 and black 1, and return the image."""
+    """Draw probabilities as a grey matrix, with white for 0 and black for 1, and return the image.
+
+    Args:
+        axes: matplotlib axes.
+        matrix: shape (rows, columns), float64.
+    """
     image = axes.imshow(matrix, cmap="Greys", vmin=0, vmax=1, aspect="auto")
     axes.grid(False)
     axes.spines[:].set_visible(True)
@@ -132,7 +135,11 @@ def draw_grey_matrix(axes: Any, matrix: Any) -> Any:
 
 @contextmanager
 def apply_style() -> Iterator[None]:
-    """Draw and save with these settings. ModuleNotFoundError when matplotlib is not installed."""
+    """Apply the common style to drawing and saving.
+
+    Raises:
+        ModuleNotFoundError: matplotlib is not installed.
+    """
     import matplotlib
 
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
@@ -141,7 +148,16 @@ def apply_style() -> Iterator[None]:
 
 
 def draw_figure(draw: Callable[[Any], None], width: float, height: float) -> Any:
-    """Return a matplotlib figure of that size in inches that `draw` has drawn into."""
+    """Return a matplotlib figure that `draw` has drawn into.
+
+    Args:
+        draw: draws into the figure.
+        width: in inches.
+        height: in inches.
+
+    Raises:
+        ModuleNotFoundError: matplotlib is not installed.
+    """
     from matplotlib.figure import Figure  # no pyplot: it keeps global state and looks for a display
 
     with apply_style():
@@ -151,7 +167,14 @@ def draw_figure(draw: Callable[[Any], None], width: float, height: float) -> Any
 
 
 def encode_figure(figure: Any, image_format: str, background: str = "white", dpi: int = 150) -> bytes:
-    """Return the figure as svg, png or pdf: the same figure gives the same bytes, without a date."""
+    """Return the figure as a file without a date. The same figure always gives the same bytes.
+
+    Args:
+        figure: a matplotlib figure.
+        image_format: `svg`, `png` or `pdf`.
+        background: a matplotlib colour.
+        dpi: resolution of pixel images, in dots per inch.
+    """
     buffer = io.BytesIO()
     with apply_style():
         figure.savefig(
@@ -161,33 +184,33 @@ def encode_figure(figure: Any, image_format: str, background: str = "white", dpi
 
 
 def parse_image_format(path: Path) -> str:
-    """Return the image format of a path's suffix.
+    """Return the image format of the suffix of a path.
 
     Raises:
-        ConfigError: the suffix is not an image format.
+        ConfigError: the suffix is not svg, png or pdf.
     """
     image_format = path.suffix.removeprefix(".").lower()
     if image_format not in IMAGE_FORMATS:
         raise ConfigError(
-            f"{path} ends in {path.suffix or 'nothing'}, expected .{', .'.join(IMAGE_FORMATS)}; give the "
-            f"picture "
-            "such a name"
+            f"{path} ends in {path.suffix or 'nothing'}, expected .{', .'.join(IMAGE_FORMATS)}; rename the "
+            "picture"
         )
     return image_format
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Write a figure in the format of the path's suffix.
+    """Write a matplotlib figure in the format of the path's suffix.
 
     Raises:
-        ConfigError: the suffix is not an image format.
+        ConfigError: the suffix is not svg, png or pdf.
     """
     write_atomic(path, encode_figure(figure, parse_image_format(path)))
 
 
 def shorten_name(text: object, max_length: int = 28) -> str:
-    """Return a name as a picture shows it: what cannot be printed as a box, the middle of a long one left
-    out.
+    """Return a name for a picture.
+
+    The middle of a long name is left out. Unprintable characters become a box.
     """
     shown = "".join(letter if letter.isprintable() else "\ufffd" for letter in str(text))
     return (

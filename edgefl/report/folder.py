@@ -1,6 +1,4 @@
-"""What lies in a folder of `edgefl simulate`, a stage of `edgefl reproduce`, an aggregator's --out, or
-`edgefl demo`, as one record.
-"""
+"""Reads the output folder of a simulation, an experiment stage, an aggregator or a demo."""
 
 import json
 import math
@@ -29,16 +27,19 @@ _CREDENTIALS = re.compile(r"(?<=//)[^/@\s]+@")
 
 @dataclass(frozen=True)
 class Folder:
-    """One federation as its folder describes it.
+    """The record of one federation.
 
     Attributes:
-        kind: simulation, aggregator or demo.
-        facts: facts of the page's head, in order.
-        config: the known part of the configuration.
+        path: the folder.
+        kind: `simulation`, `aggregator` or `demo`.
+        facts: facts about the run by name, in the order to show.
+        config: the configuration, as far as the folder records it.
         records: one record per round in order, without the personalization.
         clients: one row per client.
-        clusters: see `edgefl.algorithms.clustering.cluster_report`. None if it was not recorded.
-        layers: see `edgefl.runs.layer_similarity`. None if it was not recorded.
+        summary: the content of the result file.
+        clusters: similarity and linkage of clients, or None. See
+            `edgefl.algorithms.clustering.cluster_report`.
+        layers: similarity of layers by epoch, or None. See `edgefl.algorithms.clustering.cluster_report`.
     """
 
     path: Path
@@ -53,34 +54,38 @@ class Folder:
 
     @property
     def name(self) -> str:
-        """The folder's own name."""
+        """The name of the folder, without its path."""
         return self.path.resolve().name
 
     @property
     def algorithm(self) -> str:
-        """The name of the algorithm."""
+        """The name of the algorithm, or empty."""
         return str(self.config.get("algorithm", ""))
 
     def find_option(self, key: str, default: Any = None) -> Any:
-        """Return an option of the algorithm."""
+        """Return an option of the algorithm, or `default` if the configuration lacks it."""
         return _as_mapping(self.config.get("options")).get(key, default)
 
     def find_partition_option(self, key: str) -> Any:
-        """Return an option of the partition."""
+        """Return an option of the partition, or None if the configuration lacks it."""
         return _as_mapping(_as_mapping(self.config.get("partition")).get("options")).get(key)
 
 
 def read_folder(path: Path) -> Folder:
-    """Read a folder.
+    """Read the output folder of a federation.
+
+    Args:
+        path: the --out of `edgefl simulate`, `edgefl demo` or `edgefl aggregator start`, or a stage of
+            `edgefl reproduce`.
 
     Raises:
-        ConfigError: the folder does not exist, or contains nothing of a federation.
-        StateError: the folder is damaged.
+        ConfigError: the folder does not exist or holds no federation.
+        StateError: a file in the folder is damaged.
     """
     if not path.is_dir():
         raise ConfigError(
-            f"{path} is no folder; give the --out of `edgefl simulate`, `edgefl demo` or `edgefl aggregator "
-            "start`"
+            f"{path} is not a folder; give the --out of `edgefl simulate`, `edgefl demo` or `edgefl "
+            "aggregator start`"
         )
     demo = DemoFiles(path)
     if demo.config.exists() and demo.summary.exists():
@@ -94,12 +99,12 @@ def read_folder(path: Path) -> Folder:
     inside = sorted(child.name for child in path.iterdir() if RunFiles(child).note.exists())
     if inside:
         raise ConfigError(
-            f"{path} holds runs and is none: {shorten_names(inside)}; give one of them, such as "
+            f"{path} is not a run but contains runs: {shorten_names(inside)}; give one of them, such as "
             f"{path / inside[0]}"
         )
     raise ConfigError(
-        f"{path} holds neither {run.note.name} nor {aggregator.result.name}, so no federation has written "
-        "there; give the --out of `edgefl simulate`, `edgefl demo` or `edgefl aggregator start`"
+        f"{path} contains neither {run.note.name} nor {aggregator.result.name}, and is not the output of a "
+        "federation; give the --out of `edgefl simulate`, `edgefl demo` or `edgefl aggregator start`"
     )
 
 
@@ -120,7 +125,9 @@ def _read_simulation(files: RunFiles) -> Folder:
         for row in _read_clients(summary, files.summary)
     )
     if not summary:
-        facts["note"] = f"the run has no {files.summary.name} yet; continue it with --resume"
+        facts["note"] = (
+            f"the run is not finished: there is no {files.summary.name} yet; continue it with --resume"
+        )
     return Folder(
         files.root,
         SIMULATION_FOLDER,
@@ -151,7 +158,7 @@ def _read_aggregator(files: AggregatorFiles) -> Folder:
         "plan": result.get("plan"),
     }
     if not result:
-        facts["note"] = f"the federation is not done: there is no {files.result.name} yet"
+        facts["note"] = f"the federation is not finished: there is no {files.result.name} yet"
     records = read_round_records(files.rounds)
     if not records:
         losses = result.get("losses")
@@ -205,9 +212,10 @@ def _read_demo(files: DemoFiles) -> Folder:
 
 
 def read_round_records(path: Path) -> tuple[JsonObject, ...]:
-    """Return the records of rounds.jsonl in order, or None without the file.
+    """Return the records of rounds.jsonl, one per round in order.
 
-    The last record of a repeated round counts. An incomplete last line is ignored.
+    If a round was repeated, its last record counts. An incomplete last line is ignored, and so is the
+    personalization. A missing file has no records.
 
     Raises:
         StateError: a line is not a record.
@@ -225,7 +233,7 @@ def read_round_records(path: Path) -> tuple[JsonObject, ...]:
             if isinstance(round, bool) or not isinstance(round, int):
                 raise TypeError(f"round is {round!r}")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            if line_number == len(lines):  # it was being written when the process ended
+            if line_number == len(lines):  # the process ended while it wrote this line
                 continue
             raise StateError(
                 f"{path} is damaged in line {line_number}: {error!r}; is this the folder of a federation?"
@@ -236,31 +244,31 @@ def read_round_records(path: Path) -> tuple[JsonObject, ...]:
 
 
 def to_number(value: Any) -> float:
-    """Return a finite number, NaN for anything else, and for what no federation measures (1e21 and more)."""
+    """Return a finite number below 1e21 in size, and NaN for any other value."""
     fits = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MAX_VALUE
     return float(value) if fits else math.nan
 
 
 def to_index(value: Any) -> int:
-    """Return the number of a cluster, an expert or a group, from 0 to 9999, or -1 for any other value."""
+    """Return the number of a cluster, an expert or a group from 0 to 9999, and -1 for any other value."""
     numeric = to_number(value)
     return int(numeric) if numeric.is_integer() and 0 <= numeric < _MAX_GROUPS else -1
 
 
 def read_numbers(rows: Iterable[JsonObject], key: str) -> list[float]:
-    """Return one number a row, NaN where it is not known."""
+    """Return one number per row, NaN where a row lacks it."""
     return [to_number(row.get(key)) for row in rows]
 
 
 def find_mapping(row: JsonObject, *keys: str) -> JsonObject:
-    """Return the object at a path of keys, or an empty object."""
+    """Return the object at a path of keys, or an empty one."""
     for key in keys:
         row = _as_mapping(row.get(key))
     return row
 
 
 def label_folders(folders: Sequence[Folder]) -> list[str]:
-    """Return a name a folder: its own, or its path where two have the same."""
+    """Return a label per folder: its name, or its path if two folders share a name."""
     names = [folder.name for folder in folders]
     return names if len(set(names)) == len(names) else [str(folder.path) for folder in folders]
 
@@ -273,7 +281,7 @@ def _read_clients(summary: JsonObject, path: Path) -> tuple[JsonObject, ...]:
     rows = summary.get("clients", [])
     if not isinstance(rows, list) or any(not isinstance(row, dict) or "id" not in row for row in rows):
         raise StateError(
-            f"the clients in {path} are no list of rows with an id; is it the result of a federation?"
+            f"the clients in {path} are not a list of rows with an id; is it the result of a federation?"
         )
     return tuple({**row, "id": str(row["id"])} for row in rows)
 
@@ -283,9 +291,9 @@ def _read_optional(path: Path) -> JsonObject | None:
 
 
 def _collect_facts(config: JsonObject, summary: JsonObject) -> dict[str, Any]:
-    """Return the known facts of a federation.
+    """Return facts about the federation by name.
 
-    The broker's address is left out, because it may contain a password.
+    The address of the broker is left out, because it may contain a password.
     """
     model, data, partition = (_as_mapping(config.get(key)) for key in ("model", "data", "partition"))
     shown = {

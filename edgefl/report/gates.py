@@ -1,4 +1,4 @@
-"""How much of each expert a client's gate takes."""
+"""Charts of the weights that clients' gates give their experts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,21 +14,25 @@ from edgefl.storage.run_directory import RunFiles
 
 Matrix = NDArray[np.float64]
 USAGE_KINDS = {
-    "gate": "what the gate gives each expert, mean over a client's samples: in a simulation its training, "
-    "on a device its held-out ones",
+    "gate": "mean gate weight of each expert over a client's samples: training samples in a simulation, "
+    "held-out samples on a device",
     "responsibility": "q(expert given the client)",
 }
 LOCAL_EXPERT_ALGORITHMS = ("aem", "pfl-mf", "pfl-mfe")
-"""Algorithms whose gate has the client's own expert, the last one."""
+"""Algorithms with a local expert of the client, which is the last one of the gate."""
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "oo", "--")
 
 
 def read_usage(clients: Sequence[JsonObject], kind: str = "gate") -> tuple[list[str], list[str], Matrix]:
-    """Return (experts, client ids, float64[clients, experts]) of the clients that tell it.
+    """Return the gate weights of the clients that report them.
 
-    A share that is not told is 0.
+    Args:
+        clients: one row per client. A simulation has keys such as gate/local, a device such as gate_0.
+        kind: `gate` or `responsibility`.
 
-    A simulation's keys are such as gate/local, a device's such as gate_0.
+    Returns:
+        The experts, the client ids, and the weights, shape (clients, experts), float64. A missing weight is
+            0.
     """
     rows = {}
     for row in clients:
@@ -51,7 +55,7 @@ def read_usage(clients: Sequence[JsonObject], kind: str = "gate") -> tuple[list[
 
 
 def label_expert(expert: str, experts: Sequence[str], algorithm: str) -> str:
-    """Return the simulator's name for an expert that a device reports by number.
+    """Return the simulation's name of an expert that a device reports only by its number.
 
     Args:
         expert: one of `experts`.
@@ -67,19 +71,21 @@ def label_expert(expert: str, experts: Sequence[str], algorithm: str) -> str:
 
 
 def build_section(folder: Folder) -> Section:
-    """Return the gates of a folder."""
+    """Return the section on gates."""
     parts = [
         part
         for part in (*(_chart_usage(folder, kind) for kind in USAGE_KINDS), chart_gate_by_class(folder))
         if part is not None
     ]
     if not parts:
-        where = "" if folder.kind == SIMULATION_FOLDER else ", or its devices did not tell how they use them"
+        where = (
+            "" if folder.kind == SIMULATION_FOLDER else ", or its devices did not report how they use them"
+        )
         parts = [
             MissingChart(
                 "Gate usage",
-                f"{folder.algorithm or 'the algorithm'} has no gate over experts{where}; aem, fedmix, pfl-mf "
-                "and pfl-mfe have",
+                f"{folder.algorithm or 'the algorithm'} has no gate over experts{where}. The algorithms aem, "
+                "fedmix, pfl-mf and pfl-mfe have one",
             )
         ]
     return Section("gates", "Gates", tuple(parts))
@@ -144,15 +150,19 @@ def _chart_usage(folder: Folder, kind: str) -> SectionPart | None:
 
 
 def average_class_weights(clients: Sequence[JsonObject]) -> tuple[list[int], Matrix]:
-    """Return (classes, mean gate weight of each expert float64[classes, experts]) over all clients' held-out
-    samples.
+    """Return the mean gate weights by class, over the held-out samples of all clients.
 
-    Empty where no client tells it. StateError when what one tells is no list of rows [class, samples,
-    weights...] of one length.
+    Returns:
+        The classes, and the weights, shape (classes, experts), float64. Both are empty if no client reports
+            them.
+
+    Raises:
+        StateError: the rows of a client do not have the form [class, samples, weights...], or differ in
+            length.
     """
     all_rows = [row for client in clients for row in _read_rows(client)]
     if len({len(row) for row in all_rows}) > 1:
-        raise StateError(f"{RunFiles.gates.name} holds rows of several lengths; simulate again")
+        raise StateError(f"{RunFiles.gates.name} has rows of several lengths; simulate again")
     rows = np.array(all_rows, np.float64).reshape(-1, max(map(len, all_rows), default=2))
     classes = sorted({int(row[0]) for row in rows})
     return classes, np.array(
@@ -175,8 +185,8 @@ def _read_rows(client: JsonObject) -> list[list[float]]:
     )
     if any(len(row) < 3 or not np.isfinite(row).all() or row[1] <= 0 for row in rows):
         raise StateError(
-            f"the gates of {shorten_name(client['id'])} are no list of [class, samples, weights]; "
-            f"simulate again"
+            f"the gates of {shorten_name(client['id'])} are not a list of [class, samples, weights]; "
+            "simulate again"
         )
     return rows
 
@@ -184,8 +194,12 @@ def _read_rows(client: JsonObject) -> list[list[float]]:
 def chart_gate_by_class(
     folder: Folder, name: str = "gate-class", title: str = "Gate by class"
 ) -> Chart | None:
-    """Return a chart of classes by experts, from white for 0 to black for 1, or None if the folder has no
-    data for it.
+    """Return a chart of classes by experts, or None if the folder has no gates by class.
+
+    Args:
+        folder: the folder of a run.
+        name: the name of the chart.
+        title: its heading.
     """
     classes, weights = average_class_weights(folder.clients)
     if not classes:
@@ -207,9 +221,8 @@ def chart_gate_by_class(
     share = 100 * weights[:, top_expert].mean()
     lowest = 100 * weights[:, top_expert].min()
     alt = (
-        f"The expert {names[top_expert]} has {share:.1f} per cent, mean over classes, and {lowest:.1f} in "
-        f"the class "
-        "where it has least."
+        f"The expert {names[top_expert]} has a mean weight of {share:.1f} per cent over the classes, and "
+        f"{lowest:.1f} per cent in its lowest class."
     )
     rows: list[Any] = [
         (label, *(round(float(v), 4) for v in row)) for label, row in zip(classes, weights, strict=True)
@@ -223,5 +236,5 @@ def chart_gate_by_class(
         draw,
         2.4 + 0.4 * len(experts),
         3.2,
-        note="Held-out samples of all clients. In aem and PFL-MoE the last expert is each client's own.",
+        note="Held-out samples of all clients. In aem and PFL-MoE the last expert is local to each client.",
     )

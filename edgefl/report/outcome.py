@@ -1,4 +1,4 @@
-"""What a federation gave its clients: the verdict, and each client's models side by side."""
+"""The result of a federation: the verdict, and the models of each client side by side."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
@@ -19,7 +19,7 @@ from edgefl.verdict import (
 )
 
 MAX_CLIENT_ROWS = 40
-"""A row of dots each for at most so many clients; a distribution shows more."""
+"""Maximum number of clients with a row of marks each. Larger federations get a distribution."""
 HEADLINES = (
     ("local", "Alone", "each device trained by itself"),
     ("federated", "Together", "one model for all devices"),
@@ -36,14 +36,14 @@ _COMPARISON_COLOURS: Mapping[Comparison, str] = {
     "": MUTED,
 }
 MIN_MARKER_GAP_SHARE = 0.02
-"""Marks closer than this share of the axis would hide each other."""
+"""Marks closer than this share of the axis would overlap."""
 
 
 def find_verdict(folder: Folder) -> FederationVerdict | None:
-    """Return the verdict on a folder's federation, None where no client has measured a model of its own.
+    """Return the verdict on a folder's federation, or None if no client has measured its own model.
 
-    It is the verdict that the run has stored. A run of an older version may have none: then it is computed
-    from the figures of the clients.
+    It is the verdict that the run has stored. Runs of older versions may have none. Then the verdict is
+    computed from the figures of the clients.
     """
     verdict = _read_stored_verdict(folder) or _compute_verdict(folder)
     return verdict if verdict.means["shipped"] is not None else None
@@ -59,7 +59,7 @@ def _compute_verdict(folder: Folder) -> FederationVerdict:
 
 
 def _read_stored_verdict(folder: Folder) -> FederationVerdict | None:
-    """Return the verdict in the folder's result, None where it is missing or has another form."""
+    """Return the verdict in the result of the folder, or None if it is missing or malformed."""
     try:
         verdict = from_dict(folder.summary["verdict"])
         shares = [item.get(name) for item in (verdict.means, verdict.worst) for name in DEVICE_FIGURES]
@@ -81,9 +81,10 @@ def _read_stored_verdict(folder: Folder) -> FederationVerdict | None:
 def build_headlines(verdict: FederationVerdict) -> list[dict[str, str]]:
     """Return the three large figures of a page.
 
-    Each has a name, a figure and a note. The last one also has the gain over training alone, and its `way`:
-    `up` or `down` where the difference is significant, `same` where it is within chance, empty where it was
-    not tested.
+    Returns:
+        A dict per figure with `name`, `figure` and `note`. The last one also has `gain`, the gain over
+            training alone, and `way`: `up` or `down` for a significant difference, `same` within chance, and
+            empty without a test.
     """
     cards = [
         {
@@ -117,7 +118,7 @@ def _format_gain(points: float, overall: Comparison) -> str:
 
 
 def chart_clients(verdict: FederationVerdict, data: Table) -> Chart:
-    """Return a row of marks for each client: alone, together, and the model that it keeps.
+    """Return a chart with a row of marks per client: alone, together, and the model that it keeps.
 
     Args:
         verdict: the verdict, with a row for each client.
@@ -137,14 +138,20 @@ def chart_clients(verdict: FederationVerdict, data: Table) -> Chart:
         data,
         draw,
         height=1.1 + 0.27 * len(rows),
-        note="On each client's own held-out samples. Further to the right is better. A line is green where "
-        "the client's model is better than its model alone, red where it is worse, grey where the difference "
-        "is within chance or was not tested.",
+        note="On each client's own held-out samples. Further to the right is better. A line is green if the "
+        "model that the client keeps is better than its model trained alone. It is red if that model is "
+        "worse, and grey if the difference is within chance or was not tested.",
     )
 
 
 def draw_clients(axes: Any, rows: Sequence[DeviceFigures], kinds: Sequence[str]) -> None:
-    """Draw a row of marks for each client, from top to bottom. Marks that would hide each other part."""
+    """Draw a row of marks per client, from top to bottom. Marks that would overlap move apart.
+
+    Args:
+        axes: matplotlib axes.
+        rows: the figures of the clients, as shares of 1.
+        kinds: the models to draw, keys of `MODEL_MARKERS`.
+    """
     accuracies = np.array(
         [[np.nan if (value := getattr(row, kind)) is None else 100 * value for kind in kinds] for row in rows]
     )
@@ -178,7 +185,14 @@ def draw_clients(axes: Any, rows: Sequence[DeviceFigures], kinds: Sequence[str])
 
 
 def assign_lanes(values: Sequence[float], min_gap: float) -> list[float]:
-    """Return how far each mark of a row leaves its middle: 0 where it stands alone."""
+    """Return the vertical offset of each mark in a row, in lanes.
+
+    A mark without close neighbours has the offset 0.
+
+    Args:
+        values: positions of the marks on the horizontal axis, NaN for a missing mark.
+        min_gap: marks closer than this get different lanes.
+    """
     offsets = [0.0] * len(values)
     order = [i for i in np.argsort(values) if np.isfinite(values[i])]
     crowds: list[list[int]] = []

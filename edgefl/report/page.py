@@ -1,4 +1,7 @@
-"""A report as one HTML file: no script, nothing that is fetched, the same folder gives the same bytes."""
+"""Renders a report as one HTML file.
+
+The page has no script and loads no other file. The same folder always gives the same bytes.
+"""
 
 import math
 import re
@@ -25,19 +28,23 @@ _COLOUR = re.compile("|".join(_VARIABLES))
 
 
 def build_sections(folder: Folder) -> tuple[Section, ...]:
-    """Return all that the page shows of a folder, and what it cannot show."""
+    """Return the sections of the page, with charts and explanations of missing charts.
+
+    Raises:
+        StateError: the data of the folder are damaged.
+    """
     return tuple(
         module.build_section(folder) for module in (distribution, curves, clusters, gates, confusion)
     )
 
 
 def list_charts(section: Section) -> list[Chart]:
-    """Return the pictures of a section."""
+    """Return the charts of a section, without missing ones."""
     return [part for part in section.parts if isinstance(part, Chart)]
 
 
 def summarize_folder(folder: Folder) -> str:
-    """Return a short description of the federation. The page lists its other facts below the results."""
+    """Return the algorithm, model, data set, and numbers of clients and rounds as one line."""
     facts = folder.facts
     counts = [f"{facts[key]} {key}" for key in ("clients", "rounds") if facts.get(key)]
     names = [str(facts[key]).split(" ", 1)[0] for key in ("algorithm", "model", "data") if facts.get(key)]
@@ -45,8 +52,11 @@ def summarize_folder(folder: Folder) -> str:
 
 
 def render_svg(chart: Chart, prefix: str) -> str:
-    """Return the chart as an <svg> element for a page: its colours follow the page's, its ids begin with the
-    prefix.
+    """Return the chart as an <svg> element with the colours of the page.
+
+    Args:
+        chart: the chart.
+        prefix: start of all ids in the element, unique on the page.
     """
     text = encode_figure(
         draw_figure(chart.draw, chart.width, chart.height), "svg", background="none"
@@ -67,7 +77,7 @@ def render_svg(chart: Chart, prefix: str) -> str:
 
 
 def _strip_unused_ids(text: str) -> str:
-    """Return an SVG without the ids that nothing in it refers to, each of the others once."""
+    """Return an SVG with only the ids that it refers to, each of them once."""
     used = set(_REFERENCE.findall(text))
 
     def keep_used(match: re.Match[str]) -> str:
@@ -80,7 +90,12 @@ def _strip_unused_ids(text: str) -> str:
 
 
 def to_html(folder: Folder) -> str:
-    """Return the page."""
+    """Return the page of a folder.
+
+    Raises:
+        ModuleNotFoundError: matplotlib or jinja2 is not installed.
+        StateError: the data of the folder are damaged.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 

@@ -1,6 +1,6 @@
-"""Runs as pictures: training loss over rounds, and the distribution of accuracy over clients.
+"""Draws runs: training loss over rounds, and the distribution of accuracy over clients.
 
-`edgefl report` draws more of a run.
+`edgefl report` draws more charts of a run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,17 @@ _MODEL_ORDER = ("mixture", "federated", "local")
 
 
 def plot_run(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw a run into a picture. ModuleNotFoundError when matplotlib is not installed."""
+    """Draw a run and save the picture.
+
+    Args:
+        summary: the summary of the run.
+        records: the records of its rounds.
+        path: the picture. Its suffix selects the format: svg, png or pdf.
+
+    Raises:
+        ConfigError: the suffix is not one of these formats.
+        ModuleNotFoundError: matplotlib is not installed.
+    """
     names = [key.removeprefix("accuracy_") for key in summary["figures"] if key.startswith("accuracy_")]
     ordered = sorted(
         names, key=lambda n: (_MODEL_ORDER.index(n) if n in _MODEL_ORDER else len(_MODEL_ORDER), n)
@@ -41,7 +51,17 @@ def plot_run(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]], p
 
 
 def plot_comparison(names: Sequence[str], summaries: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw the distribution of the mixtures' accuracy over clients, one line a run, into a picture."""
+    """Draw how the accuracy of mixtures is distributed over clients, one line per run, and save the picture.
+
+    Args:
+        names: one label per run.
+        summaries: the summaries of the runs.
+        path: the picture. Its suffix selects the format: svg, png or pdf.
+
+    Raises:
+        ConfigError: the suffix is not one of these formats.
+        ModuleNotFoundError: matplotlib is not installed.
+    """
     distributions = {
         name: _read_cdf(summary, "mixture") for name, summary in zip(names, summaries, strict=True)
     }
@@ -49,7 +69,13 @@ def plot_comparison(names: Sequence[str], summaries: Sequence[Mapping[str, Any]]
 
 
 def draw_cdf(axes: Any, distributions: Mapping[str, Distribution]) -> None:
-    """Draw one step function a name: (sorted accuracy, share of clients with at most that)."""
+    """Draw one step function per distribution.
+
+    Args:
+        axes: matplotlib axes.
+        distributions: by name, the sorted accuracies and the share of clients with at most this accuracy,
+            both shape (clients,), float64.
+    """
     for index, (name, (x, share)) in enumerate(distributions.items()):
         start = np.concatenate([x[:1], x])
         dashes = DASHES[index % len(DASHES)]

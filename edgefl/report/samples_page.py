@@ -1,6 +1,6 @@
-"""What an inspection of samples found, as one HTML page: no script, no other file, no template library.
+"""Renders the inspection of samples as one HTML page without scripts or other files.
 
-A device has only the base install, so this page needs neither jinja2 nor matplotlib.
+A device has only the base install, so this module uses neither jinja2 nor matplotlib.
 """
 
 import base64
@@ -39,7 +39,7 @@ SERIES_COLOURS = ("blue", "vermilion", "green", "purple", "orange", "sky")
 
 
 def render_samples_page(inspection: Inspection) -> str:
-    """Return the page. The same inspection gives the same text."""
+    """Return the HTML page. The same inspection always gives the same text."""
     title = f"Samples of {shorten_names([device.name for device in inspection.devices])}"
     sections = [
         ("findings", "Findings", _render_findings(inspection)),
@@ -72,7 +72,7 @@ def render_samples_page(inspection: Inspection) -> str:
 <main>
 {body}
 </main>
-<footer>Written by edgefl {__version__}. This page holds samples: whoever has the page sees them.</footer>
+<footer>Written by edgefl {__version__}. Anyone who has this page can see the samples in it.</footer>
 </body>
 </html>
 """
@@ -83,7 +83,7 @@ def _format_variables(theme: int) -> str:
 
 
 def _escape_text(text: object) -> str:
-    """Return text for HTML. Characters that cannot be printed become a box."""
+    """Return text for HTML. Unprintable characters become a box."""
     return escape("".join(letter if letter.isprintable() else "\ufffd" for letter in str(text)))
 
 
@@ -100,11 +100,7 @@ def _render_findings(inspection: Inspection) -> str:
 
 
 def _render_table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
-    """Return an HTML table.
-
-    Args:
-        texts: number of columns that are aligned left.
-    """
+    """Return a table of cells that are already HTML. The first `texts` columns are left-aligned."""
 
     def style_cell(index: int) -> str:
         return "" if index < texts else ' class="number"'
@@ -151,7 +147,7 @@ def _render_devices(inspection: Inspection) -> str:
         for device in inspection.devices
     ]
     note = (
-        "Copies equal an earlier sample of the same device, shared samples are on another device too. "
+        "Copies equal an earlier sample of the same device. Shared samples are on another device too. "
         "Both count training and test samples"
     )
     notes = "".join(
@@ -172,7 +168,7 @@ def _render_classes(inspection: Inspection) -> str:
         rows.append([_escape_text(device.name), *cells])
     left = len(inspection.classes) - len(shown)
     more = f" {left:,} more classes are not shown." if left else ""
-    note = f"Number of samples by class. The colour fills the share of the device's samples.{more}"
+    note = f"Number of samples by class. The coloured part is the share of the device's samples.{more}"
     head = ["device", *(_escape_text(name_class(inspection, label)) for label in shown)]
     return f'{_render_table(head, rows)}\n<p class="note">{note}</p>'
 
@@ -225,7 +221,7 @@ def _render_samples(inspection: Inspection) -> str:
         cards.append(f'<div class="card"><h3>{_escape_text(device.name)}</h3>\n{content}</div>')
     left = len(inspection.devices) - MAX_DEVICES_SHOWN
     more = f'\n<p class="note">{left} more devices are not shown.</p>' if left > 0 else ""
-    note = "The first sample of each class, and outliers in a frame, drawn in their device's usual range."
+    note = "The first sample of each class, and framed outliers, in the usual range of their device."
     return f'<p class="note">{note}</p>\n<div class="grid">\n{chr(10).join(cards)}\n</div>{more}'
 
 
@@ -245,7 +241,7 @@ def _render_example(inspection: Inspection, device: DeviceSamples, example: Samp
 
 
 def _to_pixels(values: NDArray[np.float32], device: ValueRange | None) -> NDArray[np.uint8]:
-    """Return a sample as uint8[height, width] or uint8[height, width, 3]."""
+    """Return a sample as pixels, shape (height, width) or (height, width, 3), uint8."""
     steps = [-(-size // MAX_SIDE_PIXELS) for size in values.shape[:2]]
     picture = values[:: steps[0], :: steps[1]].astype(np.float64)
     picture = picture[..., :3] if picture.shape[2] in (3, 4) else picture.mean(axis=2)
@@ -257,7 +253,7 @@ def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     """Return a PNG of 8-bit grey or RGB pixels.
 
     Args:
-        pixels: uint8[height, width] or uint8[height, width, 3].
+        pixels: shape (height, width) or (height, width, 3), uint8.
 
     Source: PNG specification, third edition, sections 5 and 11.
     """
@@ -270,7 +266,7 @@ def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     height, width = pixels.shape[:2]
     colour_type = 2 if pixels.ndim == 3 else 0
     header = struct.pack(">IIBBBBB", width, height, 8, colour_type, 0, 0, 0)
-    rows = np.pad(pixels.reshape(height, -1), ((0, 0), (1, 0)))  # each row begins with its filter, 0: none
+    rows = np.pad(pixels.reshape(height, -1), ((0, 0), (1, 0)))  # each row begins with its filter, 0 for none
     return (
         b"\x89PNG\r\n\x1a\n"
         + encode_chunk(b"IHDR", header)
@@ -280,7 +276,7 @@ def encode_png(pixels: NDArray[np.uint8]) -> bytes:
 
 
 def _draw_trace(values: NDArray[np.float32], device: ValueRange | None, caption: str) -> str:
-    """Return values of shape [readings, channels] as lines, one for each of the first channels."""
+    """Return values of shape (readings, channels) as an SVG with a line for each of the first channels."""
     shown = values[:: -(-len(values) // MAX_TRACE_POINTS), :MAX_TRACES].astype(np.float64)
     low, high = (float(shown.min()), float(shown.max())) if device is None else (device.low, device.high)
     y = np.full(shown.shape, 0.5) if high <= low else np.clip((shown - low) / (high - low), -0.1, 1.1)

@@ -1,4 +1,4 @@
-"""What an inspection of samples found, as text for a terminal."""
+"""Formats the inspection of samples as text for a terminal."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ NOTHING_UNUSUAL = "nothing unusual found"
 
 
 def summarize_samples(inspection: Inspection) -> str:
-    """Return numbers of devices, samples and classes, and the shape of a sample."""
+    """Return the number of devices, samples and classes, and the shape of a sample."""
     count = sum(device.num_samples + device.num_test for device in inspection.devices)
     shapes = {device.shape for device in inspection.devices if device.shape}
     form = f" of {format_shape(next(iter(shapes)))}" if len(shapes) == 1 else ""
@@ -33,7 +33,7 @@ def summarize_samples(inspection: Inspection) -> str:
 
 
 def format_sample_findings(inspection: Inspection) -> list[str]:
-    """Return one line for each finding: its severity, its devices and its text."""
+    """Return a line per finding: severity, devices and text."""
     return [
         escape_unprintable(
             f"{finding.severity}: {_format_devices(inspection, finding.devices)}: {finding.text}"
@@ -43,7 +43,7 @@ def format_sample_findings(inspection: Inspection) -> list[str]:
 
 
 def describe_splits(inspection: Inspection) -> list[str]:
-    """Return how test samples are held out: a line for each rule, with its devices."""
+    """Return a line per rule of holding out test samples, with the devices that use it."""
     names: dict[str, list[str]] = {}
     for device in inspection.devices:
         if device.split is not None:
@@ -63,7 +63,7 @@ def _format_devices(inspection: Inspection, names: Sequence[str]) -> str:
 
 
 def format_short_inspection(inspection: Inspection) -> str:
-    """Return one line for each of the first devices, and the first findings."""
+    """Return a line for each of the first devices, and the first findings."""
     shown = replace(inspection, devices=inspection.devices[:MAX_SHORT_DEVICES])
     left = len(inspection.devices) - len(shown.devices)
     more = [f"and {left} more devices"] if left else []
@@ -75,7 +75,7 @@ def format_short_inspection(inspection: Inspection) -> str:
 
 
 def format_inspection(inspection: Inspection) -> str:
-    """Return the inspection: a table of devices, class balance, and findings."""
+    """Return the inspection: a table of devices, the class balance, and the findings."""
     parts = [summarize_samples(inspection), align_columns(_build_rows(inspection))]
     if len(inspection.classes) > MAX_NUMBER_COLUMNS:
         parts.append("\n".join(_draw_balance(inspection)))
@@ -85,18 +85,18 @@ def format_inspection(inspection: Inspection) -> str:
 
 
 def format_range(values: ValueRange | None) -> str:
-    """Return a range as `0 to 1`."""
+    """Return a range such as `0 to 1`."""
     return NO_VALUE if values is None else f"{values.low:.3g} to {values.high:.3g}"
 
 
 def format_sample_counts(device: DeviceSamples) -> tuple[str, str]:
-    """Return how many samples a device trains on and holds out, dashes when it refuses the samples."""
+    """Return the numbers of training and test samples, or dashes for a device that rejects the samples."""
     split = device.split
     return (NO_VALUE, NO_VALUE) if split is None else (f"{split.train:,}", f"{split.test:,}")
 
 
 def name_class(inspection: Inspection, label: int) -> str:
-    """Return a class's name where it has one, else its number."""
+    """Return the name of a class, or its number if it has no name."""
     names = inspection.class_names
     return escape_unprintable(names[label]) if 0 <= label < len(names) else str(label)
 

@@ -1,7 +1,9 @@
-"""Adaptive Expert Models (Isaksson et al., 2022), table 2.
+"""Adaptive Expert Models, table 2: six cluster models, with and without exploration, p = 1 and p = .2.
 
-Six cluster models, with and without exploration, for p = 1 and p = .2. The paper's set-up is CIFAR-10 with
-the LEAF CNN. The reduced set-up is Fashion-MNIST with LeNet-5 and 50 clients with 200 samples each.
+The paper uses CIFAR-10 with the LEAF CNN. The reduced set-up uses Fashion-MNIST with LeNet-5, and 50 clients
+of 200 samples.
+
+Source: Isaksson et al., Adaptive Expert Models for Personalization in Federated Learning, 2022.
 """
 
 from collections.abc import Mapping, Sequence
@@ -113,7 +115,7 @@ def _name_stage(part: str, way: str) -> str:
 
 
 def figures(scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]) -> tuple[Figure, ...]:
-    """Return accuracies in per cent, and the share of the model that was picked most."""
+    """Return accuracies in per cent, and the share of picks of the model that was picked most."""
     rows = []
     for part in FRACTIONS:
         for way in EPSILONS:
@@ -159,7 +161,7 @@ def _find_largest_share(records: Sequence[Mapping[str, Any]]) -> float:
 def verdicts(
     scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]
 ) -> tuple[ExperimentVerdict, ...]:
-    """Return whether the lines hold, on means over seeds."""
+    """Return whether the claims hold for means over seeds."""
     if scale != "reduced":
         return ()
     mean = {figure.name: figure.mean for figure in figures(scale, results)}

@@ -1,7 +1,8 @@
 """A learner that trains the same local model only once.
 
-All algorithms of a benchmark compare with the local models of the clients. These depend on samples, first
-weights and draws alone, so they are the same for each algorithm. They take most of the benchmark's time.
+All algorithms of a benchmark are compared with the clients' local models. These depend only on samples,
+initial weights and random draws, so they are the same for each algorithm. Their training takes most of the
+time of the benchmark.
 """
 
 import hashlib
@@ -27,14 +28,14 @@ class CachedLearner:
     """Runs a plan, and reads single models that were already trained from a directory. See `Learner`.
 
     The result has the same bits as without the directory. The key of a model is a digest of everything that
-    its training depends on, and the generator continues as after the training.
+    its training depends on. The random generator continues as after the training.
 
     Args:
         plan: the plan.
         directory: contains the trained models. Several processes may share it.
 
     Attributes:
-        saved_s: processor time in seconds that the cached trainings took.
+        saved_s: processor time that the training of the cached models took, in seconds.
     """
 
     def __init__(self, plan: Plan, directory: Path) -> None:

@@ -1,10 +1,14 @@
-"""Clustered federated learning on dense layers (Filippakopoulos et al.).
+"""Clustered federated learning on dense layers: 16 clients of two or three tasks, with and without clusters.
 
-16 clients of two or three tasks, with and without clusters. The paper's set-up is CIFAR-100 with five
-convolutions. The reduced set-up is Fashion-MNIST with LeNet-5 and 200 samples per client. Clients are
-compared by the algorithm's default, deltas with threshold 0, instead of the paper's weights with .9. The
-full size runs 50 rounds, because this network is still at chance after the paper's ten. It also measures
-lambda = 0, plain averaging.
+The paper uses CIFAR-100 with five convolutions. The reduced set-up uses Fashion-MNIST with LeNet-5, and 200
+samples per client.
+
+Clients are compared by the algorithm's default, which is deltas with threshold 0. The paper compares weights
+with threshold .9. The full size runs 50 rounds, because this network is still at chance after the paper's
+ten. It also measures lambda = 0, which is plain averaging.
+
+Source: Filippakopoulos et al., Personalization in Distributed tinyML Applications via Adaptive Clustered
+Federated Learning.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +44,7 @@ REFERENCE_RESULTS = {
 
 
 def stages(scale: ExperimentScale, seed: int) -> tuple[ExperimentStage, ...]:
-    """Return a federation for each number of tasks and lambda, with clusters and without."""
+    """Return a federation for each number of tasks and lambda, with and without clusters."""
     full = scale == "full"
     small = scale == "smoke"
 
@@ -93,8 +97,9 @@ def _name_stage(label: str, clustering: bool, mixing: float) -> str:
 
 
 def figures(scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]) -> tuple[Figure, ...]:
-    """Return mean accuracies over clients and lambdas in per cent, the gain, and how well clusters match the
-    tasks.
+    """Return accuracies in per cent, the gain of clusters, and how well the clusters match the tasks.
+
+    Accuracies are means over clients and lambdas.
     """
     rows = []
     for label in REDUCED_TASKS:
@@ -129,7 +134,7 @@ def figures(scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentRes
 def verdicts(
     scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]
 ) -> tuple[ExperimentVerdict, ...]:
-    """Return whether the lines hold, on means over seeds."""
+    """Return whether the claims hold for means over seeds."""
     if scale == "smoke":
         return ()
     mean = {figure.name: figure.mean for figure in figures(scale, results)}

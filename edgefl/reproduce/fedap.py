@@ -1,10 +1,14 @@
-"""FedAP (Yeganeh et al., 2022), table 1.
+"""FedAP, table 1: seven classes, 34 clients of two packages with 56 training and 14 test samples each.
 
-Seven classes, 34 clients of two packages, with 56 training and 14 test samples each. FedAvg and FedAP share
-their rounds up to the server's step. Four federations therefore give all figures: with or without clusters,
-with the step 1 or falling to .46. Each is measured before and after the clients' own epochs. The paper's
-set-up is MobileNetV2 on HAM10000. The reduced set-up is LeNet-5 on seven classes of Fashion-MNIST. The
-clustering round counts neither to the rounds before it nor to the rounds in clusters.
+FedAvg and FedAP share their rounds up to the server's step, so four federations give all figures. They run
+with or without clusters, and with a step of 1 or a step that falls to .46. Each is measured before and after
+the clients' local epochs.
+
+The paper uses MobileNetV2 on HAM10000. The reduced set-up uses LeNet-5 on seven classes of Fashion-MNIST. The
+clustering round comes after the rounds without clusters and before the rounds with them. It counts as
+neither.
+
+Source: Yeganeh et al., 2022.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,12 +29,12 @@ STAGE_MODELS: Mapping[str, tuple[str, str]] = {
 }
 SETUP_NOTES = {
     "reduced": "paper: HAM10000, MobileNetV2 trained on ImageNet, cut at distance 5; here: Fashion-MNIST, "
-    "LeNet-5, six clusters asked for",
+    "LeNet-5, six clusters",
 }
 REFUSALS = {
-    "full": "the paper starts from MobileNetV2 trained on ImageNet, and edgefl has no such weights; from "
-    "random weights it stays at chance for some ten hours and all clients are one cluster; use "
-    "--reduced, or simulate fedap with a .keras file of your own",
+    "full": "the paper starts from MobileNetV2 trained on ImageNet, and edgefl has no such weights. From "
+    "random weights it stays at chance for about ten hours, and all clients are in one cluster; use "
+    "--reduced, or simulate fedap with your own .keras file",
 }
 PAPER_RESULTS = {
     "FedAvg": (41.1, 34.3),
@@ -49,7 +53,7 @@ REFERENCE_RESULTS = {
 
 
 def stages(scale: ExperimentScale, seed: int) -> tuple[ExperimentStage, ...]:
-    """Return the four federations and the clients' training alone."""
+    """Return the four federations, and the clients' training alone."""
     before, after = ROUNDS_BY_SCALE[scale]
     full = scale == "full"
     model = (
@@ -131,7 +135,7 @@ def figures(scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentRes
 def verdicts(
     scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]
 ) -> tuple[ExperimentVerdict, ...]:
-    """Return whether the lines hold, on means over seeds."""
+    """Return whether the claims hold for means over seeds."""
     if scale == "smoke":
         return ()
     mean = {figure.name: figure.mean for figure in figures(scale, results)}

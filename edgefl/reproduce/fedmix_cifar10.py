@@ -1,8 +1,9 @@
-"""FedMix (Reisser et al., 2021), section 4.1.
+"""FedMix, section 4.1: CIFAR-10 by Dirichlet(1), LeNet-5 and four experts, against FedAvg with server Adam.
 
-CIFAR-10 by Dirichlet(1), LeNet-5 and four experts, compared with FedAvg with Adam on the server. The paper
-runs 2,000 rounds of 10 of 100 clients. The reduced set-up has 20 clients and few rounds, with a larger rate
-for q(z|y).
+The paper runs 2,000 rounds with 10 of 100 clients. The reduced set-up has 20 clients, fewer rounds, and a
+higher learning rate for q(z|y).
+
+Source: Reisser et al., Federated Mixture of Experts, 2021, section 4.1.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +17,15 @@ ROUNDS_BY_SCALE = {"smoke": 3, "reduced": 60, "full": 2000}
 CLIENTS_BY_SCALE = {"smoke": 4, "reduced": 20, "full": 100}
 NUM_EXPERTS = 4
 PHI_LEARNING_RATES = {"smoke": 0.0, "reduced": 0.033, "full": 0.0}
-"""Adam moves a logit of q(z|y) by its rate a round at most: this one comes as far in 60 rounds as the paper's
-.001 in 2,000.
+"""Learning rates of q(z|y), 0 for the algorithm's default.
+
+In each round, Adam moves a logit by at most its learning rate. The reduced rate reaches as far in 60 rounds
+as the paper's .001 in 2,000.
 """
 SETUP_NOTES = {
     "reduced": "paper: 100 clients, 50,000 samples, 2,000 rounds; here: 20 clients, 10,000 samples, 60 "
     "rounds, a higher rate for q(z|y)",
-    "full": "paper: clients of equal size; here: sizes vary, since each class is divided over the clients",
+    "full": "paper: clients of equal size; here: sizes vary, because each class is split over the clients",
 }
 SPECIALIZATION_FIGURE = "FedMix, how far experts parted the classes (0 to 1)"
 
@@ -69,7 +72,7 @@ def stages(scale: ExperimentScale, seed: int) -> tuple[ExperimentStage, ...]:
 
 
 def figures(scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]) -> tuple[Figure, ...]:
-    """Return accuracies in per cent, megabytes, and how far experts have specialized."""
+    """Return accuracies in per cent, megabytes, and how much the experts have specialized."""
     rows = []
     names = {"fedavg": "FedAvg", "biased-fedavg": "biased FedAvg", "fedmix": "FedMix"}
     for stage, name in names.items():
@@ -107,8 +110,9 @@ def figures(scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentRes
 def verdicts(
     scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]
 ) -> tuple[ExperimentVerdict, ...]:
-    """Return the claims that hold for few rounds: experts specialize, and together they are not worse than
-    one model.
+    """Return the claims that so few rounds can show.
+
+    The experts specialize, and together they are no worse than one model.
     """
     if scale == "smoke":
         return ()

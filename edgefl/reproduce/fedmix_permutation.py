@@ -1,9 +1,12 @@
-"""FedMix (Reisser et al., 2021), section 4.3 and appendix B.
+"""FedMix, section 4.3 and appendix B: 20 clients, four label permutations, K = 4 and K = 6 experts.
 
-20 clients, four permutations of the labels, K = 4 and K = 6 experts. The paper's set-up is CIFAR-10 with
-LeNet-5. The reduced set-up is Fashion-MNIST with the 44,426 weights of LeNet-5 without padding. The start
-decides which permutations share an expert for a while. So K = 6, which the paper does not have, is started
-three times.
+The paper uses CIFAR-10 with LeNet-5. The reduced set-up uses Fashion-MNIST with the 44,426 weights of LeNet-5
+without padding.
+
+The random start decides which permutations share an expert for a while. The paper has no K = 6. It is started
+three times here.
+
+Source: Reisser et al., Federated Mixture of Experts, 2021, section 4.3 and appendix B.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +28,7 @@ SETUP_NOTES = {
 
 
 def stages(scale: ExperimentScale, seed: int) -> tuple[ExperimentStage, ...]:
-    """Return one federation with four experts and the starts with six."""
+    """Return one federation with four experts, and those with six."""
     full = scale == "full"
     small = scale == "smoke"
 
@@ -57,7 +60,7 @@ def stages(scale: ExperimentScale, seed: int) -> tuple[ExperimentStage, ...]:
 
 
 def count_used_experts(result: ExperimentResult) -> int:
-    """Return how many experts some client prefers."""
+    """Return the number of experts that at least one client prefers."""
     return len({row["cluster"] for row in result["clients"]})
 
 
@@ -67,8 +70,9 @@ def average_mixture_accuracy(result: ExperimentResult) -> float:
 
 
 def find_exact_round(result: ExperimentResult) -> int:
-    """Return the first round from which each permutation has exactly one expert, its own. It is 0 if there is
-    none.
+    """Return the first round from which the experts match the permutations exactly, or 0.
+
+    In an exact match, all clients of a permutation prefer the same expert, and no other client prefers it.
     """
     truth = {row["id"]: row["truth"] for row in result["clients"]}
     first = 0
@@ -88,9 +92,7 @@ def find_exact_round(result: ExperimentResult) -> int:
 
 
 def figures(scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]) -> tuple[Figure, ...]:
-    """Return counts of experts and rounds, how well clients' experts match their permutations, and accuracies
-    in per cent.
-    """
+    """Return counts of experts and rounds, the match with the permutations, and accuracies in per cent."""
     reference = REFERENCE_RESULTS if scale == "reduced" else {}
 
     def make_figure(name: str, measured: Sequence[float], paper: str = "") -> Figure:
@@ -129,7 +131,7 @@ def figures(scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentRes
 def verdicts(
     scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]
 ) -> tuple[ExperimentVerdict, ...]:
-    """Return whether the lines hold, on means over seeds."""
+    """Return whether the claims hold for means over seeds."""
     if scale == "smoke":
         return ()
     mean = {figure.name: figure.mean for figure in figures(scale, results)}

@@ -1,4 +1,4 @@
-"""The benchmark of outcomes: how good the models are that devices take away, with default settings.
+"""Benchmark of outcomes: the quality of the models that devices end with, under default settings.
 
 Every algorithm runs on nine federations of real data with 4 to 16 clients each. The sizes were fixed before
 the results were known. The first columns of the table are mean accuracies over clients, in per cent. Each
@@ -6,9 +6,10 @@ client's models are measured on its own test samples:
 
 - local: the model that a client trains alone, on all of its samples and for as many epochs as the federation.
 - federated: the model of the federation.
-- fine-tuned: the same after some epochs on the client's samples.
-- mixture: the algorithm's own personal model.
-- shipped, int8: the one of the four that the client chooses on its validation samples, in float and in int8.
+- fine-tuned: the federated model after some epochs on the client's samples.
+- mixture: the algorithm's personalized model.
+- shipped, int8: the model of these four that the client chooses on its validation samples, in float and in
+  int8.
 """
 
 import math
@@ -33,9 +34,9 @@ from edgefl.verdict import SIGNIFICANCE_LEVEL, estimate_chance_level, read_disco
 
 NUM_ROUNDS = 20
 PAPER_ALGORITHMS = ("aem", "fedmix", "fedap", "clustered", "pfl-mfe")
-"""The algorithms of the five papers; of PFL-MoE the one that `edgefl init` recommends."""
+"""The algorithms of the five papers. For PFL-MoE it is the variant that `edgefl init` recommends."""
 MAIN_ALGORITHMS = (*PAPER_ALGORITHMS, "fedavg", "ditto", "local")
-"""The algorithms that run with every seed; all others run with the first one."""
+"""The algorithms that run with every seed. All others run only with the first seed."""
 SMOKE_ALGORITHMS = (USUAL_ALGORITHM, "fedavg", "local")
 CANDIDATES = ("local", "federated", "fine_tuned", "mixture")
 """The models that a client chooses from."""
@@ -44,7 +45,7 @@ METRIC_KEYS: Mapping[str, str] = {
     **{name: f"accuracy_{name}" for name in (*CANDIDATES, SHIPPED)},
     INT8: "accuracy_shipped_int8",
 }
-"""The metric of a client for each column of accuracies."""
+"""The client metric for each column of accuracies."""
 REGRET = "regret"
 BELOW_BEST = "below best kind"
 SHIPS_LOCAL = "ships local"
@@ -58,8 +59,10 @@ MAX_BELOW_LOCAL_POINTS = 0.5
 MAX_MIXTURE_BELOW_LOCAL_POINTS = 2.0
 MIN_RECOMMENDED_GAIN_POINTS = 2.0
 MAX_MASKING_CHANGE_POINTS = 2.0
-"""Points between plain and masked FedAvg. Masks change a model by rounding alone. An accuracy of 75% to 85%
-on 2,000 test samples has a standard error of 0.8 to 1.0 points. The limit is two of these.
+"""Maximum difference between plain and masked FedAvg, in percentage points.
+
+Masks change a model only by rounding. An accuracy of 75% to 85% on 2,000 test samples has a standard error of
+0.8 to 1.0 points. The limit is two standard errors.
 """
 COLUMN_HEADINGS: Mapping[str, str] = {
     **{name.replace("_", "-"): name for name in METRIC_KEYS},
@@ -71,18 +74,18 @@ COLUMN_HEADINGS: Mapping[str, str] = {
     MEGABYTES_PER_CLIENT: MEGABYTES_PER_CLIENT,
     SECONDS_PER_CLIENT: SECONDS_PER_CLIENT,
 }
-"""The headings of the table, and the column of each."""
-REFUSALS = {"full": "its sizes are those of --reduced; use that"}
+"""The headings of the table, with the column of each."""
+REFUSALS = {"full": "it has only the sizes of --reduced; use --reduced"}
 LEGEND = (
-    "accuracies in per cent, means over clients and seeds; (22 of 24): that many clients have the model\n"
-    "regret: points that the shipped models are below each client's best model by test accuracy; with few\n"
+    "accuracies in per cent, means over clients and seeds; (22 of 24): number of clients with the model\n"
+    "regret: points by which shipped models are below each client's best model in test accuracy; with few\n"
     "test samples, one of four equally good models is points above the others by chance\n"
-    "below best kind: points that the shipped models are below the kind of model that is best on average\n"
+    "below best kind: points by which shipped models are below the kind of model that is best on average\n"
     "worse than local: clients whose shipped model is worse by McNemar's exact test at 5%, over all seeds\n"
     "MB per client: sent and received, with the personalization but without the plan\n"
     "s per client: processor time of all rounds and of the personalization"
 )
-SETUP_NOTES: Mapping[str, str] = {"reduced": "paper: none; here: all defaults, and sizes for a desk"}
+SETUP_NOTES: Mapping[str, str] = {"reduced": "paper: none; here: all defaults, and sizes for a desktop PC"}
 
 
 @dataclass(frozen=True)
@@ -90,10 +93,11 @@ class BenchmarkFederation:
     """One federation of the benchmark.
 
     Attributes:
-        about: the data, and how they are dealt to the clients.
-        model, data, partition: as in a configuration.
-        is_hard_alone: whether clients have few samples, or share classes with others, so that a federation
-            should help.
+        about: describes the data and their partition.
+        model: as in a configuration.
+        data: as in a configuration.
+        partition: as in a configuration.
+        is_hard_alone: whether a federation should help, because clients have few samples or share classes.
         recommended: the algorithm that `edgefl init` recommends for these data.
     """
 
@@ -174,21 +178,21 @@ FEDERATIONS: Mapping[str, BenchmarkFederation] = {
     ),
 }
 EXTRA_FEDERATION = "fashion-dirichlet"
-"""The federation that also runs with secure aggregation, with differential privacy, and with late clients."""
+"""The federation that also runs with secure aggregation, with differential privacy and with late clients."""
 SECURE_STAGE = f"{EXTRA_FEDERATION}-secure-aggregation"
 PRIVATE_STAGE = f"{EXTRA_FEDERATION}-differential-privacy"
 LATE_STAGE = f"{EXTRA_FEDERATION}-late"
 NUM_LATE_CLIENTS = 2
-"""Number of clients that join after the last round: they are personalized only."""
+"""Number of clients that join after the last round. They are only personalized."""
 
 SeedResults = Sequence[Mapping[str, ExperimentResult]]
-"""Of each seed, the results by stage."""
+"""For each seed, the results by stage."""
 
 
 def stages(scale: ExperimentScale, seed: int) -> tuple[ExperimentStage, ...]:
-    """Return each federation with each algorithm, then those with privacy and with late clients.
+    """Return each federation with each algorithm, then the ones with privacy and with late clients.
 
-    At the scale `smoke` it is one federation with `SMOKE_ALGORITHMS`.
+    The scale `smoke` has one federation with `SMOKE_ALGORITHMS`.
     """
     if scale == "smoke":
         return tuple(_make_stage("writers", algorithm, scale, seed) for algorithm in SMOKE_ALGORITHMS)
@@ -258,7 +262,7 @@ def choose_plotted_figures(scale: ExperimentScale, results: SeedResults) -> tupl
 
 
 def with_late_clients(results: SeedResults) -> SeedResults:
-    """Return the results with a further entry for each stage with late clients: these clients alone."""
+    """Return the results with another entry per stage with late clients, which has only these clients."""
 
     def expand_stages(stages: Mapping[str, ExperimentResult]) -> Iterator[tuple[str, ExperimentResult]]:
         for stage, run in stages.items():
@@ -271,10 +275,10 @@ def with_late_clients(results: SeedResults) -> SeedResults:
 
 
 def measure_columns(results: SeedResults, stage: str) -> dict[str, tuple[float, ...]]:
-    """Return the columns of a stage: one value per seed, or none where nothing was measured.
+    """Return the columns of a stage by name, with one value per seed. An unmeasured column is empty.
 
-    `WORSE_THAN_LOCAL` has one value for all seeds. A column `clients without MODEL` exists if a
-    model could not be made for some clients, mostly because its training diverged.
+    `WORSE_THAN_LOCAL` has one value for all seeds. A column `clients without MODEL` exists if some clients
+    lack a model, most often because its training diverged.
     """
     runs = _find_runs(results, stage)
 
@@ -317,18 +321,18 @@ def _read_accuracies(run: ExperimentResult, column: str) -> list[float]:
 
 
 def average_column(run: ExperimentResult, column: str) -> float | None:
-    """Return the mean of a column over the clients that have it, in per cent, or None."""
+    """Return the mean of a column over the clients that have it in per cent, or None."""
     values = _read_accuracies(run, column)
     return 100 * fmean(values) if values else None
 
 
 def count_clients_without(run: ExperimentResult, column: str) -> int:
-    """Return how many clients with test samples lack the model of a column."""
+    """Return the number of clients with test samples that lack the model of a column."""
     return len(_select_tested(run)) - len(_read_accuracies(run, column))
 
 
 def measure_gains(results: SeedResults, stage: str, column: str) -> tuple[float, ...]:
-    """Return the gain of a model over the local model in points for each seed, as a mean over clients.
+    """Return the gain of a model over the local model in each seed, as a mean over clients in points.
 
     Clients that lack one of the two models are left out.
     """
@@ -345,9 +349,10 @@ def measure_gains(results: SeedResults, stage: str, column: str) -> tuple[float,
 
 
 def measure_regret(run: ExperimentResult) -> float | None:
-    """Return how many points the shipped models are below the best model of each client, as a mean.
+    """Return the mean distance of shipped models below the best model of each client, in points.
 
-    The best model is the best by test accuracy, which no client can know. None without test samples.
+    The best model is the best by test accuracy, which no client can know. The result is None without test
+    samples.
     """
     rows = _select_tested(run)
     best = [
@@ -363,10 +368,10 @@ def measure_regret(run: ExperimentResult) -> float | None:
 
 
 def compare_with_best_kind(run: ExperimentResult) -> float | None:
-    """Return how many points the shipped models are below the best kind of model, as means over clients.
+    """Return how far the shipped models are below the best kind of model, in points of the means.
 
-    The best kind is the candidate of the highest mean test accuracy, over the clients that have all that any
-    client has. None without such clients.
+    The best kind is the candidate with the highest mean test accuracy. The means are over clients that have
+    all kinds that occur. The result is None without such clients.
     """
     kinds = [METRIC_KEYS[name] for name in CANDIDATES if _read_accuracies(run, name)]
     rows = [row for row in _select_tested(run) if all(_read_number(row, kind) is not None for kind in kinds)]
@@ -379,8 +384,8 @@ def compare_with_best_kind(run: ExperimentResult) -> float | None:
 def measure_worse_share(results: SeedResults, stages: Sequence[str]) -> float | None:
     """Return the share of clients whose shipped model is worse than their local one, in per cent.
 
-    McNemar's exact one-sided test at 5%, on the test samples of all seeds of a client. Clients without a
-    local model or without test samples are left out. None when no client is left.
+    The test is McNemar's exact one-sided test at 5%, on the test samples of all seeds of a client. Clients
+    without a local model or without test samples are left out. The result is None if no client remains.
     """
     pooled: dict[tuple[str, str], tuple[int, int]] = {}
     for stage in stages:
@@ -410,7 +415,7 @@ def _count_megabytes(run: ExperimentResult) -> float | None:
 
 
 def verdicts(scale: ExperimentScale, results: SeedResults) -> tuple[ExperimentVerdict, ...]:
-    """Return whether the lines hold that the benchmark is for."""
+    """Return whether the claims of the benchmark hold."""
     if scale == "smoke":
         return ()
     lines = [line for algorithm in PAPER_ALGORITHMS for line in _judge_algorithm(results, algorithm)]
@@ -499,7 +504,7 @@ def _judge_recommendation(results: SeedResults) -> ExperimentVerdict:
 
 
 def _judge_against_chance(results: SeedResults) -> ExperimentVerdict:
-    """Return whether each algorithm's own model is better than guessing on each federation."""
+    """Return whether each algorithm's mixture is better than guessing on each federation."""
     ahead = {
         stage: _average(measure_columns(results, stage)["mixture"]) - 100 * _find_chance_level(results, name)
         for name in FEDERATIONS
@@ -530,7 +535,7 @@ def _judge_masking(results: SeedResults) -> ExperimentVerdict:
 
 
 def format_results(results: SeedResults) -> str:
-    """Return one row per stage, and what the columns mean."""
+    """Return a table with a row per stage, and a legend."""
     results = with_late_clients(results)
     rows: list[tuple[str, ...]] = [("federation and algorithm", *COLUMN_HEADINGS)]
     for stage in results[0]:

@@ -1,13 +1,16 @@
-"""PFL-MoE (Guo et al., 2020), tables I and II: Fashion-MNIST, 100 clients by Dirichlet, LeNet-5.
+"""PFL-MoE, tables I and II: Fashion-MNIST, 100 clients by Dirichlet, LeNet-5.
 
-After one federation each client fine-tunes (FT), trains only a classifier (FB), or mixes it with the global
-classifier (MF, MFE). The local test is the accuracy by class on the test set, weighted by the client's
-classes. The global test is the plain accuracy.
+All personalizations start from the end of one federation. A client fine-tunes, trains a classifier alone
+(FB), or mixes this classifier with the global one (MF, MFE). The local test is the accuracy by class on the
+test set, weighted by the client's classes. The global test is the plain accuracy.
 
-As in the authors' code, FB is the local expert of MF and MFE without the gate. It has therefore seen three
-quarters of the client's samples. FB with all samples is given for comparison. The authors shift and flip
-images during training, and we do not. With all samples, twenty rounds reach here what sixty rounds of the
-reference reach. The reduced set-up therefore takes half of the samples.
+As in the authors' code, FB is the local expert of MF and MFE without the gate. It has seen only three
+quarters of the client's samples. FB trained on all samples is listed separately.
+
+The authors shift and flip images during training, and edgefl does not. With all samples, twenty rounds here
+reach as far as sixty rounds of the reference. The reduced set-up therefore uses half of the samples.
+
+Source: Guo et al., PFL-MoE: Personalized Federated Learning Based on Mixture of Experts, 2020.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,16 +25,17 @@ KINDS_BY_SCALE = {
     "reduced": ("ft", "fb", "mf", "mfe"),
     "full": ("fb", "mf", "mfe"),
 }
-"""The tables have no FT, and 200 epochs of whole models are most of an hour."""
+"""The paper's tables have no FT, and 200 epochs of whole models take most of an hour."""
 ROUNDS_BY_SCALE = {"smoke": 3, "reduced": 20, "full": 1000}
 CLIENTS_BY_SCALE = {"smoke": 10, "reduced": 100, "full": 100}
 ADAPT_EPOCHS_BY_SCALE = {"smoke": 3, "reduced": 10, "full": 200}
 LOCAL_ROUNDS_BY_SCALE = {"smoke": 1, "reduced": 0, "full": 20}
-"""Rounds of five epochs of a client alone. The paper takes 300 epochs with a rate that falls from .1, we 100
-with .01.
+"""Rounds of five epochs that a client trains alone.
+
+The paper trains 300 epochs with a learning rate that falls from .1. edgefl trains 100 epochs with .01.
 """
 TRAIN_SAMPLES_BY_SCALE = {"smoke": 2000, "reduced": 30_000, "full": 0}
-"""Training samples, 0 for all."""
+"""Number of training samples, 0 for all."""
 SETUP_NOTES = {
     "reduced": "paper: 60,000 samples, 1,000 rounds, images cropped and flipped at random; here: 30,000 "
     "samples, 20 rounds, plain images",
@@ -120,9 +124,11 @@ def stages(scale: ExperimentScale, seed: int) -> tuple[ExperimentStage, ...]:
 
 
 def figures(scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]) -> tuple[Figure, ...]:
-    """Return the tables' figures in per cent, size-weighted means over clients.
+    """Return the figures of the tables in per cent, as means over clients weighted by size.
 
-    `results`: by stage, one mapping a seed.
+    Args:
+        scale: the scale of the experiment.
+        results: for each seed, the results by stage.
     """
     reference = REFERENCE_RESULTS if scale == "reduced" else {}
 
@@ -150,9 +156,9 @@ def figures(scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentRes
 def verdicts(
     scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]
 ) -> tuple[ExperimentVerdict, ...]:
-    """Return whether the lines hold, on means over seeds.
+    """Return whether the claims hold for means over seeds.
 
-    They are of the reduced size: the paper's own FB is 2.8 above its FedAvg.
+    The claims are for the reduced size. The paper's own FB is 2.8 above its FedAvg.
     """
     if scale != "reduced":
         return ()

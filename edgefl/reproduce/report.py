@@ -1,6 +1,4 @@
-"""What an experiment found: figures beside the paper's and the reference implementation's, and the lines that
-must hold.
-"""
+"""The report of an experiment: measured, published and reference figures, and claims that must hold."""
 
 import csv
 import io
@@ -17,9 +15,13 @@ from edgefl.system.format import align_columns
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure, in the paper's unit. measured: one value a seed.
+    """One figure, in the paper's unit.
 
-    Paper, reference: text, since not every paper gives a number.
+    Attributes:
+        name: name of the figure.
+        measured: one value per seed.
+        paper: the published figure as text, because not every paper gives a number.
+        reference: the figure of a reference implementation as text, or empty.
     """
 
     name: str
@@ -35,7 +37,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class ExperimentVerdict:
-    """A line that must hold, what was measured for it, and whether it holds."""
+    """A claim that must hold, what was measured for it, and whether it holds."""
 
     line: str
     measured: str
@@ -44,7 +46,18 @@ class ExperimentVerdict:
 
 @dataclass(frozen=True)
 class ExperimentReport:
-    """An experiment's end. about: how its set-up differs from the paper's, whose figures stand beside."""
+    """The result of an experiment.
+
+    Attributes:
+        experiment: name of the experiment.
+        scale: its scale.
+        seeds: the seeds.
+        figures: the figures.
+        verdicts: the claims that must hold.
+        seconds: duration in seconds.
+        note: command, versions and machine.
+        about: how the set-up differs from the paper's.
+    """
 
     experiment: str
     scale: str
@@ -57,12 +70,12 @@ class ExperimentReport:
 
 
 def to_json(report: ExperimentReport) -> dict[str, Any]:
-    """Return the report as one object."""
+    """Return the report as a dict for JSON."""
     return asdict(report) | {"figures": [asdict(figure) | {"mean": figure.mean} for figure in report.figures]}
 
 
 def to_csv(report: ExperimentReport) -> str:
-    """Return one line a figure: name, paper, reference, mean, and one column a seed."""
+    """Return one line per figure: name, paper, reference, mean, and a column per seed."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["figure", "paper", "reference", "mean", *(f"seed {seed}" for seed in report.seeds)])
@@ -80,7 +93,7 @@ def to_csv(report: ExperimentReport) -> str:
 
 
 def to_text(report: ExperimentReport) -> str:
-    """Return the figures as a table, then the verdicts."""
+    """Return the figures as a table, followed by the verdicts."""
     rows: list[tuple[str, ...]] = [
         (
             f"{report.experiment} ({report.scale})",
@@ -110,8 +123,15 @@ def _list_seed_headings(report: ExperimentReport) -> tuple[str, ...]:
 
 
 def plot_report(report: ExperimentReport, path: Path) -> None:
-    """Draw the measured figures as bars, with a mark for each seed and, where the reference is a number, one
-    for it.
+    """Draw the measured figures as bars, with marks for each seed and for references that are numbers.
+
+    Args:
+        report: the report.
+        path: the picture. Its suffix selects the format: svg, png or pdf.
+
+    Raises:
+        ConfigError: the suffix is not one of these formats.
+        ModuleNotFoundError: matplotlib is not installed.
     """
     positions = np.arange(len(report.figures))[::-1]
 
@@ -156,15 +176,15 @@ def parse_numbers(text: str) -> Sequence[float]:
 
 
 def check_at_least(line: str, value: float, least: float) -> ExperimentVerdict:
-    """Return the verdict of `value >= least`."""
+    """Return the verdict on `value >= least`."""
     return ExperimentVerdict(line, f"{value:.2f} against {least:.2f}", bool(value >= least))
 
 
 def check_at_most(line: str, value: float, most: float) -> ExperimentVerdict:
-    """Return the verdict of `value <= most`."""
+    """Return the verdict on `value <= most`."""
     return ExperimentVerdict(line, f"{value:.2f} against {most:.2f}", bool(value <= most))
 
 
 def check_within(line: str, value: float, low: float, high: float) -> ExperimentVerdict:
-    """Return the verdict of `low <= value <= high`."""
+    """Return the verdict on `low <= value <= high`."""
     return ExperimentVerdict(line, f"{value:.2f}, expected {low:g} to {high:g}", bool(low <= value <= high))

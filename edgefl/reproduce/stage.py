@@ -1,4 +1,4 @@
-"""A stage of an experiment: a federation, or another personalization after the rounds of an earlier stage."""
+"""A stage of an experiment: a federation, or a personalization after the rounds of an earlier stage."""
 
 import json
 import shutil
@@ -33,8 +33,11 @@ from edgefl.system.progress import Progress
 from edgefl.types import ServerState
 
 ExperimentScale = Literal["smoke", "reduced", "full"]
-"""smoke: a minute or two, to see that all of it runs; reduced: minutes, with the lines that must hold; full:
-the paper's sizes.
+"""The size of an experiment.
+
+- smoke: a minute or two, to check that everything runs.
+- reduced: minutes, with claims that must hold.
+- full: the sizes of the paper.
 """
 
 
@@ -45,12 +48,13 @@ class ExperimentStage:
     Attributes:
         name: the name of its directory, before the seed.
         config: the configuration of the federation.
-        after: name of an earlier stage. This stage plays no rounds and personalizes the clients of that one.
-            The rounds of both algorithms must be the same.
-        on_test: whether each client's models are also measured on the whole test set.
-        models: whether the server's models are measured on the whole test set.
-        int8: whether the model that each client ships is quantized and measured.
-        late: number of clients, the last ones by name, that take part in no round and are personalized.
+        after: name of an earlier stage, or empty. This stage then plays no rounds and personalizes the
+            clients of the earlier one. The rounds of both algorithms must be the same.
+        measure_test: whether each client's models are also measured on the whole test set.
+        measure_models: whether the server's models are measured on the whole test set.
+        measure_int8: whether the model that each client ships is quantized and measured.
+        num_late: number of clients, the last ones by name, that take part in no round and are only
+            personalized.
     """
 
     name: str
@@ -63,17 +67,24 @@ class ExperimentStage:
 
 
 ExperimentResult = Mapping[str, Any]
-"""The summary of a stage, see `summarize`, with further keys.
+"""The summary of a stage with further keys. See `edgefl.runs.summary.summarize_run`.
 
-records: one record per round.
-late: the ids of the clients that took part in no round.
-device_seconds: mean over clients of the processor time of all rounds and of the personalization. Each
-client's row has the two parts, round_seconds and personalization_seconds. None: a part was not measured.
+- records: one record per round.
+- late: the ids of the clients that took part in no round.
+- device_seconds: processor time of all rounds and of the personalization, as a mean over clients. A client's
+  row has the two parts, round_seconds and personalization_seconds. None means that a part was not measured.
 """
 
 
 class StageRunner:
-    """Plays stages, each in its own directory. A finished stage is read, an interrupted one continues."""
+    """Plays stages, each in its own directory. A finished stage is read, and an interrupted one continues.
+
+    Args:
+        out: holds the directories of the stages.
+        command: the command line, which each stage records.
+        processes: number of client processes.
+        progress: shows the progress.
+    """
 
     def __init__(self, out: Path, command: str, processes: int, progress: Progress) -> None:
         self._progress = progress
@@ -85,7 +96,7 @@ class StageRunner:
         self._runs: dict[str, RunDirectory] = {}
 
     def __enter__(self) -> "StageRunner":
-        """Data sets are opened as they are needed."""
+        """Return the runner. It opens data sets when it needs them."""
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -93,7 +104,7 @@ class StageRunner:
         self._exit_stack.close()
 
     def _open_data(self, config: FederationConfig) -> tuple[PartitionedDataset, Path]:
-        """Return the data set and a directory for local models, which stages with the same data share."""
+        """Return the data set, and a directory for local models that stages with the same data share."""
         key = (config.data, config.partition, config.seed)
         if self._shared is None or self._shared[0] != key:
             self._exit_stack.close()
@@ -114,13 +125,21 @@ class StageRunner:
         )
 
     def play(self, stage: ExperimentStage, label: str) -> ExperimentResult:
-        """Return the stage's result, played if it is not there yet."""
+        """Return the result of a stage. Play it first, unless it is finished.
+
+        Args:
+            stage: the stage.
+            label: describes the stage in progress messages.
+
+        Raises:
+            ExportError: a model cannot be quantized.
+        """
         config = stage.config
         run = RunDirectory(self._out / f"{stage.name}-{config.seed}", config, self._command, resume=True)
         self._runs[stage.name] = run
         if run.files.summary.exists():
             return {**read_json(run.files.summary), "records": run.read_records()}
-        self._progress.update(f"{label}: data, and the plan if it is new")
+        self._progress.update(f"{label}: loading data, and compiling the plan if it is new")
         shared, models = self._open_data(config)
         start: ServerState | None = run.state
         states: ClientStates = run.states
@@ -155,7 +174,7 @@ class StageRunner:
         summary["late"] = late
         _add_seconds(summary, records, read_seconds(run.files.seconds), simulation.state.round)
         if stage.measure_int8:
-            self._progress.update(f"{label}: int8 models")
+            self._progress.update(f"{label}: quantizing models to int8")
             _measure_int8(run, summary)
         run.write(run.files.confusion, encode_confusions(simulation))
         run.write(run.files.gates, encode_gates(simulation))
@@ -195,7 +214,7 @@ def _sum_measured(values: Sequence[float | None]) -> float | None:
 
 
 def _measure_int8(run: RunDirectory, summary: dict[str, Any]) -> None:
-    """Quantize the kept models in a process of its own, and add their figures to the rows of the clients.
+    """Quantize the stored models in a separate process, and add their figures to the rows of the clients.
 
     Raises:
         ExportError: a model cannot be quantized.
@@ -204,7 +223,7 @@ def _measure_int8(run: RunDirectory, summary: dict[str, Any]) -> None:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
-        raise ExportError(f"the models of {run.files.root} cannot be quantized: {lines[-1] if lines else ''}")
+        raise ExportError(f"cannot quantize the models of {run.files.root}: {lines[-1] if lines else ''}")
     exported = {row["id"]: row for row in json.loads(done.stdout)}
     for row in summary["clients"]:
         row["accuracy_shipped_int8"] = exported[row["id"]]["accuracy_int8"]

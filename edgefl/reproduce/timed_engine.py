@@ -1,4 +1,4 @@
-"""An engine that measures how much processor time each client takes."""
+"""An engine that measures the processor time of each client."""
 
 import json
 import time
@@ -16,12 +16,12 @@ from edgefl.simulation.engines.base import Engine
 
 
 class TimedEngine:
-    """Runs the clients in another engine and appends their processor times to a file. See `Engine`.
+    """Runs clients in another engine, and appends their processor times to a file. See `Engine`.
 
     Args:
         engine: runs the clients.
-        path: file with one line `[client, round, seconds]` per work item. Personalization is the round
-            after the last one.
+        path: the file, with a line `[client, round, seconds]` for each work item. Personalization is the
+            round after the last one.
     """
 
     def __init__(self, engine: Engine, path: Path) -> None:
@@ -57,9 +57,9 @@ class TimedEngine:
 
 
 def time_function(function: ClientFunction[T], federation: OpenFederation, item: WorkItem) -> tuple[float, T]:
-    """Return the processor seconds of a function for one work item, and its result.
+    """Return the processor time of a function for one work item in seconds, and its result.
 
-    A model that a `CachedLearner` read counts with the seconds of its training.
+    A model that a `CachedLearner` read counts with the time of its training.
     """
 
     def read_clock() -> float:
@@ -74,8 +74,8 @@ def time_function(function: ClientFunction[T], federation: OpenFederation, item:
 def read_seconds(path: Path) -> dict[str, dict[int, float]]:
     """Return the seconds of each client in each round.
 
-    An interrupted run plays its last rounds again: the later line counts. A line that a power failure cut off
-    is ignored.
+    An interrupted run plays its last rounds again, and the later line counts. A line that a power failure cut
+    off is ignored.
     """
     seconds: dict[str, dict[int, float]] = {}
     for line in path.read_text().splitlines() if path.exists() else ():

@@ -1,6 +1,4 @@
-"""The papers' figures from runs of one's own: axes, series and units as in the paper, drawn in edgefl's
-way.
-"""
+"""Draws the papers' figures from the user's own runs, with the paper's axes, series and units."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +17,11 @@ class PaperFigure:
     """A figure of a paper.
 
     Attributes:
-        shows: what the figure shows.
-        needs: which runs it needs.
-        algorithms: algorithms of these runs.
-        make: makes the figure. It raises ConfigError for runs that lack data.
+        paper: authors and short title of the paper.
+        shows: describes the figure in our words.
+        needs: describes the runs that it needs.
+        algorithms: algorithms of these runs, empty for any.
+        make: draws the figure. It raises ConfigError for runs that lack data.
     """
 
     paper: str
@@ -57,7 +56,7 @@ _ROWS: Sequence[tuple[str, str, str, str, tuple[str, ...], ChartFunction]] = (
     (
         "aem-4",
         _AEM,
-        "accuracy by the number of cluster models J, a panel each p",
+        "accuracy by the number of cluster models J, a panel for each p",
         _NEEDS_MODELS,
         ("aem",),
         aem.chart_accuracy_by_models,
@@ -65,7 +64,7 @@ _ROWS: Sequence[tuple[str, str, str, str, tuple[str, ...], ChartFunction]] = (
     (
         "aem-5",
         _AEM,
-        "clients in each cluster, sorted, a panel each p",
+        "clients in each cluster, sorted, a panel for each p",
         _NEEDS_EPSILON,
         ("aem",),
         aem.chart_cluster_sizes,
@@ -73,7 +72,7 @@ _ROWS: Sequence[tuple[str, str, str, str, tuple[str, ...], ChartFunction]] = (
     (
         "aem-6",
         _AEM,
-        "distribution of client accuracy, a panel each data set and p",
+        "distribution of client accuracy, a panel for each data set and p",
         _NEEDS_EPSILON,
         ("aem",),
         aem.chart_accuracy_distribution,
@@ -89,7 +88,7 @@ _ROWS: Sequence[tuple[str, str, str, str, tuple[str, ...], ChartFunction]] = (
     (
         "fedmix-7",
         _FEDMIX,
-        "true permutations beside q(expert given the client)",
+        "true permutations and q(expert given the client)",
         "a run of fedmix-permutation on the partition permutation",
         ("fedmix-permutation",),
         fedmix.chart_permutations,
@@ -97,7 +96,7 @@ _ROWS: Sequence[tuple[str, str, str, str, tuple[str, ...], ChartFunction]] = (
     (
         "fedmix-14",
         _FEDMIX,
-        "q(expert given the label) over rounds; with objective likelihood the gate by label",
+        "q(expert given the label) over rounds; with the objective likelihood, the gate by label",
         "a run of fedmix",
         ("fedmix",),
         fedmix.chart_specialization,
@@ -113,7 +112,7 @@ _ROWS: Sequence[tuple[str, str, str, str, tuple[str, ...], ChartFunction]] = (
     (
         "clustered-4",
         _CLUSTERED,
-        "similarity of dense layers, pair by pair, a line each epoch",
+        "similarity of dense layers for each pair of clients, a line for each epoch",
         _NEEDS_LAYERS,
         (),
         clustered.chart_pair_similarity,
@@ -121,7 +120,7 @@ _ROWS: Sequence[tuple[str, str, str, str, tuple[str, ...], ChartFunction]] = (
     (
         "clustered-5",
         _CLUSTERED,
-        "test loss by lambda, with clusters and without",
+        "test loss by lambda, with and without clusters",
         _NEEDS_EVALUATION,
         ("clustered",),
         clustered.chart_test_loss,
@@ -129,7 +128,7 @@ _ROWS: Sequence[tuple[str, str, str, str, tuple[str, ...], ChartFunction]] = (
     (
         "clustered-6",
         _CLUSTERED,
-        "test accuracy by lambda, with clusters and without",
+        "test accuracy by lambda, with and without clusters",
         _NEEDS_EVALUATION,
         ("clustered",),
         clustered.chart_test_accuracy,
@@ -145,7 +144,7 @@ _ROWS: Sequence[tuple[str, str, str, str, tuple[str, ...], ChartFunction]] = (
     (
         "pfl-moe-2",
         _PFL_MOE,
-        "global test of FedAvg over rounds, a line each alpha",
+        "global test of FedAvg over rounds, a line for each alpha",
         "runs of fedavg with --evaluate-every 1",
         _FEDERATED_ALGORITHMS,
         pfl_moe.chart_global_accuracy,
@@ -179,31 +178,37 @@ PAPER_FIGURES: Mapping[str, PaperFigure] = {row[0]: PaperFigure(*row[1:]) for ro
 
 
 def find_figure(name: str) -> PaperFigure:
-    """Return a figure by name.
+    """Return a figure by its name.
 
     Raises:
-        ConfigError: no figure has the name. The error names the nearest figure.
+        ConfigError: no figure has this name. The message suggests the nearest one.
     """
     if name not in PAPER_FIGURES:
         raise ConfigError(
             f"no figure {name!r}; {suggest_nearest(name, list(PAPER_FIGURES))}; `edgefl report --list` "
-            f"names all"
+            "lists all"
         )
     return PAPER_FIGURES[name]
 
 
 def make_figure(name: str, folders: Sequence[Folder]) -> Chart:
-    """Return the figure of these folders.
+    """Return the chart of a figure.
 
-    ConfigError when one of them is of another algorithm or lacks what the figure needs.
+    Args:
+        name: name of the figure, a key of `PAPER_FIGURES`.
+        folders: the runs.
+
+    Raises:
+        ConfigError: no figure has this name, or the runs lack data that it needs.
+        StateError: the data of a run are damaged.
     """
     paper_figure = find_figure(name)
     for folder in folders:
         if paper_figure.algorithms and folder.algorithm not in paper_figure.algorithms:
             raise ConfigError(
-                f"{folder.path} is a run of {folder.algorithm or 'nothing'}, {name} needs "
+                f"{folder.path} is a run of {folder.algorithm or 'no algorithm'}, but {name} needs "
                 f"{paper_figure.needs}"
             )
     if not folders:
-        raise ConfigError(f"no folder given, {name} needs {paper_figure.needs}")
+        raise ConfigError(f"no folder given; {name} needs {paper_figure.needs}")
     return paper_figure.make(folders)

@@ -1,4 +1,7 @@
-"""Isaksson et al., Adaptive Expert Models for Personalization in Federated Learning, 2022: figures 3 to 6."""
+"""Figures 3 to 6 of the paper on adaptive expert models.
+
+Source: Isaksson et al., Adaptive Expert Models for Personalization in Federated Learning, 2022.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,8 +38,14 @@ _SOURCE = f"the runs' {RunFiles.summary.name}"
 
 @dataclass(frozen=True)
 class Line:
-    """One model, with exploration or without: x float64[n], mean over runs in per cent and its standard
-    deviation, float64[n].
+    """The accuracy of one model, with or without exploration.
+
+    Attributes:
+        model: name of the model in the paper.
+        explored: whether clients explored.
+        x: horizontal positions, shape (n,), float64.
+        mean: mean over runs in per cent, shape (n,), float64.
+        std: standard deviation over runs in per cent, shape (n,), float64.
     """
 
     model: str
@@ -47,12 +56,16 @@ class Line:
 
 
 def has_exploration(folder: Folder) -> bool:
-    """Whether clients explored: epsilon above 0."""
+    """Return whether clients explored, which means an epsilon above 0."""
     return to_number(read_options(folder).get("epsilon")) > 0
 
 
 def read_fraction(folder: Folder) -> float:
-    """Return p, the fraction of a client's samples that is of its majority classes."""
+    """Return p, the fraction of a client's samples in its majority classes.
+
+    Raises:
+        ConfigError: the partition has no p.
+    """
     return float(require_partition_option(folder, "p", "simulate with the partition p-majority"))
 
 
@@ -62,9 +75,13 @@ def read_num_models(folder: Folder) -> float:
 
 
 def average_lines(folders: Sequence[Folder], read_x: Any) -> list[Line]:
-    """Return a line each model and way, means over the runs with the same x.
+    """Return a line for each model with and without exploration, as means over runs with the same x.
 
     Models that no run has measured are left out.
+
+    Args:
+        folders: the runs.
+        read_x: returns the horizontal position of a run.
     """
     model_lines = []
     for way in EXPLORATION_LABELS:
@@ -118,14 +135,17 @@ def _describe_best(model_lines: Sequence[Line], axis: str) -> str:
     best = max(model_lines, key=lambda line: line.mean.max())
     at = int(best.mean.argmax())
     return (
-        f"The highest mean is {best.mean[at]:.1f} per cent, of {best.model} with "
-        f"{EXPLORATION_LABELS[best.explored]} at "
-        f"{axis} = {best.x[at]:g}."
+        f"The highest mean is {best.mean[at]:.1f} per cent, for {best.model} with "
+        f"{EXPLORATION_LABELS[best.explored]} at {axis} = {best.x[at]:g}."
     )
 
 
 def chart_accuracy_by_fraction(folders: Sequence[Folder]) -> Chart:
-    """Figure 3: accuracy by p, a panel without exploration and one with it."""
+    """Return figure 3: accuracy by p, with a panel without exploration and a panel with it.
+
+    Raises:
+        ConfigError: no client has measured its model, or a partition has no p.
+    """
     model_lines = average_lines(folders, read_fraction)
     _check_measured(model_lines, folders)
     ways = [way for way in EXPLORATION_LABELS if any(line.explored == way for line in model_lines)]
@@ -154,7 +174,11 @@ def chart_accuracy_by_fraction(folders: Sequence[Folder]) -> Chart:
 
 
 def chart_accuracy_by_models(folders: Sequence[Folder]) -> Chart:
-    """Figure 4: accuracy by J, with one panel per p and dashed lines without exploration."""
+    """Return figure 4: accuracy by J, with a panel for each p. Lines without exploration are dashed.
+
+    Raises:
+        ConfigError: no client has measured its model, or a partition has no p.
+    """
     fractions = sort_unique(read_fraction(folder) for folder in folders)
     panels = {
         p: average_lines([folder for folder in folders if read_fraction(folder) == p], read_num_models)
@@ -187,7 +211,7 @@ def chart_accuracy_by_models(folders: Sequence[Folder]) -> Chart:
 
 
 def count_best_models(folder: Folder) -> NDArray[np.float64]:
-    """Return how many clients end with each cluster model as their best, most first, float64[J]."""
+    """Return the number of clients per best cluster model, shape (J,), float64, largest first."""
     best = [to_index(find_mapping(row, "diagnostics").get("best")) for row in folder.clients]
     chosen = np.array([expert for expert in best if expert >= 0], np.int64)
     count = max(to_index(read_num_models(folder)), int(chosen.max(initial=-1)) + 1)
@@ -195,7 +219,11 @@ def count_best_models(folder: Folder) -> NDArray[np.float64]:
 
 
 def chart_cluster_sizes(folders: Sequence[Folder]) -> Chart:
-    """Figure 5: clients per cluster in descending order, as a mean over runs, with one panel per p."""
+    """Return figure 5: clients in each cluster, largest first, as means over runs. Each p has a panel.
+
+    Raises:
+        ConfigError: no client reports its best model, or a partition has no p.
+    """
     panels: dict[float, dict[bool, NDArray[np.float64]]] = {}
     for p in sort_unique(read_fraction(folder) for folder in folders):
         for way in EXPLORATION_LABELS:
@@ -210,9 +238,7 @@ def chart_cluster_sizes(folders: Sequence[Folder]) -> Chart:
                     [np.pad(counts, (0, width - len(counts))) for counts in run_counts], axis=0
                 )
     if not any(clients.sum() for ways in panels.values() for clients in ways.values()):
-        raise ConfigError(
-            "no client of these runs says which model is best for it; simulate again to the end"
-        )
+        raise ConfigError("no client of these runs reports its best model; simulate again to the end")
 
     def draw(figure: Any) -> None:
         grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
@@ -262,9 +288,12 @@ def _name_panel(folder: Folder) -> str:
 
 
 def chart_accuracy_distribution(folders: Sequence[Folder]) -> Chart:
-    """Figure 6: distribution of client accuracy, all runs of one kind together.
+    """Return figure 6: distribution of client accuracy over all runs of one kind.
 
-    A panel each data set and p, dashed without exploration.
+    Each data set and p has a panel. Lines without exploration are dashed.
+
+    Raises:
+        ConfigError: no client has measured its model.
     """
     panels: dict[str, dict[tuple[str, bool], tuple[NDArray[np.float64], NDArray[np.float64]]]] = {}
     for name in sort_unique(map(_name_panel, folders)):

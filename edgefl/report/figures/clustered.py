@@ -1,5 +1,7 @@
-"""Filippakopoulos et al., Personalization in Distributed tinyML Applications via Adaptive Clustered Federated
-Learning: figures 3 to 6.
+"""Figures 3 to 6 of the paper on adaptive clustered federated learning.
+
+Source: Filippakopoulos et al., Personalization in Distributed tinyML Applications via Adaptive Clustered
+Federated Learning.
 """
 
 from collections.abc import Sequence
@@ -22,15 +24,23 @@ MAX_EPOCHS_SHOWN = 5
 
 
 def read_layer_similarities(folder: Folder) -> tuple[list[int], list[str], dict[str, Matrix]]:
-    """Return (epochs, clients, similarity float64[epochs, clients, clients] by kind): of dense layers, of
-    others in the mean.
+    """Return the similarity of clients by epoch, for dense layers and for other layers.
 
-    Clients are sorted by their true cluster. ConfigError when the run has no layers.json, StateError when
-    that is damaged.
+    Clients are sorted by their true cluster. The similarity of other layers is a mean.
+
+    Returns:
+        The epochs, the client ids, and by kind of layer the cosine similarity, shape (epochs, clients,
+            clients), float64.
+
+    Raises:
+        ConfigError: the run has no layers.json.
+        StateError: layers.json is damaged.
     """
     stored = folder.layers
     if stored is None:
-        raise ConfigError(f"{folder.path} has no {RunFiles.layers.name}; simulate with --layers-over 4, say")
+        raise ConfigError(
+            f"{folder.path} has no {RunFiles.layers.name}; simulate with --layers-over 4, for example"
+        )
     try:
         clients = [str(client) for client in stored["clients"]]
         epochs = [int(epoch) for epoch in stored["epochs"]]
@@ -56,7 +66,12 @@ def read_layer_similarities(folder: Folder) -> tuple[list[int], list[str], dict[
 
 
 def chart_layer_similarity(folders: Sequence[Folder]) -> Chart:
-    """Figure 3: a row each run and kind of layer, a column each epoch of training alone."""
+    """Return figure 3: a row per run and kind of layer, and a column per epoch of training alone.
+
+    Raises:
+        ConfigError: a run has no layers.json.
+        StateError: layers.json is damaged.
+    """
     runs = [
         (name, *read_layer_similarities(folder))
         for name, folder in zip(label_folders(folders), folders, strict=True)
@@ -96,7 +111,7 @@ def chart_layer_similarity(folders: Sequence[Folder]) -> Chart:
     head = ("run", "layers", "epoch", "client", "and", "cosine similarity")
     return Chart(
         "clustered-3",
-        "How alike layers are",
+        "Similarity of layers",
         alt,
         make_table(head, rows, RunFiles.layers.name),
         draw,
@@ -114,7 +129,15 @@ def _spread_indices(count: int, max_count: int) -> list[int]:
 
 
 def read_pair_similarities(folder: Folder) -> tuple[list[int], list[str], Matrix]:
-    """Return (epochs, names of pairs of clients, similarity of their dense layers float64[epochs, pairs])."""
+    """Return the similarity of dense layers for each pair of clients.
+
+    Returns:
+        The epochs, the names of the pairs, and the cosine similarity, shape (epochs, pairs), float64.
+
+    Raises:
+        ConfigError: the run has no layers.json.
+        StateError: layers.json is damaged.
+    """
     epochs, clients, by_kind = read_layer_similarities(folder)
     first, second = np.triu_indices(len(clients), 1)
     return (
@@ -125,7 +148,12 @@ def read_pair_similarities(folder: Folder) -> tuple[list[int], list[str], Matrix
 
 
 def chart_pair_similarity(folders: Sequence[Folder]) -> Chart:
-    """Figure 4: similarity over pairs, a line each epoch, a panel each run."""
+    """Return figure 4: similarity over pairs, with a line per epoch and a panel per run.
+
+    Raises:
+        ConfigError: a run has no layers.json.
+        StateError: layers.json is damaged.
+    """
     runs = [
         (name, *read_pair_similarities(folder))
         for name, folder in zip(label_folders(folders), folders, strict=True)
@@ -154,8 +182,8 @@ def chart_pair_similarity(folders: Sequence[Folder]) -> Chart:
         )
 
     alt = " ".join(
-        f"{name}: the ranks of {len(names)} pairs after epoch {epochs[0]} and epoch {epochs[-1]} correlate "
-        f"by {_correlate_ranks(matrix):.2f}."
+        f"{name}: the ranks of {len(names)} pairs after epoch {epochs[0]} and epoch {epochs[-1]} have a "
+        f"correlation of {_correlate_ranks(matrix):.2f}."
         for name, epochs, names, matrix in runs
     )
     rows: list[Any] = [
@@ -188,8 +216,18 @@ MixingKey = tuple[int, bool, float]
 def average_by_mixing(
     folders: Sequence[Folder], key: str
 ) -> dict[MixingKey, tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """Return (rounds, mean over clients and runs of a figure) by (tasks a client, whether clustered,
-    lambda).
+    """Return a figure over the rounds, as a mean over clients and then over runs of the same kind.
+
+    Args:
+        folders: the runs.
+        key: name of the figure in the records.
+
+    Returns:
+        By (tasks per client, whether clustered, lambda), the rounds, shape (n,), int64, and the means, shape
+            (n,), float64.
+
+    Raises:
+        ConfigError: a run was not evaluated between rounds.
     """
     series: dict[MixingKey, dict[int, list[float]]] = {}
     for folder in folders:
@@ -271,15 +309,22 @@ def _chart_over_rounds(
 
 
 def chart_test_loss(folders: Sequence[Folder]) -> Chart:
-    """Figure 5: mean loss over clients on their held-out samples.
+    """Return figure 5: mean loss over clients on their held-out samples.
 
-    The paper has a validation set of its own for it.
+    The paper uses a separate validation set.
+
+    Raises:
+        ConfigError: a run was not evaluated between rounds.
     """
     return _chart_over_rounds(folders, "clustered-5", "loss_mixture", "Test loss", "test loss", 1.0)
 
 
 def chart_test_accuracy(folders: Sequence[Folder]) -> Chart:
-    """Figure 6: mean accuracy over clients on their held-out samples."""
+    """Return figure 6: mean accuracy over clients on their held-out samples.
+
+    Raises:
+        ConfigError: a run was not evaluated between rounds.
+    """
     return _chart_over_rounds(
         folders, "clustered-6", "accuracy_mixture", "Test accuracy", "test accuracy, per cent", 100.0
     )

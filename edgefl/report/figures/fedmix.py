@@ -1,4 +1,7 @@
-"""Reisser et al., Federated Mixture of Experts, arXiv:2107.06724: figures 1, 7 and 14."""
+"""Figures 1, 7 and 14 of the paper on federated mixtures of experts.
+
+Source: Reisser et al., Federated Mixture of Experts, arXiv:2107.06724.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,14 +21,22 @@ from edgefl.storage.run_directory import RunFiles
 
 Matrix = NDArray[np.float64]
 WINDOW_ROUNDS = 10
-"""Rounds that the window of figure 1 is wide; the paper does not say."""
+"""Width of the window in figure 1, in rounds. The paper does not give it."""
 PERMUTATION_ROUND = 10
-"""The round after which figure 7 looks."""
+"""Figure 7 shows the state after this round."""
 MAX_PANELS = 6
 
 
 def smooth_values(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
-    """Return the mean of each value and the window - 1 before it, of fewer at the beginning."""
+    """Return the mean of each value and the `window` - 1 values before it, or of fewer at the start.
+
+    Args:
+        values: shape (n,), float64.
+        window: width of the window.
+
+    Returns:
+        Means, shape (n,), float64.
+    """
     sums = np.cumsum(np.concatenate([[0.0], values]))
     ends = np.arange(1, len(values) + 1)
     starts = np.maximum(ends - window, 0)
@@ -35,10 +46,19 @@ def smooth_values(values: NDArray[np.float64], window: int) -> NDArray[np.float6
 def read_divergences(
     records: Sequence[JsonObject], window: int = WINDOW_ROUNDS
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the rounds that report the gradient divergence and its sliding mean (equations 16, 17).
+    """Return the sliding mean of the gradient divergence.
 
-    It is summed over the tensors of a model, as in the paper. With several experts it is their mean, so
-    that it compares with the divergence of one model.
+    The divergence is summed over the tensors of a model, as in the paper. With several experts it is the mean
+    over experts, which makes it comparable with one model. Rounds without a divergence are left out.
+
+    Args:
+        records: one record per round.
+        window: width of the window, in rounds.
+
+    Returns:
+        Rounds, shape (n,), int64, and sliding means, shape (n,), float64.
+
+    Source: equations 16 and 17.
     """
     rows = [
         (record["round"], float(np.mean([to_number(value) for value in by_expert.values()])))
@@ -52,14 +72,18 @@ def read_divergences(
 
 
 def chart_divergence(folders: Sequence[Folder]) -> Chart:
-    """Figure 1: a line each run."""
+    """Return figure 1: gradient divergence over rounds, with a line per run.
+
+    Raises:
+        ConfigError: a run has no gradient divergence.
+    """
     curves = {}
     for folder in folders:
         rounds, values = read_divergences(folder.records)
         if not len(rounds):
             raise ConfigError(
-                f"{folder.path} tells no gradient divergence: it is from before edgefl kept it; simulate "
-                "again"
+                f"{folder.path} has no gradient divergence, because it is from an older version of edgefl; "
+                "simulate again"
             )
         name = (
             "FedAvg"
@@ -87,7 +111,7 @@ def chart_divergence(folders: Sequence[Folder]) -> Chart:
         axes.legend()
 
     alt = "; ".join(
-        f"{name} from {y[0]:.3f} to {y[-1]:.3f} in round {x[-1]}" for name, (x, y) in curves.items()
+        f"{name} goes from {y[0]:.3f} to {y[-1]:.3f} in round {x[-1]}" for name, (x, y) in curves.items()
     )
     rows: list[Any] = [
         (name, int(r), round(float(v), 6))
@@ -97,7 +121,7 @@ def chart_divergence(folders: Sequence[Folder]) -> Chart:
     return Chart(
         "fedmix-1",
         "Gradient divergence",
-        f"Gradient divergence, 0 aligned: {alt}.",
+        f"Gradient divergence, where 0 means aligned: {alt}.",
         make_table(("run", "round", "divergence"), rows, RunFiles.rounds.name),
         draw,
         4.7,
@@ -108,11 +132,20 @@ def chart_divergence(folders: Sequence[Folder]) -> Chart:
 def read_truth_and_q(
     folder: Folder, until_round: int = PERMUTATION_ROUND
 ) -> tuple[list[str], Matrix, Matrix, int]:
-    """Return (clients, true groups one-hot float64[clients, groups], q(z|s) float64[clients, experts],
-    round).
+    """Return the true groups of clients and their q(z|s), sorted by group.
 
-    q is what each client has told last until that round, or until the last one of a shorter run. Clients are
-    sorted by group. ConfigError when the run has no true groups or tells no q.
+    q is the last value that each client reported up to `until_round`.
+
+    Args:
+        folder: the run.
+        until_round: the last round to read.
+
+    Returns:
+        The client ids, the true groups one-hot, shape (clients, groups), float64, q(z|s), shape (clients,
+            experts), float64, and the last round read.
+
+    Raises:
+        ConfigError: the run has no true groups or no q.
     """
     groups = {
         row["id"]: to_index(row.get("truth")) for row in folder.clients if to_index(row.get("truth")) >= 0
@@ -128,9 +161,9 @@ def read_truth_and_q(
     clients = sorted(groups.keys() & q_by_client.keys(), key=lambda client: (groups[client], client))
     if not clients:
         lacks = (
-            "tells no q(expert given the client)"
+            "has no q(expert given the client)"
             if groups
-            else "has no true groups: simulate with the partition permutation"
+            else "has no true groups; simulate with the partition permutation"
         )
         raise ConfigError(f"{folder.path} {lacks}")
     experts = 1 + max(k for client in clients for k in q_by_client[client])
@@ -139,7 +172,11 @@ def read_truth_and_q(
 
 
 def chart_permutations(folders: Sequence[Folder]) -> Chart:
-    """Figure 7: clients by true groups and by experts, from white for 0 to black for 1."""
+    """Return figure 7: clients by true groups, and clients by experts. White is 0, black is 1.
+
+    Raises:
+        ConfigError: there is not exactly one run, or the run has no true groups or no q.
+    """
     clients, truth, q, round = read_truth_and_q(_require_single(folders, "fedmix-7"))
 
     def draw(figure: Any) -> None:
@@ -160,7 +197,7 @@ def chart_permutations(folders: Sequence[Folder]) -> Chart:
     sure = int((q.max(axis=1) > 0.9).sum())
     used = len(set(q.argmax(axis=1).tolist()))
     alt = (
-        f"{sure} of {len(clients)} clients give one expert more than .9; {used} experts are used for "
+        f"{sure} of {len(clients)} clients give one expert more than .9. {used} experts are used for "
         f"{truth.shape[1]} permutations."
     )
     rows: list[Any] = [
@@ -180,8 +217,17 @@ def chart_permutations(folders: Sequence[Folder]) -> Chart:
 
 
 def read_q_by_round(records: Sequence[JsonObject], max_rounds: int = MAX_PANELS) -> dict[int, Matrix]:
-    """Return q(z|y) float64[labels, experts] by round: the first, the last, and some between, evenly on a
-    logarithmic scale.
+    """Return q(z|y) of some rounds, shape (labels, experts), float64.
+
+    They include the first and the last round. The rounds between them are evenly spaced on a logarithmic
+    scale.
+
+    Args:
+        records: one record per round.
+        max_rounds: maximum number of rounds to return.
+
+    Raises:
+        StateError: the records are damaged.
     """
     try:
         matrices = {
@@ -207,23 +253,27 @@ def read_q_by_round(records: Sequence[JsonObject], max_rounds: int = MAX_PANELS)
 
 
 def chart_specialization(folders: Sequence[Folder]) -> Chart:
-    """Figure 14a: labels by experts with one panel per round, from white for 0 to black for 1.
+    """Return figure 14a: labels by experts, with a panel per round. White is 0, black is 1.
 
-    For a run with objective "likelihood" it is figure 14b, the gate of the run.
+    A run with the objective "likelihood" gives figure 14b, the gate by class.
+
+    Raises:
+        ConfigError: there is not exactly one run, or the run lacks the data.
+        StateError: the records of the run are damaged.
     """
     folder = _require_single(folders, "fedmix-14")
     if read_options(folder).get("objective") == "likelihood":
         chart = chart_gate_by_class(folder, "fedmix-14", "A mixture of experts without q")
         if chart is None:
             raise ConfigError(
-                f"{folder.path} has no gate by class: the run is not complete; continue it with --resume"
+                f"{folder.path} has no gate by class, because it is unfinished; continue it with --resume"
             )
         return chart
     matrices = read_q_by_round(folder.records)
     if not matrices:
         raise ConfigError(
-            f"{folder.path} tells no q(expert given the label): it is from before edgefl kept it; simulate "
-            "again"
+            f"{folder.path} has no q(expert given the label), because it is from an older version of edgefl; "
+            "simulate again"
         )
 
     def draw(figure: Any) -> None:
@@ -237,8 +287,8 @@ def chart_specialization(folders: Sequence[Folder]) -> Chart:
 
     last, q = max(matrices.items())
     alt = (
-        f"In round {last} the largest q(z|y) of a label is {q.max(axis=1).mean():.2f} on average; even "
-        f"shares are {1 / q.shape[1]:.2f}."
+        f"In round {last} the largest q(z|y) of a label is {q.max(axis=1).mean():.2f} on average. Equal "
+        f"shares would be {1 / q.shape[1]:.2f}."
     )
     rows: list[Any] = [
         (round, label, *(float(v) for v in row))
@@ -259,5 +309,5 @@ def chart_specialization(folders: Sequence[Folder]) -> Chart:
 
 def _require_single(folders: Sequence[Folder], name: str) -> Folder:
     if len(folders) != 1:
-        raise ConfigError(f"{len(folders)} runs, {name} is of one; give one of them")
+        raise ConfigError(f"{len(folders)} runs, but {name} needs exactly one; give one of them")
     return folders[0]

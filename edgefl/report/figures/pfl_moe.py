@@ -1,4 +1,7 @@
-"""Guo et al., PFL-MoE: Personalized Federated Learning Based on Mixture of Experts, 2020: figures 1 to 5."""
+"""Figures 1 to 5 of the paper on PFL-MoE.
+
+Source: Guo et al., PFL-MoE: Personalized Federated Learning Based on Mixture of Experts, 2020.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,28 +25,41 @@ _DIRICHLET = "simulate with the partition dirichlet"
 
 
 def read_alpha(folder: Folder) -> float:
-    """Return the concentration of the partition."""
+    """Return the concentration alpha of the Dirichlet partition.
+
+    Raises:
+        ConfigError: the partition has no alpha.
+    """
     return float(require_partition_option(folder, "alpha", _DIRICHLET))
 
 
 def read_test_accuracy(folder: Folder, test: str, model: str) -> Vector:
-    """Return a test's accuracy by client in per cent, float64[clients].
+    """Return the accuracy of each client in per cent, shape (clients,), float64.
 
-    ConfigError where a client lacks it.
+    Args:
+        folder: the run.
+        test: `expected` for the local test, `global` for the global test.
+        model: name of the model, such as `mixture`.
+
+    Raises:
+        ConfigError: the figure of a client is missing.
     """
     accuracy = 100 * np.array(read_numbers(folder.clients, f"{test}_{model}"))
     if not len(accuracy) or not np.isfinite(accuracy).all():
         raise ConfigError(
-            f"{folder.path} has no {TEST_LABELS[test]} of {model} for every client; run `edgefl simulate` "
-            f"to the "
-            "end, which measures on the common test set"
+            f"{folder.path} lacks the {TEST_LABELS[test]} of {model} for some clients; run `edgefl simulate` "
+            "to the end, where it measures on the common test set"
         )
     return accuracy
 
 
 def chart_local_models(folders: Sequence[Folder]) -> Chart:
-    """Figure 1: local and global test of each client's own model, a box each alpha and test, a panel each
-    data set and model.
+    """Return figure 1: local and global test of each client's local model.
+
+    Each alpha and test has a box. Each data set and model has a panel.
+
+    Raises:
+        ConfigError: the figure of a client is missing, or a partition has no alpha.
     """
     panels: dict[str, dict[tuple[float, str], Vector]] = {}
     for name in sort_unique(describe_data(folder) for folder in folders):
@@ -118,8 +134,12 @@ def chart_local_models(folders: Sequence[Folder]) -> Chart:
 
 
 def chart_global_accuracy(folders: Sequence[Folder]) -> Chart:
-    """Figure 2: accuracy of the global model on the common test set over rounds, a line each alpha, a panel
-    each data set and model.
+    """Return figure 2: accuracy of the global model on the common test set over rounds.
+
+    Each alpha has a line. Each data set and model has a panel.
+
+    Raises:
+        ConfigError: a run was not evaluated between rounds, or a partition has no alpha.
     """
     panels: dict[str, dict[float, tuple[NDArray[np.int64], Vector]]] = {}
     for folder in folders:
@@ -172,8 +192,14 @@ def chart_global_accuracy(folders: Sequence[Folder]) -> Chart:
 
 @dataclass(frozen=True)
 class Gain:
-    """Of each client: FedAvg's local test in per cent, and how many points above FedAvg the two are in one
-    test, float64[clients].
+    """The gain of each client over FedAvg in one test.
+
+    Attributes:
+        algorithm: name of the algorithm that made the mixture.
+        test: a key of `TEST_LABELS`.
+        fedavg: local test of FedAvg in per cent, shape (clients,), float64.
+        adapted: points by which PFL-FB is above FedAvg, shape (clients,), float64.
+        mixture: points by which the mixture is above FedAvg, shape (clients,), float64.
     """
 
     algorithm: str
@@ -184,14 +210,15 @@ class Gain:
 
     @property
     def better(self) -> NDArray[np.bool_]:
-        """Where the mixture is at least as good as the adapted classifier alone."""
+        """Whether the mixture is at least as good as PFL-FB, shape (clients,), bool."""
         return np.asarray(self.mixture >= self.adapted)
 
 
 def read_gain(folder: Folder, test: str) -> Gain:
     """Return the gains of PFL-FB and of the folder's mixture over FedAvg in a test.
 
-    ConfigError where they were not measured.
+    Raises:
+        ConfigError: the figure of a client is missing.
     """
     base = read_test_accuracy(folder, test, "federated")
     adapted, mixture = (read_test_accuracy(folder, test, model) - base for model in ("adapted", "mixture"))
@@ -201,14 +228,17 @@ def read_gain(folder: Folder, test: str) -> Gain:
 
 
 def chart_gains(folders: Sequence[Folder]) -> Chart:
-    """Figures 3 to 5: gain over FedAvg by FedAvg's local test, in four panels.
+    """Return figures 3 to 5: gain over FedAvg, by the local test of FedAvg, in four panels.
 
-    Circles are PFL-FB, triangles are PFL-MF or PFL-MFE.
+    Circles are PFL-FB. Triangles are PFL-MF or PFL-MFE.
+
+    Raises:
+        ConfigError: two runs have the same algorithm, or the figure of a client is missing.
     """
     runs = sorted(folders, key=lambda folder: folder.algorithm)
     if len({folder.algorithm for folder in runs}) != len(runs):
         raise ConfigError(
-            f"{len(runs)} runs of {runs[0].algorithm}, expected one of pfl-mf and one of pfl-mfe at most; "
+            f"{len(runs)} runs of {runs[0].algorithm}, expected at most one of pfl-mf and one of pfl-mfe; "
             "give one of each"
         )
     panels = [read_gain(folder, test) for test in TEST_LABELS for folder in runs]
@@ -253,8 +283,7 @@ def chart_gains(folders: Sequence[Folder]) -> Chart:
 
     alt = "; ".join(
         f"{panel.algorithm}, {TEST_LABELS[panel.test]}: {int(panel.better.sum())} of {len(panel.better)} "
-        f"clients not "
-        "below PFL-FB"
+        "clients not below PFL-FB"
         for panel in panels
     )
     rows: list[Any] = [
@@ -270,6 +299,6 @@ def chart_gains(folders: Sequence[Folder]) -> Chart:
 
 
 def format_alpha(folder: Folder) -> str:
-    """Return alpha as text, a dash where the partition has none."""
+    """Return alpha as text, or a dash if the partition has none."""
     value = folder.find_partition_option("alpha")
     return "-" if value is None else f"{value:g}" if isinstance(value, int | float) else str(value)

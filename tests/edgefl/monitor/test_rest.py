@@ -1,25 +1,25 @@
-"""A monitor's link takes messages in bursts."""
+"""The link of a monitor reads messages in bursts."""
 
 from edgefl.monitor import connection
 from edgefl.monitor.connection import BURST_PAUSE_S, MIN_AWAKE_S, BurstPause
 
 
-def test_a_thread_rests_after_a_message_and_is_awake_for_a_while_after_it(monkeypatch):
+def test_a_thread_pauses_after_a_message_and_then_stays_awake(monkeypatch):
     now = [100.0]
-    rests = []
+    pauses = []
 
     def sleep(seconds):
-        rests.append(seconds)
+        pauses.append(seconds)
         now[0] += seconds
 
     monkeypatch.setattr(connection.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(connection.time, "sleep", sleep)
-    rest = BurstPause()
-    rest()
-    assert rests == [BURST_PAUSE_S]
+    pause = BurstPause()
+    pause()
+    assert pauses == [BURST_PAUSE_S]
     now[0] += MIN_AWAKE_S / 2
-    rest()
-    assert rests == [BURST_PAUSE_S]
+    pause()
+    assert pauses == [BURST_PAUSE_S]
     now[0] += MIN_AWAKE_S
-    rest()
-    assert rests == [BURST_PAUSE_S, BURST_PAUSE_S]
+    pause()
+    assert pauses == [BURST_PAUSE_S, BURST_PAUSE_S]

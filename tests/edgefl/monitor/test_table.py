@@ -1,4 +1,4 @@
-"""A snapshot as text, by hand: head, rows, order, filter, a device's page, and widths that nothing leaves."""
+"""A snapshot as text: summary, rows, order, filter, the page of a device, and line widths."""
 
 import pytest
 from hypothesis import given
@@ -39,7 +39,7 @@ def device(name, state="idle", **more):
             "gate",
         )
     )
-    given = {
+    defaults = {
         "bytes_up": 0,
         "rejected": 0,
         "last_error": "",
@@ -49,7 +49,7 @@ def device(name, state="idle", **more):
         "why": "",
         "slow": False,
     }
-    return {**empty, **given, "id": name, "state": state, **more}
+    return {**empty, **defaults, "id": name, "state": state, **more}
 
 
 def tree(*devices, **more):
@@ -99,23 +99,23 @@ def test_the_head_by_hand():
         device("d", "offline"),
     ]
     assert format_head(tree(*devices, history=[ROUND]), 80) == [
-        "kitchen: round 7 of 20, federate, 1 of 4 in, 22 of 60 s █████░░░░░░░░░░░░░░░",
+        "kitchen: round 7 of 20, federate, 1 of 4 updates, 22 of 60 s █████░░░░░░░░░░░░░░",
         "4 devices: 1 offline, 1 slow, 1 training, 1 sent",
         "round 6: loss 0.4210, accuracy mean 91.2%, p10 84.0%, p90 97.1%",
         "2.5 MB up, 950 B down in 1 rounds, loss ▄",
     ]
-    assert format_head(tree(), 80)[1] == "no device heard yet"
-    assert format_head(tree(phase="", round=0), 80)[0] == "kitchen: nothing heard from an aggregator yet"
+    assert format_head(tree(), 80)[1] == "no message from a device yet"
+    assert format_head(tree(phase="", round=0), 80)[0] == "kitchen: no message from an aggregator yet"
     assert format_head(tree(phase="joining"), 80)[0] == "kitchen: waiting for devices"
-    here = device("a", "idle"), device("b", "paused")
+    joined = device("a", "idle"), device("b", "paused")
     assert (
-        format_head(tree(*here, phase="joining", needed=3), 80)[0]
-        == "kitchen: waiting for 2 of 3 devices; start each with `edgefl device start`"
+        format_head(tree(*joined, phase="joining", needed=3), 80)[0]
+        == "kitchen: waiting for 2 of 3 devices; start them with `edgefl device start`"
     )
-    assert format_head(tree(*here, phase="joining", needed=1), 80)[0] == "kitchen: waiting for devices"
+    assert format_head(tree(*joined, phase="joining", needed=1), 80)[0] == "kitchen: waiting for devices"
     assert format_head(tree(phase="done"), 80)[0] == "kitchen: done after 20 rounds"
     assert format_head(tree(phase="personalize", round=21), 80)[0].startswith(
-        "kitchen: personalize, 0 of 4 in"
+        "kitchen: personalize, 0 of 4 updates"
     )
     history = [ROUND | {"round": 5, "accuracy_mean": 0.5}, ROUND, ROUND | {"round": 21, "accuracy_mean": 0}]
     assert format_head(tree(history=history), 80)[2].endswith("mean 0.0%, p10 84.0%, p90 97.1% ▁█")
@@ -128,7 +128,7 @@ def test_the_head_by_hand():
     )
 
 
-def test_the_verdict_stands_above_the_devices():
+def test_the_verdict_is_above_the_devices():
     rows = [
         {"id": f"pi-{i}", "accuracy_local": 0.5, "accuracy_shipped": 0.75, "shipped": 3.0} for i in range(3)
     ]
@@ -153,20 +153,20 @@ def test_the_head_says_why_figures_are_missing():
 
     private = {"differential_privacy": True}
     assert reason(**private) == (
-        "Differential privacy is on, so the aggregator publishes no figures of rounds."
+        "Differential privacy is on, so the aggregator publishes no figures for the rounds."
     )
     assert reason(phase="done", **private) == (
         "Differential privacy is on, so the aggregator publishes no figures and no verdict. `edgefl report` "
-        "shows them, from the aggregator's folder."
+        "shows them from the aggregator's folder."
     )
-    assert reason(phase="done").startswith("The broker has no verdict of this federation")
+    assert reason(phase="done").startswith("The broker has no verdict for this federation")
     masked = {**as_dict(judge_federation([{"id": "pi-1", "accuracy_shipped": 0.5}])), "rows": []}
-    assert reason(phase="done", verdict=masked).startswith("Updates are masked, so the verdict holds no")
+    assert reason(phase="done", verdict=masked).startswith("Updates are masked, so the verdict has no")
     assert reason() == reason(phase="joining") == reason(phase="stopped") == ""
 
 
 def test_rows_by_hand():
-    given = device(
+    row = device(
         "pi-1", "paused", round=6, accuracy=0.912, loss=0.25, last_seen_ts=940.0, why="paused: on battery"
     )
     columns = choose_columns(80)
@@ -175,14 +175,14 @@ def test_rows_by_hand():
         == "device         state    round    acc    loss   seen why not in the round"
     )
     assert (
-        format_row(given, columns, 80, 1000.0)
+        format_row(row, columns, 80, 1000.0)
         == "pi-1           paused       6  91.2%  0.2500  1 min paused: on battery"
     )
     assert "°C" in format_header(choose_columns(120), 120)
     assert format_row(device("pi-2", why="\x1b[2J"), columns, 80, 0.0).isprintable()
 
 
-def test_who_wants_a_look_comes_first_and_who_lacks_the_figure_last():
+def test_urgent_devices_come_first_and_devices_without_the_figure_last():
     devices = [
         device("a", "sent", loss=0.3),
         device("b", "training", loss=0.1),
@@ -191,7 +191,7 @@ def test_who_wants_a_look_comes_first_and_who_lacks_the_figure_last():
     ]
 
     def order(*arguments):
-        return [each["id"] for each in select_devices(devices, *arguments)]
+        return [row["id"] for row in select_devices(devices, *arguments)]
 
     assert order("state", False, "") == ["c", "d", "b", "a"]
     assert order("loss", False, "") == ["b", "d", "a", "c"]
@@ -202,7 +202,7 @@ def test_who_wants_a_look_comes_first_and_who_lacks_the_figure_last():
 
 
 def test_a_page_by_hand():
-    given = device(
+    row = device(
         "pi-1",
         "rejected",
         why="rejected: no kernel",
@@ -216,10 +216,10 @@ def test_a_page_by_hand():
         temperature_c=61.4,
         bytes_up=12_000,
     )
-    lines = format_device_page(given, 1000.0, 78)
+    lines = format_device_page(row, 1000.0, 78)
     assert lines[:2] == ["pi-1: rejected: no kernel", "last error: 2 updates rejected; round 4: no kernel"]
     for expected in (
-        "last heard         7 s",
+        "last message       7 s",
         "processor          61 °C",
         "sent               12 KB",
         "int8               50.0%",
@@ -228,7 +228,7 @@ def test_a_page_by_hand():
         "                   rounds 1 to 4, from 0.5000 to 0.1000",
     ):
         assert expected in lines
-    assert all(len(each) <= 20 for each in format_device_page(given, 1000.0, 20))
+    assert all(len(line) <= 20 for line in format_device_page(row, 1000.0, 20))
 
 
 @given(
@@ -237,8 +237,8 @@ def test_a_page_by_hand():
     st.floats(-1e12, 1e12) | st.none(),
     st.integers(20, 200),
 )
-def test_nothing_leaves_its_column(figure, count, when, width):
-    given = device(
+def test_no_line_exceeds_the_width(figure, count, when, width):
+    row = device(
         "x" * 64,
         "training",
         loss=figure,
@@ -248,8 +248,8 @@ def test_nothing_leaves_its_column(figure, count, when, width):
         last_seen_ts=when,
         rss_mb=figure,
     )
-    lines = format_snapshot(tree(given, history=[{**ROUND, "bytes_up": count, "loss": figure}]), width)
-    assert all(len(each) <= width for each in lines)
+    lines = format_snapshot(tree(row, history=[{**ROUND, "bytes_up": count, "loss": figure}]), width)
+    assert all(len(line) <= width for line in lines)
 
 
 @pytest.mark.parametrize("sort", SORT_COLUMNS)
@@ -264,9 +264,9 @@ def test_every_order_takes_devices_without_figures(sort):
     )
 
 
-def test_words():
+def test_number_formats():
     assert [
-        text_format.format_bytes(each) for each in (0, 999, 1000, 9_949, 12_345, 2_500_000, 3e9, 5e13)
+        text_format.format_bytes(size) for size in (0, 999, 1000, 9_949, 12_345, 2_500_000, 3e9, 5e13)
     ] == [
         "0 B",
         "999 B",
@@ -277,7 +277,7 @@ def test_words():
         "3.0 GB",
         "50 TB",
     ]
-    assert [text_format.format_age(1000 - each, 1000) for each in (0, 2, 59, 61, 3600, 100 * 3600)] == [
+    assert [text_format.format_age(1000 - age, 1000) for age in (0, 2, 59, 61, 3600, 100 * 3600)] == [
         "now",
         "2 s",
         "59 s",
@@ -290,4 +290,4 @@ def test_words():
         text_format.draw_sparkline([], 5),
         text_format.draw_bar(0.5, 4),
     ) == ("▁█", "", "██░░")
-    assert [text_format.percentile([4, 1, 3, 2], each) for each in (0, 0.5, 1)] == [1, 2.5, 4]
+    assert [text_format.percentile([4, 1, 3, 2], share) for share in (0, 0.5, 1)] == [1, 2.5, 4]

@@ -1,6 +1,4 @@
-"""The terminal view under Textual's pilot, on the messages of a made-up fleet: keys, widths, and what is
-drawn again.
-"""
+"""The terminal view under Textual's pilot, with the messages of a simulated fleet."""
 
 import asyncio
 
@@ -39,7 +37,7 @@ class Scene:
         ]
 
     def until(self, seconds):
-        """Say all that is due by then."""
+        """Deliver all messages until this time, in seconds after the start."""
         while self.due and self.due[0][0] <= seconds:
             at, topic, payload, _ = self.due.pop(0)
             self.view.take(topic, payload, OPENED + at)
@@ -54,7 +52,7 @@ def text(app, name):
 
 
 def rows(app):
-    """What stands in the table's window."""
+    """Return the visible lines of the table."""
     table = app.query_one(DeviceList)
     return [table.render_line(y).text.rstrip() for y in range(table.size.height)]
 
@@ -79,10 +77,10 @@ def test_a_round_in_80_columns():
         assert "accuracy mean " in text(app, "head")
         assert text(app, "columns").endswith("why not in the round")
         assert rows(app)[0].startswith("pi-037         rejected     3")
-        assert [each.split()[0] for each in rows(app)[1:5]] == ["pi-027", "pi-007", "pi-057", "pi-017"]
+        assert [line.split()[0] for line in rows(app)[1:5]] == ["pi-027", "pi-007", "pi-057", "pi-017"]
         assert "silent: no answer" in rows(app)[1]
         assert "paused: on battery" in rows(app)[4]
-        assert all(len(each) <= 78 for each in rows(app))
+        assert all(len(line) <= 78 for line in rows(app))
         await pilot.resize_terminal(130, 40)
         await pilot.pause()
         await pilot.pause()
@@ -91,14 +89,14 @@ def test_a_round_in_80_columns():
     play(scene, script)
 
 
-def test_the_verdict_stands_above_the_devices_when_the_federation_is_done():
+def test_the_verdict_is_above_the_devices_when_the_federation_is_done():
     scene = Scene(devices=3)
     scene.until(50.0)
     done = State("fleet", "s", "done", 1001, 1000, 0, 60.0, "ab" * 32, scene.now)
-    found = judge_federation(
+    verdict = judge_federation(
         {"id": f"pi-00{i}", "accuracy_local": 0.5, "accuracy_shipped": 0.75} for i in range(3)
     )
-    message = make_verdict_message(found, "s", scene.now, with_rows=True)
+    message = make_verdict_message(verdict, "s", scene.now, with_rows=True)
     topics = FederationTopics("fleet")
     scene.view.take(topics.verdict, encode_json(message), scene.now)
     scene.view.take(topics.state, encode_json(done), scene.now)
@@ -107,7 +105,7 @@ def test_the_verdict_stands_above_the_devices_when_the_federation_is_done():
         lines = text(app, "head").splitlines()
         assert lines[0] == "fleet: done after 1000 rounds"
         assert lines[2].split() == ["mean", "50.0%", "-", "75.0%", "-"]
-        assert found.sentence in " ".join(line.strip() for line in lines)
+        assert verdict.sentence in " ".join(line.strip() for line in lines)
         assert any(line.startswith("pi-000         finished") for line in rows(app))
 
     play(scene, script)
@@ -119,14 +117,14 @@ def test_keys_sort_filter_and_open_a_device():
 
     async def script(app, pilot):
         await pilot.press("s")
-        assert [each.split()[0] for each in rows(app)[:3]] == ["pi-000", "pi-001", "pi-002"]
+        assert [line.split()[0] for line in rows(app)[:3]] == ["pi-000", "pi-001", "pi-002"]
         await pilot.press("r")
         assert rows(app)[0].startswith("pi-059")
         await pilot.press("r", "S")
         assert rows(app)[0].startswith("pi-037")
         await pilot.press("slash", *"pi-01")
         assert len(app.query_one(DeviceList).devices) == 10
-        assert "10 have 'pi-01'" in text(app, "keys")
+        assert "10 match 'pi-01'" in text(app, "keys")
         await pilot.press("enter")
         assert app.focused is app.query_one(DeviceList)
         assert rows(app)[0].startswith("pi-017         paused")
@@ -136,7 +134,7 @@ def test_keys_sort_filter_and_open_a_device():
         assert app.screen.client_id.startswith("pi-01")
         lines = str(app.screen.query_one("#page", Static).render()).splitlines()
         assert lines[1] == "last error: none"
-        assert any(each.startswith("gate, expert 3") for each in lines)
+        assert any(line.startswith("gate, expert 3") for line in lines)
         await pilot.press("escape")
         assert not isinstance(app.screen, DeviceScreen)
         await pilot.press("slash", "escape")
@@ -148,7 +146,7 @@ def test_keys_sort_filter_and_open_a_device():
     assert (app.return_value, app.return_code) == (None, 0)
 
 
-def test_what_is_said_later_is_shown_at_the_next_refresh_and_only_that():
+def test_a_refresh_redraws_only_changed_devices():
     scene = Scene(8)
     scene.until(40.15)
 
@@ -175,7 +173,7 @@ def test_what_is_said_later_is_shown_at_the_next_refresh_and_only_that():
     play(scene, script)
 
 
-def test_moving_through_500_devices_keeps_the_chosen_one_in_sight():
+def test_moving_through_500_devices_keeps_the_chosen_one_visible():
     scene = Scene(500)
     scene.until(5.0)
 
@@ -187,18 +185,18 @@ def test_moving_through_500_devices_keeps_the_chosen_one_in_sight():
         await pilot.press("home", "pagedown", "down")
         await pilot.pause()
         assert table.chosen == "pi-011"
-        assert any(each.startswith("pi-011") for each in rows(app))
+        assert any(line.startswith("pi-011") for line in rows(app))
 
     play(scene, script)
 
 
-def test_a_broker_that_is_away_is_told_and_a_broken_link_ends_it():
+def test_an_unreachable_broker_is_shown_and_a_broken_link_ends_the_view():
     scene = Scene(3)
 
     async def away(app, pilot):
         scene.connected = False
         app.update()
-        assert text(app, "head").startswith("the broker is away, waiting for it; fleet")
+        assert text(app, "head").startswith("the broker is unreachable, reconnecting; fleet")
 
     play(scene, away)
 
@@ -216,7 +214,7 @@ def test_a_broker_that_is_away_is_told_and_a_broken_link_ends_it():
 
 def test_an_empty_federation_is_shown():
     async def script(app, pilot):
-        assert text(app, "head") == "fleet: nothing heard from an aggregator yet\nno device heard yet"
+        assert text(app, "head") == "fleet: no message from an aggregator yet\nno message from a device yet"
         await pilot.press("d", "s", "down")
 
     play(Scene(3), script)

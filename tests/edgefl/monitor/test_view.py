@@ -1,4 +1,4 @@
-"""A view by hand: what each message makes of it."""
+"""The view of a federation after hand-written messages."""
 
 import math
 from itertools import permutations
@@ -57,8 +57,8 @@ def summary(round=1, loss=0.4, dropped=(), **metrics):
     )
 
 
-def clusters(round=1, session="s1", **placed):
-    return TOPICS.clusters, encode_json(Clusters(session, round, placed, "", (), (), (), math.nan, 114.0))
+def clusters(round=1, session="s1", **assignment):
+    return TOPICS.clusters, encode_json(Clusters(session, round, assignment, "", (), (), (), math.nan, 114.0))
 
 
 JUDGED = judge_federation([{"id": "pi-1", "accuracy_local": 0.5, "accuracy_shipped": 0.75, "shipped": 3.0}])
@@ -68,24 +68,24 @@ def verdict(session="s1"):
     return TOPICS.verdict, encode_json(make_verdict_message(JUDGED, session, 115.0, with_rows=True))
 
 
-def told(*messages, now=120.0):
-    """Return the snapshot at `now` after messages, a number among them being the time from then on."""
+def take_snapshot(*messages, now=120.0):
+    """Return the snapshot at `now` after some messages. A number sets the time of the messages after it."""
     view = FederationView("kitchen")
     at = 100.0
-    for each in messages:
-        if isinstance(each, float):
-            at = each
+    for message in messages:
+        if isinstance(message, float):
+            at = message
         else:
-            view.take(*each, at)
+            view.take(*message, at)
     return snapshot(view, now)
 
 
 def of(client_id, tree):
-    return next(each for each in tree["devices"] if each["id"] == client_id)
+    return next(device for device in tree["devices"] if device["id"] == client_id)
 
 
 def test_a_round_by_hand():
-    tree = told(
+    tree = take_snapshot(
         state(phase="joining", round=0),
         status(),
         status("pi-2"),
@@ -160,33 +160,33 @@ def test_a_round_by_hand():
 
 
 def test_the_state_says_that_differential_privacy_hides_the_figures():
-    assert told(state("done", 21, differential_privacy=1.0))["differential_privacy"] is True
-    assert told(state("done", 21))["differential_privacy"] is False
-    assert told(status())["differential_privacy"] is False
+    assert take_snapshot(state("done", 21, differential_privacy=1.0))["differential_privacy"] is True
+    assert take_snapshot(state("done", 21))["differential_privacy"] is False
+    assert take_snapshot(status())["differential_privacy"] is False
 
 
-def test_a_view_that_came_after_the_end_knows_from_the_verdict_who_finished():
+def test_a_view_that_opens_after_the_end_reads_finished_devices_from_the_verdict():
     gone = [status(client_id, online=False) for client_id in ("pi-1", "pi-2")]
-    tree = told(*gone, state("done", 21), verdict())
-    assert [(each["id"], each["state"]) for each in tree["devices"]] == [
+    tree = take_snapshot(*gone, state("done", 21), verdict())
+    assert [(device["id"], device["state"]) for device in tree["devices"]] == [
         ("pi-1", "finished"),
         ("pi-2", "idle"),
     ]
-    assert of("pi-1", told(*gone, state("federate", 2), verdict()))["state"] == "offline"
+    assert of("pi-1", take_snapshot(*gone, state("federate", 2), verdict()))["state"] == "offline"
     late = status("pi-2"), task("pi-2", round=21), begin("pi-2", round=21, accuracy_shipped=0.9)
-    device = of("pi-2", told(state("personalize", 21), *late, state("done", 21), verdict()))
-    assert (device["state"], device["why"]) == ("finished", "its model came too late for the verdict")
+    device = of("pi-2", take_snapshot(state("personalize", 21), *late, state("done", 21), verdict()))
+    assert (device["state"], device["why"]) == ("finished", "its model arrived too late for the verdict")
 
 
-def test_how_many_devices_a_federation_waits_for():
-    assert told(state("joining", 0, min_clients=3.0), status())["needed"] == 3
+def test_number_of_devices_that_a_federation_waits_for():
+    assert take_snapshot(state("joining", 0, min_clients=3.0), status())["needed"] == 3
     for settings in ({}, {"min_clients": 0.0}, {"min_clients": math.nan}, {"min_clients": 1e300}):
-        assert told(state("joining", 0, **settings))["needed"] is None
-    assert told(status())["needed"] is None
+        assert take_snapshot(state("joining", 0, **settings))["needed"] is None
+    assert take_snapshot(status())["needed"] is None
 
 
 @pytest.mark.parametrize(
-    ("own", "experts", "names"),
+    ("num_local", "experts", "names"),
     [
         (1.0, 2, ["global", "local"]),
         (1.0, 3, ["expert 0", "expert 1", "local"]),
@@ -194,28 +194,28 @@ def test_how_many_devices_a_federation_waits_for():
         (1.0, 0, []),
     ],
 )
-def test_experts_of_a_gate_have_the_names_that_a_simulation_gives_them(own, experts, names):
+def test_experts_of_a_gate_have_the_names_that_a_simulation_gives_them(num_local, experts, names):
     gate = {f"gate_{index}": 1 / experts for index in range(experts)}
-    assert told(state(own_experts=own), status(), metrics(**gate))["experts"] == names
+    assert take_snapshot(state(own_experts=num_local), status(), metrics(**gate))["experts"] == names
 
 
-def test_a_late_view_knows_the_results_of_devices_from_the_verdict():
-    """In whichever order the broker sends what it keeps."""
+def test_a_late_view_reads_the_results_of_devices_from_the_verdict():
+    """The order of the retained messages does not matter."""
     left, done = status(online=False), state("done", 21)
     for messages in permutations((left, done, verdict())):
-        device = of("pi-1", told(*messages))
+        device = of("pi-1", take_snapshot(*messages))
         assert (device["state"], device["accuracy"], device["accuracy_local"]) == ("finished", 0.75, 0.5)
-    heard = told(done, left, metrics(accuracy_shipped=0.5), verdict())
+    heard = take_snapshot(done, left, metrics(accuracy_shipped=0.5), verdict())
     assert of("pi-1", heard)["accuracy_shipped"] == 0.5
-    assert of("pi-2", told(done, verdict(), status("pi-2", online=False)))["state"] == "idle"
-    assert of("pi-1", told(done, verdict(), left, state(session="s2")))["accuracy_local"] is None
+    assert of("pi-2", take_snapshot(done, verdict(), status("pi-2", online=False)))["state"] == "idle"
+    assert of("pi-1", take_snapshot(done, verdict(), left, state(session="s2")))["accuracy_local"] is None
 
 
 def test_the_verdict_of_this_session_is_shown():
-    assert told(state())["verdict"] is None
+    assert take_snapshot(state())["verdict"] is None
     done = state("done", 21)
     for messages in ((done, verdict()), (verdict(), done), (verdict("s0"), done, verdict())):
-        assert told(*messages)["verdict"] == as_dict(JUDGED)
+        assert take_snapshot(*messages)["verdict"] == as_dict(JUDGED)
     next_session = state("joining", 0, session="s2")
     cleared = TOPICS.verdict, b""
     for messages in (
@@ -225,12 +225,12 @@ def test_the_verdict_of_this_session_is_shown():
         (done, verdict(), next_session),
         (done, verdict(), cleared),
     ):
-        assert told(*messages)["verdict"] is None
+        assert take_snapshot(*messages)["verdict"] is None
     assert TOPICS.verdict in list_view_subscriptions("kitchen")
 
 
 def test_a_summary_is_a_row_without_nan():
-    tree = told(state(), summary(dropped=("pi-9",)), summary(2, math.nan, auc_mean=0.5, x=math.inf))
+    tree = take_snapshot(state(), summary(dropped=("pi-9",)), summary(2, math.nan, auc_mean=0.5, x=math.inf))
     assert tree["history"][0] == {
         "round": 1,
         "phase": "federate",
@@ -247,7 +247,7 @@ def test_a_summary_is_a_row_without_nan():
     }
     assert (tree["history"][1]["round"], tree["history"][1]["loss"]) == (2, None)
     assert tree["history"][1]["metrics"] == {"auc_mean": 0.5, "x": None}
-    again = told(state(), summary(), summary(2), summary(2, 0.1))["history"]
+    again = take_snapshot(state(), summary(), summary(2), summary(2, 0.1))["history"]
     assert [(row["round"], row["loss"]) for row in again] == [(1, 0.4), (2, 0.1)]
 
 
@@ -256,10 +256,10 @@ MEASURED = (state("personalize", 21), status(), task(round=21), begin(round=21, 
 
 
 @pytest.mark.parametrize(
-    ("messages", "now", "word", "why"),
+    ("messages", "now", "expected", "why"),
     [
-        ([status()], 120.0, "idle", "no aggregator leads this federation"),
-        ([JOINING, status()], 120.0, "idle", "the first round has not begun"),
+        ([status()], 120.0, "idle", "no aggregator is running this federation"),
+        ([JOINING, status()], 120.0, "idle", "the first round has not started"),
         ([state("stopped", 0), status()], 120.0, "idle", "the aggregator has stopped"),
         ([state("done", 21), status()], 120.0, "idle", "the federation is done"),
         ([state("done", 21), status(online=False)], 120.0, "idle", "offline; the federation is done"),
@@ -270,11 +270,11 @@ MEASURED = (state("personalize", 21), status(), task(round=21), begin(round=21, 
             [state(), status(), task(), status(online=False), state("done", 21)],
             120.0,
             "offline",
-            "offline: it left before the end, without a model of its own",
+            "offline: it left before the end and has no model of its own",
         ),
         ([*MEASURED, state("done", 21, session="s2")], 120.0, "idle", "the federation is done"),
-        ([state(), status()], 120.0, "idle", "no task seen: this view came when the round was open"),
-        ([JOINING, status(), state()], 120.0, "idle", "not drawn for this round"),
+        ([state(), status()], 120.0, "idle", "no task seen: this view opened after the round had started"),
+        ([JOINING, status(), state()], 120.0, "idle", "not selected for this round"),
         ([state(), status(online=False)], 120.0, "offline", "offline"),
         ([state(), status(paused="on battery")], 120.0, "paused", "paused: on battery"),
         ([state(), status(paused="operator")], 120.0, "paused", "paused: by its operator"),
@@ -301,30 +301,30 @@ MEASURED = (state("personalize", 21), status(), task(round=21), begin(round=21, 
             [state(), status(), task(), state(round=2)],
             120.0,
             "training",
-            "late: still at work on round 1, for 20 s",
+            "late: still working on round 1, for 20 s",
         ),
         (
             [state(), status(), task(), begin(), receipt(), state(round=2)],
             120.0,
             "idle",
-            "not drawn for this round",
+            "not selected for this round",
         ),
         (
             [state(), status(), task(), begin(), state(session="s2")],
             120.0,
             "idle",
-            "not drawn for this round",
+            "not selected for this round",
         ),
     ],
 )
-def test_what_a_device_does_and_why_it_is_not_in_the_round(messages, now, word, why):
-    device = of("pi-1", told(*messages, now=now))
-    assert (device["state"], device["why"]) == (word, why)
+def test_what_a_device_does_and_why_it_is_not_in_the_round(messages, now, expected, why):
+    device = of("pi-1", take_snapshot(*messages, now=now))
+    assert (device["state"], device["why"]) == (expected, why)
 
 
-def test_slow_is_who_takes_twice_as_long_as_half_of_the_others():
+def test_a_device_that_takes_twice_the_median_time_is_slow():
     open_round = [state(), *(message for i in range(4) for message in (status(f"pi-{i}"), task(f"pi-{i}")))]
-    # After 4, 10 and 12 s: half took at most 10
+    # Answers after 4, 10 and 12 s: the median is 10
     answers = [
         104.0,
         begin("pi-0"),
@@ -333,35 +333,37 @@ def test_slow_is_who_takes_twice_as_long_as_half_of_the_others():
         112.0,
         begin("pi-2"),
     ]
-    before, after = (of("pi-3", told(*open_round, *answers, now=now)) for now in (120.0, 121.0))
+    before, after = (of("pi-3", take_snapshot(*open_round, *answers, now=now)) for now in (120.0, 121.0))
     assert (before["state"], before["slow"], before["why"]) == ("training", False, "")
     assert (after["state"], after["slow"]) == ("training", True)
-    assert after["why"] == "slow: at work for 21 s, half of the others took at most 10 s"
+    assert after["why"] == "slow: working for 21 s, the median of the others is 10 s"
 
 
-def test_a_will_of_an_earlier_boot_takes_nobody_offline_and_a_new_one_does():
-    assert of("pi-1", told(status(boot="b2"), status(online=False, boot="b1")))["state"] == "idle"
-    assert of("pi-1", told(status(boot="b2"), status(online=False, boot="b2")))["state"] == "offline"
+def test_only_the_last_will_of_the_current_boot_takes_a_device_offline():
+    assert of("pi-1", take_snapshot(status(boot="b2"), status(online=False, boot="b1")))["state"] == "idle"
+    assert of("pi-1", take_snapshot(status(boot="b2"), status(online=False, boot="b2")))["state"] == "offline"
     assert (
-        of("pi-1", told(status(boot="b1"), status(online=False, boot="b1"), status(boot="b2")))["state"]
+        of("pi-1", take_snapshot(status(boot="b1"), status(online=False, boot="b1"), status(boot="b2")))[
+            "state"
+        ]
         == "idle"
     )
 
 
-def test_errors_are_counted_and_the_last_is_kept():
+def test_errors_are_counted_and_the_last_one_is_shown():
     refusal = receipt(outcome="rejected", reason="x" * 500)
-    device = of("pi-1", told(state(), status(), task(), refusal, refusal))
+    device = of("pi-1", take_snapshot(state(), status(), task(), refusal, refusal))
     assert (device["rejected"], device["last_error"]) == (2, "round 1: " + "x" * 300)
     assert (
-        of("pi-1", told(state(), status(), task(), summary(dropped=("pi-1",))))["last_error"]
+        of("pi-1", take_snapshot(state(), status(), task(), summary(dropped=("pi-1",))))["last_error"]
         == "round 1 ended without its update"
     )
 
 
 def test_an_update_announced_twice_is_counted_once():
     again = begin(sha="cd" * 32, size=50)
-    assert of("pi-1", told(state(), status(), task(), begin(), begin(), again))["bytes_up"] == 1050
-    assert of("pi-1", told(state(), status(), metrics(bytes_up=5000.0)))["bytes_up"] == 5000
+    assert of("pi-1", take_snapshot(state(), status(), task(), begin(), begin(), again))["bytes_up"] == 1050
+    assert of("pi-1", take_snapshot(state(), status(), metrics(bytes_up=5000.0)))["bytes_up"] == 5000
 
 
 def test_figures_of_a_personalized_device():
@@ -375,7 +377,7 @@ def test_figures_of_a_personalized_device():
     }
     device = of(
         "pi-1",
-        told(
+        take_snapshot(
             state(),
             status(),
             metrics(round=1, loss=0.5),
@@ -386,7 +388,7 @@ def test_figures_of_a_personalized_device():
     assert (device["accuracy"], device["accuracy_federated"], device["accuracy_int8"]) == (0.9, 0.8, 0.88)
     assert (device["gate"], device["expert"], device["round"]) == ([0.25, 0.75], 1, 21)
     assert (device["trace"], device["trace_of"]) == ([[1, 0.5], [2, 0.4]], "loss")
-    device = of("pi-1", told(state(), status(), begin(**{"q/0": 0.6, "q/1": 0.4})))
+    device = of("pi-1", take_snapshot(state(), status(), begin(**{"q/0": 0.6, "q/1": 0.4})))
     assert (device["expert"], device["gate"]) == (0, None)
 
 
@@ -396,18 +398,22 @@ def test_clusters_of_a_session_that_is_over_are_forgotten_in_any_order():
     old = clusters(9, session="s0", **{"pi-1": 5})
     expected = [{"round": 1, "assignment": {"pi-1": 0}}, {"round": 2, "assignment": {"pi-1": 1}}]
     for messages in ([state(), first, second, second], [first, second, state()]):
-        tree = told(status(), *messages)
+        tree = take_snapshot(status(), *messages)
         assert tree["clusters"] == {"rounds": expected, "similarity": None}
         assert of("pi-1", tree)["expert"] == 1
-    assert told(old, state())["clusters"]["rounds"] == told(state(), old)["clusters"]["rounds"] == []
-    assert told(state(), first, state(session="s2"))["clusters"]["rounds"] == []
+    assert (
+        take_snapshot(old, state())["clusters"]["rounds"]
+        == take_snapshot(state(), old)["clusters"]["rounds"]
+        == []
+    )
+    assert take_snapshot(state(), first, state(session="s2"))["clusters"]["rounds"] == []
 
 
 def test_a_similarity_stays_until_the_next():
     matrix = ((1.0, 0.5), (0.5, 1.0))
     linkage = ((0, 1, 0.5, 2),)
     message = Clusters("s1", 1, {"a": 0, "b": 0}, "fc1", ("a", "b"), matrix, linkage, math.nan, 1.0, 1)
-    tree = told(state(), (TOPICS.clusters, encode_json(message)), clusters(2, a=0, b=0))
+    tree = take_snapshot(state(), (TOPICS.clusters, encode_json(message)), clusters(2, a=0, b=0))
     assert tree["clusters"]["similarity"] == {
         "round": 1,
         "layer": "fc1",
@@ -418,8 +424,8 @@ def test_a_similarity_stays_until_the_next():
     }
 
 
-def test_another_session_begins_anew_and_keeps_who_is_there():
-    tree = told(
+def test_another_session_resets_the_view_except_for_the_devices():
+    tree = take_snapshot(
         state(),
         status(),
         task(),
@@ -454,22 +460,22 @@ def test_another_session_begins_anew_and_keeps_who_is_there():
         (TOPICS.format_device("pi-1", "metrics"), b'{"ts": 1' + b"0" * 400 + b"}"),
     ],
 )
-def test_what_is_none_of_the_protocol_is_counted(message):
-    assert told(state(), message)["broken"] == 1
+def test_invalid_messages_are_counted(message):
+    assert take_snapshot(state(), message)["broken"] == 1
 
 
 def test_a_status_that_was_cleared_takes_the_device_away():
-    assert told(status(), (TOPICS.format_device("pi-1", "status"), b""))["devices"] == []
+    assert take_snapshot(status(), (TOPICS.format_device("pi-1", "status"), b""))["devices"] == []
 
 
-def test_what_is_subscribed_to_is_all_that_is_taken_and_no_chunk():
+def test_the_subscriptions_cover_all_processed_messages_and_no_chunks():
     filters = list_view_subscriptions("kitchen")
     for topic, _ in (state(), status(), task(), begin(), receipt(), metrics(), summary(), clusters()):
-        assert any(matches_filter(each, topic) for each in filters)
+        assert any(matches_filter(pattern, topic) for pattern in filters)
     for topic in (
         TOPICS.format_blob(SHA, 0),
         TOPICS.format_manifest(SHA),
         TOPICS.format_upload("pi-1", SHA, 0),
         TOPICS.format_upload("pi-1", SHA, "end"),
     ):
-        assert not any(matches_filter(each, topic) for each in filters)
+        assert not any(matches_filter(pattern, topic) for pattern in filters)

@@ -1,4 +1,4 @@
-"""Nothing on any topic breaks a view or fills memory, and retained messages may come in any order."""
+"""No message breaks a view or fills memory, and retained messages may arrive in any order."""
 
 import json
 import math
@@ -59,7 +59,7 @@ ANY_TOPIC = st.sampled_from([topic for topic, _ in FINE]) | st.text(max_size=40)
 
 @st.composite
 def nearly(draw):
-    """A message of the protocol in which one field is something else."""
+    """A protocol message with one wrong field."""
     topic, payload = draw(st.sampled_from(FINE))
     fields = json.loads(payload)
     fields[draw(st.sampled_from(sorted(fields)))] = draw(

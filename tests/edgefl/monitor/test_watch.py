@@ -1,6 +1,4 @@
-"""Messages as lines: each kind, what is cleared, chunks, and what is none of the protocol; nothing raises and
-no line moves the cursor.
-"""
+"""Messages as lines. No message raises an error, and no line moves the cursor."""
 
 import json
 import time
@@ -55,7 +53,7 @@ def test_lines_by_hand():
     )
 
 
-def test_what_a_stranger_says_does_not_move_the_cursor():
+def test_escape_sequences_in_messages_do_not_move_the_cursor():
     status = encode_json(Status("pi-1", "b1", True, 900.0, 40, "\x1b[2J\x1b]0;owned\x07", 1000.0))
     for text in (
         line(TOPICS.format_device("pi-1", "status"), status),
@@ -67,10 +65,10 @@ def test_what_a_stranger_says_does_not_move_the_cursor():
 
 def test_a_json_line_by_hand():
     payload = encode_json(Metrics("pi-1", 3, {"loss": 0.5}, 45.0, 70.0, float("nan"), 1.5, 1000.0))
-    found = json.loads(
+    tree = json.loads(
         format_json_line(decode_message(TOPICS.format_device("pi-1", "metrics"), payload), 12.5, True)
     )
-    assert found == {
+    assert tree == {
         "received": 12.5,
         "retained": True,
         "topic": "edgefl/v2/kitchen/device/pi-1/metrics",
@@ -93,7 +91,7 @@ def test_a_json_line_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("asked", "federation", "wanted"),
+    ("topic", "federation", "expected"),
     [
         ("device/+/metrics", "", "edgefl/v2/+/device/+/metrics"),
         ("device/+/metrics", "kitchen", "edgefl/v2/kitchen/device/+/metrics"),
@@ -101,12 +99,12 @@ def test_a_json_line_by_hand():
         ("edgefl/v2/hall/state", "kitchen", "edgefl/v2/hall/state"),
     ],
 )
-def test_a_topic_is_below_the_federation(asked, federation, wanted):
-    assert build_topic_filter(asked, federation) == wanted
+def test_a_topic_is_below_the_federation(topic, federation, expected):
+    assert build_topic_filter(topic, federation) == expected
 
 
 @pytest.mark.parametrize("bad", ["", "a#", "#/a", "device/pi+/status", "/state", "a\0"])
-def test_a_filter_that_is_none_says_what_one_is(bad):
+def test_an_invalid_filter_is_rejected_with_an_example(bad):
     with pytest.raises(ConfigError, match=r"expected one below .* such as 'device/\+/metrics'"):
         build_topic_filter(bad, "")
 
@@ -128,6 +126,6 @@ ANY_TOPIC = st.text(max_size=40) | st.sampled_from(
     ANY_TOPIC, st.binary(max_size=80) | st.text(max_size=40).map(str.encode), st.sampled_from([0, 300_000])
 )
 def test_anything_is_one_line(topic, payload, oversize):
-    found = decode_message(topic, payload, oversize)
-    assert format_text_line(found, NOON, False).isprintable()
-    assert json.loads(format_json_line(found, NOON, False))["topic"] == topic
+    tree = decode_message(topic, payload, oversize)
+    assert format_text_line(tree, NOON, False).isprintable()
+    assert json.loads(format_json_line(tree, NOON, False))["topic"] == topic

@@ -1,4 +1,4 @@
-"""Real federations on digits, each simulated once by the command line; and folders written by hand."""
+"""Real federations on digits, each simulated once by the command line, and folders written by hand."""
 
 import json
 from pathlib import Path
@@ -40,34 +40,32 @@ def simulated(tmp_path_factory):
     pytest.importorskip("keras", reason="the aggregator extra is not installed")
     pytest.importorskip("matplotlib", reason="the plots extra is not installed")
     home = tmp_path_factory.mktemp("runs")
-    found = {}
+    folders = {}
 
     def simulate(name, algorithm, *more, model="softmax", rounds=3, partition=TASKS, **options) -> Path:
-        if name not in found:
+        if name not in folders:
             lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in options.items())
             text = COMMON.format(
                 name=name, rounds=rounds, model=model, partition=partition, algorithm=algorithm, options=lines
             )
             (home / f"{name}.toml").write_text(text)
             assert edgefl(["simulate", str(home / f"{name}.toml"), "--out", str(home / name), *more]) == 0
-            found[name] = home / name
-        return found[name]
+            folders[name] = home / name
+        return folders[name]
 
     return simulate
 
 
 @pytest.fixture(scope="session")
 def clustered(simulated) -> Path:
-    """Six clients of two true clusters, evaluated after each round, with the likeness of layers over two
-    epochs.
-    """
+    """Six clients of two true clusters, evaluated after each round, with layer similarity over two epochs."""
     options = {"cut": "auto", "compare": "deltas", "epochs": 2, "mixing": 0.25}
     return simulated("clustered", "clustered", "--evaluate-every", "1", "--layers-over", "2", **options)
 
 
 @pytest.fixture(scope="session")
 def aem(simulated) -> Path:
-    """Five clients that choose among three models, and mix them with their own under a gate."""
+    """Five clients that choose among three models, and mix them with a local one under a gate."""
     options = {"num_experts": 3, "epochs": 1, "learning_rate": 0.05, "local_epochs": 2, "gate_epochs": 2}
     partition = 'name = "p-majority"\nnum_clients = 5\np = 0.8\nsamples = 40\ntest_samples = 10'
     return simulated("aem", "aem", partition=partition, **options)
@@ -75,9 +73,7 @@ def aem(simulated) -> Path:
 
 @pytest.fixture
 def written(tmp_path):
-    """Return a function that writes a run's folder by hand: its records, its clients, and what else run.json
-    and summary.json hold.
-    """
+    """Return a function that writes the folder of a run from its records, clients and other files."""
 
     def write(name="run", *, records=(), clients=(), config=None, **files) -> Path:
         folder = tmp_path / name

@@ -1,6 +1,4 @@
-"""The papers' figures: their data by hand, and the pictures of real runs in every format, the same bytes each
-time.
-"""
+"""The papers' figures: their data by hand, and reproducible pictures of real runs in every format."""
 
 import json
 from pathlib import Path
@@ -26,9 +24,7 @@ def folder(name="x", algorithm="aem", options=None, partition=None, **more) -> F
 
 
 def test_aem_3_and_4_average_over_runs():
-    """Two seeds of p = 1 with 90 and 94 per cent: mean 92, standard deviation 2; IFCA is missing in one of
-    them.
-    """
+    """Two seeds of p = 1 with 90 and 94 per cent have mean 92 and standard deviation 2. One lacks IFCA."""
     one = {"p": 1.0, "epsilon": 0.3, "num_experts": 2}
     two = {"p": 1.0, "epsilon": 0.3, "num_experts": 4}
     three = {"p": 0.2, "epsilon": 0.0}
@@ -38,18 +34,22 @@ def test_aem_3_and_4_average_over_runs():
         ({"id": "a", "accuracy_mixture": 0.7},),
     )
     runs = [
-        folder(options={k: v for k, v in own.items() if k != "p"}, partition={"p": own["p"]}, clients=rows)
-        for own, rows in zip((one, two, three), measured, strict=True)
+        folder(
+            options={k: v for k, v in settings.items() if k != "p"},
+            partition={"p": settings["p"]},
+            clients=rows,
+        )
+        for settings, rows in zip((one, two, three), measured, strict=True)
     ]
-    found = {
+    result = {
         (line.model, line.explored): line
         for line in aem_figures.average_lines(runs, aem_figures.read_fraction)
     }
-    assert found.keys() == {("MoE", True), ("MoE", False), ("IFCA", True)}
-    line = found["MoE", True]
+    assert result.keys() == {("MoE", True), ("MoE", False), ("IFCA", True)}
+    line = result["MoE", True]
     np.testing.assert_allclose([line.x, line.mean, line.std], [[1], [92], [2]])
-    np.testing.assert_allclose(found["IFCA", True].mean, [50])
-    np.testing.assert_allclose(found["MoE", False].x, [0.2])
+    np.testing.assert_allclose(result["IFCA", True].mean, [50])
+    np.testing.assert_allclose(result["MoE", False].x, [0.2])
     by_models = {
         (line.model, line.explored): line
         for line in aem_figures.average_lines(runs, aem_figures.read_num_models)
@@ -79,7 +79,7 @@ def test_fedmix_1_slides_over_rounds():
     assert (rounds.tolist(), values.tolist()) == ([1, 2, 3], [2, 3, 5])
 
 
-def test_fedmix_7_takes_what_each_client_told_last():
+def test_fedmix_7_uses_the_last_report_of_every_client():
     records = tuple(
         {"round": r, "updates": {c: {"q/0": q, "q/1": 1 - q}}}
         for r, c, q in ((1, "a", 0.5), (9, "a", 0.9), (10, "b", 0.2), (11, "b", 0.0))
@@ -92,7 +92,7 @@ def test_fedmix_7_takes_what_each_client_told_last():
     np.testing.assert_allclose(q, [[0.2, 0.8], [0.9, 0.1]])
 
 
-def test_fedmix_14_looks_at_rounds_that_lie_ever_further_apart():
+def test_fedmix_14_chooses_rounds_on_a_logarithmic_scale():
     records = [{"round": r, "measured": {"q": [[0.5, 0.5]]}} for r in range(1, 65)]
     assert list(fedmix.read_q_by_round(records, max_rounds=4)) == [1, 4, 16, 64]
     assert fedmix.read_q_by_round([{"round": 1}]) == {}
@@ -109,9 +109,9 @@ def test_clustered_3_and_4_order_clients_by_their_true_cluster():
         "layers": {"fc": [epoch], "conv": [np.eye(3).tolist()]},
     }
     run = folder(layers=layers)
-    epochs, clients, found = clustered_figures.read_layer_similarities(run)
-    assert (epochs, clients, list(found)) == ([1], ["b", "a", "c"], ["other layers", "dense layers"])
-    np.testing.assert_allclose(found["dense layers"][0], [[1, 0.1, 0.2], [0.1, 1, 0.9], [0.2, 0.9, 1]])
+    epochs, clients, result = clustered_figures.read_layer_similarities(run)
+    assert (epochs, clients, list(result)) == ([1], ["b", "a", "c"], ["other layers", "dense layers"])
+    np.testing.assert_allclose(result["dense layers"][0], [[1, 0.1, 0.2], [0.1, 1, 0.9], [0.2, 0.9, 1]])
     _, names, pairs = clustered_figures.read_pair_similarities(run)
     assert names == ["b, a", "b, c", "a, c"]
     np.testing.assert_allclose(pairs, [[0.1, 0.2, 0.9]])
@@ -127,10 +127,10 @@ def test_clustered_5_and_6_average_over_clients_then_runs():
             records=({"round": 1, "measured": measured}, {"round": 2}),
         )
 
-    found = clustered_figures.average_by_mixing(
+    result = clustered_figures.average_by_mixing(
         [run(1.0, True), run(3.0, True), run(5.0, False)], "loss_mixture"
     )
-    assert {key: (x.tolist(), y.tolist()) for key, (x, y) in found.items()} == {
+    assert {key: (x.tolist(), y.tolist()) for key, (x, y) in result.items()} == {
         (2, False, 0.25): ([1], [5.5]),
         (2, True, 0.25): ([1], [2.5]),
     }
@@ -145,32 +145,32 @@ def test_pfl_moe_3_is_relative_to_fedavg():
         "global_adapted": 0.6,
         "global_mixture": 0.65,
     }
-    found = [
+    result = [
         pfl_moe.read_gain(folder(algorithm="pfl-mf", clients=({"id": "a", **row},)), test)
         for test in pfl_moe.TEST_LABELS
     ]
     np.testing.assert_allclose(
-        [[g.fedavg[0], g.adapted[0], g.mixture[0]] for g in found], [[80, 5, 4], [80, -10, -5]]
+        [[g.fedavg[0], g.adapted[0], g.mixture[0]] for g in result], [[80, 5, 4], [80, -10, -5]]
     )
-    assert [g.better.tolist() for g in found] == [[False], [True]]
+    assert [g.better.tolist() for g in result] == [[False], [True]]
 
 
-def test_list_names_each_figure(capsys):
+def test_the_list_names_all_figures(capsys):
     assert edgefl(["report", "--list"]) == 0
-    told = capsys.readouterr().out
-    assert all(f"  {name} " in told and each.needs in told for name, each in PAPER_FIGURES.items())
-    wanted = {
+    out = capsys.readouterr().out
+    assert all(f"  {name} " in out and figure.needs in out for name, figure in PAPER_FIGURES.items())
+    expected = {
         "aem": (3, 4, 5, 6),
         "fedmix": (1, 7, 14),
         "clustered": (3, 4, 5, 6),
         "pfl-moe": (1, 2, 3, 4, 5),
     }
     assert set(PAPER_FIGURES) == {
-        f"{paper}-{number}" for paper, numbers in wanted.items() for number in numbers
+        f"{paper}-{number}" for paper, numbers in expected.items() for number in numbers
     }
 
 
-def size_of(path: Path) -> bytes:
+def signature_of(path: Path) -> bytes:
     return {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}[path.suffix]
 
 
@@ -181,13 +181,13 @@ def test_aem_of_a_real_run(name, aem, tmp_path, capsys):
         two = tmp_path / f"two.{ending}"
         for path in (one, two):
             assert edgefl(["report", "--figure", name, str(aem), "-o", str(path)]) == 0
-        assert one.read_bytes().startswith(size_of(one))
+        assert one.read_bytes().startswith(signature_of(one))
         assert one.read_bytes() == two.read_bytes()
     capsys.readouterr()
     assert edgefl(["report", "--figure", name, str(aem.parent), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["figure"] == name
-    assert told["rows"]
+    figure = json.loads(capsys.readouterr().out)
+    assert figure["figure"] == name
+    assert figure["rows"]
 
 
 @pytest.mark.parametrize("name", ["clustered-3", "clustered-4", "clustered-5", "clustered-6"])
@@ -195,11 +195,11 @@ def test_clustered_of_a_real_run(name, clustered, tmp_path, capsys):
     path = tmp_path / "figure.svg"
     assert edgefl(["report", "--figure", name, str(clustered), "-o", str(path)]) == 0
     assert path.read_bytes().startswith(b"<?xml")
-    told = json.loads((clustered / "summary.json").read_text())
+    summary = json.loads((clustered / "summary.json").read_text())
     if name == "clustered-6":
         chart = make_figure(name, [read_folder(clustered)])
         assert chart.table.rows[-1][-1] == pytest.approx(
-            100 * told["figures"]["accuracy_mixture"]["mean"], abs=1e-3
+            100 * summary["figures"]["accuracy_mixture"]["mean"], abs=1e-3
         )
 
 
@@ -234,8 +234,8 @@ def test_fedmix_and_pfl_moe_of_real_runs(simulated, tmp_path):
         **short,
     )
     chart = make_figure("fedmix-14", [read_folder(moe)])
-    told = json.loads((moe / "gates.json").read_text())["client-000"]
-    for row, (label, _, *shares) in zip(chart.table.rows, told, strict=True):
+    gates = json.loads((moe / "gates.json").read_text())["client-000"]
+    for row, (label, _, *shares) in zip(chart.table.rows, gates, strict=True):
         assert list(row) == pytest.approx([label, *shares], abs=1e-4)
     assert edgefl(["report", "--figure", "fedmix-14", str(moe), "-o", str(tmp_path / "moe.svg")]) == 0
     for row in json.loads((mfe / "summary.json").read_text())["clients"]:

@@ -1,4 +1,4 @@
-"""The arrays behind the page's charts, worked by hand."""
+"""The arrays behind the charts of the page, computed by hand."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ RECORDS = [
 ]
 
 
-def test_losses_leave_out_what_is_none():
+def test_losses_leave_out_missing_values():
     rounds, loss = read_losses(RECORDS)
     assert rounds.tolist() == [1, 3]
     assert loss.tolist() == [2.0, 1.0]
@@ -89,10 +89,10 @@ def test_lines_of_the_servers_models():
         {"round": r, "measured": {"models": {"expert1": {"accuracy": 0.1 * r}, "expert0": {"accuracy": 0.5}}}}
         for r in (1, 3)
     ]
-    found = read_model_curves(records)
-    assert list(found) == ["expert0", "expert1"]
-    assert found["expert1"][0].tolist() == [1, 3]
-    np.testing.assert_allclose(found["expert1"][1], [0.1, 0.3])
+    result = read_model_curves(records)
+    assert list(result) == ["expert0", "expert1"]
+    assert result["expert1"][0].tolist() == [1, 3]
+    np.testing.assert_allclose(result["expert1"][1], [0.1, 0.3])
 
 
 def test_distributions_and_int8_against_float():
@@ -101,10 +101,10 @@ def test_distributions_and_int8_against_float():
         {"id": "b", "accuracy_shipped": 0.5, "accuracy_shipped_int8": None},
         {"id": "c", "accuracy_shipped": 0.7, "accuracy_shipped_int8": 0.7},
     ]
-    found = collect_cdfs(clients)
-    assert list(found) == ["shipped", "int8"]
-    np.testing.assert_allclose(found["shipped"][0], [0.5, 0.7, 0.9])
-    np.testing.assert_allclose(found["shipped"][1], [1 / 3, 2 / 3, 1])
+    result = collect_cdfs(clients)
+    assert list(result) == ["shipped", "int8"]
+    np.testing.assert_allclose(result["shipped"][0], [0.5, 0.7, 0.9])
+    np.testing.assert_allclose(result["shipped"][1], [1 / 3, 2 / 3, 1])
     ids, floats, ints = read_float_and_int8(clients)
     assert (ids, floats.tolist(), ints.tolist()) == (["a", "c"], [0.9, 0.7], [0.8, 0.7])
     earlier = [{"id": "a", "accuracy_mixture": 0.9, "accuracy_mixture_int8": 0.8}]
@@ -115,28 +115,37 @@ def test_distributions_and_int8_against_float():
 @pytest.mark.parametrize(
     ("lost", "sentence"),
     [
-        ([0.5, 1.5], "Of 2 clients int8 costs 1.00 points on average and 1.50 at most; 0 lose nothing."),
-        ([-0.5, -0.3], "Of 2 clients int8 gains 0.40 points on average; 2 lose nothing."),
+        (
+            [0.5, 1.5],
+            "Over 2 clients, int8 costs 1.00 points on average and at most 1.50 points. "
+            "Clients that lose nothing: 0.",
+        ),
+        ([-0.5, -0.3], "Over 2 clients, int8 gains 0.40 points on average. Clients that lose nothing: 2."),
         (
             [-2.0, 1.0],
-            "Of 2 clients int8 gains 0.50 points on average, and one of them loses 1.00; 1 lose nothing.",
+            "Over 2 clients, int8 gains 0.50 points on average, but one client loses 1.00. "
+            "Clients that lose nothing: 1.",
         ),
-        ([0.0, 0.0], "Of 2 clients int8 changes nothing on average; 2 lose nothing."),
-        ([-0.001], "Of 1 clients int8 changes nothing on average; 1 lose nothing."),
+        ([0.0, 0.0], "Over 2 clients, int8 changes nothing on average. Clients that lose nothing: 2."),
+        ([-0.001], "Over 1 clients, int8 changes nothing on average. Clients that lose nothing: 1."),
     ],
 )
-def test_what_int8_changes_in_words(lost, sentence):
+def test_the_sentence_on_int8(lost, sentence):
     assert describe_int8_loss(np.array(lost)) == sentence
 
 
 def test_numbered_experts_have_the_names_of_a_simulation():
-    assert [label_expert(each, ["0", "1"], "pfl-mfe") for each in ("0", "1")] == ["global", "local"]
-    assert [label_expert(each, ["0", "1", "2"], "aem") for each in "012"] == ["expert0", "expert1", "local"]
-    assert [label_expert(each, ["0", "1"], "fedmix") for each in "01"] == ["expert0", "expert1"]
+    assert [label_expert(expert, ["0", "1"], "pfl-mfe") for expert in ("0", "1")] == ["global", "local"]
+    assert [label_expert(expert, ["0", "1", "2"], "aem") for expert in "012"] == [
+        "expert0",
+        "expert1",
+        "local",
+    ]
+    assert [label_expert(expert, ["0", "1"], "fedmix") for expert in "01"] == ["expert0", "expert1"]
     assert label_expert("expert0", ["expert0", "local"], "aem") == "expert0"
 
 
-def test_marks_that_would_hide_each_other_part():
+def test_marks_that_would_overlap_move_apart():
     """Two marks at 90 get lanes half a step from the middle, the one at 50 stays in the middle."""
     assert assign_lanes([90.0, 50.0, 90.5], 1.0) == [-0.5, 0.0, 0.5]
     assert assign_lanes([90.0, 90.0, 90.0], 1.0) == [-1.0, 0.0, 1.0]
@@ -168,7 +177,7 @@ def test_a_dendrograms_leaves_and_branches():
         {"round": ""},
     ],
 )
-def test_damaged_clusters_are_told(change):
+def test_damaged_clusters_are_rejected(change):
     whole = {
         "round": 1,
         "layer": "fc",
@@ -182,24 +191,24 @@ def test_damaged_clusters_are_told(change):
         read_client_similarity({**whole, **change})
 
 
-def test_membership_that_a_server_assigns_holds_until_it_assigns_anew():
+def test_clusters_that_a_server_assigns_hold_until_the_next_assignment():
     records = [
         {"round": 1},
         {"round": 2, "measured": {"clusters": {"b": 1, "a": 0}}},
         {"round": 3, "updates": {"a": {"loss": 1.0}}},
         {"round": 4, "measured": {"clusters": {"a": 1, "b": 1}}},
     ]
-    rounds, clients, found = read_membership(records)
-    assert (rounds, clients, found.tolist()) == ([2, 3, 4], ["a", "b"], [[0, 0, 1], [1, 1, 1]])
+    rounds, clients, result = read_membership(records)
+    assert (rounds, clients, result.tolist()) == ([2, 3, 4], ["a", "b"], [[0, 0, 1], [1, 1, 1]])
 
 
-def test_membership_that_clients_choose_is_of_the_rounds_that_they_took_part_in():
+def test_clusters_that_clients_choose_hold_only_in_their_rounds():
     records = [
         {"round": 1, "updates": {"a": {"expert": 2.0}, "b": {"expert": 0.0}}},
         {"round": 2, "updates": {"b": {"q/0": 0.2, "q/1": 0.8}}},
     ]
-    rounds, clients, found = read_membership(records)
-    assert (rounds, clients, found.tolist()) == ([1, 2], ["a", "b"], [[2, NO_CLUSTER], [0, 1]])
+    rounds, clients, result = read_membership(records)
+    assert (rounds, clients, result.tolist()) == ([1, 2], ["a", "b"], [[2, NO_CLUSTER], [0, 1]])
     assert read_membership([{"round": 1, "updates": {"a": {"loss": 1.0}}}])[0] == []
 
 
@@ -214,13 +223,13 @@ def test_confusion_by_client_and_its_shares():
         {"id": "b", "confusion": [[1, 1, 5]]},
         {"id": "c"},
     ]
-    found = read_confusions(clients)
-    assert found["a"].tolist() == [[3, 0, 1], [0, 0, 0], [0, 0, 0]]
-    assert found["b"].tolist() == [[0, 0, 0], [0, 5, 0], [0, 0, 0]]
-    np.testing.assert_allclose(normalize_rows(found["a"])[0], [0.75, 0, 0.25])
-    assert np.isnan(normalize_rows(found["a"])[1]).all()
+    result = read_confusions(clients)
+    assert result["a"].tolist() == [[3, 0, 1], [0, 0, 0], [0, 0, 0]]
+    assert result["b"].tolist() == [[0, 0, 0], [0, 5, 0], [0, 0, 0]]
+    np.testing.assert_allclose(normalize_rows(result["a"])[0], [0.75, 0, 0.25])
+    assert np.isnan(normalize_rows(result["a"])[1]).all()
     for damaged in ("x", [[0, 0]], [[0, -1, 2]], [[0, 0, 0.5]], [[0, "a", 1]]):
-        with pytest.raises(StateError, match="the confusion of a is no list"):
+        with pytest.raises(StateError, match="the confusion of a is not a list"):
             read_confusions([{"id": "a", "confusion": damaged}])
 
 
@@ -230,20 +239,20 @@ def test_gate_usage_of_simulations_and_of_devices():
         {"id": "b", "diagnostics": {"gate/local": 1.0}},
         {"id": "c"},
     ]
-    experts, ids, found = read_usage(clients)
-    assert (experts, ids, found.tolist()) == (["expert0", "local"], ["a", "b"], [[0.25, 0.75], [0.0, 1.0]])
-    experts, ids, found = read_usage([{"id": "pi-1", "gate_1": 0.4, "gate_0": 0.6}])
-    assert (experts, ids, found.tolist()) == (["0", "1"], ["pi-1"], [[0.6, 0.4]])
+    experts, ids, result = read_usage(clients)
+    assert (experts, ids, result.tolist()) == (["expert0", "local"], ["a", "b"], [[0.25, 0.75], [0.0, 1.0]])
+    experts, ids, result = read_usage([{"id": "pi-1", "gate_1": 0.4, "gate_0": 0.6}])
+    assert (experts, ids, result.tolist()) == (["0", "1"], ["pi-1"], [[0.6, 0.4]])
 
 
-def test_gates_by_class_count_each_sample_once():
+def test_gates_by_class_weigh_all_samples_equally():
     """Class 1: three samples of .8 and one of .4 give .7."""
     clients = [
         {"id": "a", "gates": [[0, 5, 0.1, 0.9], [1, 3, 0.8, 0.2]]},
         {"id": "b", "gates": [[1, 1, 0.4, 0.6]]},
         {"id": "c"},
     ]
-    classes, found = average_class_weights(clients)
+    classes, result = average_class_weights(clients)
     assert classes == [0, 1]
-    np.testing.assert_allclose(found, [[0.1, 0.9], [0.7, 0.3]])
+    np.testing.assert_allclose(result, [[0.1, 0.9], [0.7, 0.3]])
     assert average_class_weights([{"id": "c", "gates": []}])[0] == []

@@ -1,6 +1,4 @@
-"""Folders that are none, damaged ones, and a machine without matplotlib: each one message with its remedy,
-exit code 1.
-"""
+"""Invalid and damaged folders, and a machine without matplotlib: one message with a remedy, exit code 1."""
 
 import json
 import re
@@ -15,7 +13,7 @@ from edgefl.report.folder import read_folder, read_round_records
 
 @pytest.fixture
 def says(capsys):
-    """Run `edgefl report` and return the one line that it ends with."""
+    """Return a function that runs `edgefl report`, expects exit code 1 and returns the error message."""
 
     def run(*arguments) -> str:
         assert edgefl(["report", *map(str, arguments)]) == 1
@@ -28,33 +26,35 @@ def says(capsys):
 
 
 def test_folders_that_hold_no_federation(says, tmp_path, written):
-    assert "is no folder; give the --out of `edgefl simulate`" in says(tmp_path / "none")
+    assert "is not a folder; give the --out of `edgefl simulate`" in says(tmp_path / "none")
     (tmp_path / "empty").mkdir()
-    assert "holds neither run.json nor result.json" in says(tmp_path / "empty")
+    assert "contains neither run.json nor result.json" in says(tmp_path / "empty")
     written("one")
-    assert re.search(r"holds runs and is none: one; give one of them, such as .*/one$", says(tmp_path))
+    assert re.search(
+        r"is not a run but contains runs: one; give one of them, such as .*/one$", says(tmp_path)
+    )
     assert "0 folders, expected one" in says()
     assert "2 folders, expected one" in says(tmp_path, tmp_path)
 
 
 def test_damaged_folders(says, written):
     folder = written(records=[{"round": 1, "loss": 1.0}], clients=[{"id": "a"}])
-    for name, content, told in (
+    for name, content, message in (
         ("run.json", "{", "cannot read"),
         ("run.json", "[]", "expected an object"),
-        ("summary.json", '{"clients": [1]}', "no list of rows"),
+        ("summary.json", '{"clients": [1]}', "not a list of rows"),
         ("rounds.jsonl", '{"round": "x"}\n', "damaged in line 1"),
         ("rounds.jsonl", "\0\n{}\n", "damaged in line 1"),
         ("clusters.json", '{"clients": []}', "clusters.json is damaged"),
-        ("confusion.json", '{"a": [[1]]}', "is no list of"),
-        ("gates.json", '{"a": [[1, 2]]}', "the gates of a are no list of"),
-        ("gates.json", '{"a": [[1, 0, 0.5]]}', "are no list of"),
+        ("confusion.json", '{"a": [[1]]}', "is not a list of"),
+        ("gates.json", '{"a": [[1, 2]]}', "the gates of a are not a list of"),
+        ("gates.json", '{"a": [[1, 0, 0.5]]}', "are not a list of"),
         ("gates.json", '{"a": [[1, 2, 1], [2, 2, 0.5, 0.5]]}', "of several lengths"),
         ("gates.json", "[]", "expected an object"),
     ):
         before = (folder / name).read_text() if (folder / name).exists() else None
         (folder / name).write_text(content)
-        assert told in says(folder)
+        assert message in says(folder)
         if before is None:
             (folder / name).unlink()
         else:
@@ -64,7 +64,7 @@ def test_damaged_folders(says, written):
 
 
 def test_any_values_in_the_records_give_a_page_or_an_error(written):
-    """What another program wrote there: never a traceback of another kind."""
+    """Records of another program never cause another kind of traceback."""
     from edgefl.report.page import to_html
 
     strange = [
@@ -114,7 +114,7 @@ def test_any_values_in_the_records_give_a_page_or_an_error(written):
             continue
 
 
-def test_a_line_that_was_being_written_is_left_out_and_a_round_played_again_counts_once(tmp_path):
+def test_an_incomplete_line_is_ignored_and_a_repeated_round_counts_once(tmp_path):
     path = tmp_path / "rounds.jsonl"
     path.write_text(
         '{"round": 2, "loss": 5}\n{"round": 1, "loss": 1}\n{"round": 2, "loss": 2}\n{"round": 3, '
@@ -135,17 +135,19 @@ def test_without_matplotlib(says, written, monkeypatch):
 
 def test_a_file_that_cannot_be_written(says, written):
     folder = written(records=[{"round": 1, "loss": 1.0}])
-    told = says(folder, "-o", folder / "run.json" / "x.html")
-    assert re.search(r"cannot write .*run.json/x.html: .*; free some space, or give another -o", told)
+    message = says(folder, "-o", folder / "run.json" / "x.html")
+    assert re.search(r"cannot write .*run.json/x.html: .*; free some space, or give another -o", message)
 
 
 def test_figures_that_cannot_be_made(says, written):
     folder = written(config={"name": "hand", "algorithm": "fedavg"})
     assert "no figure 'aem-33'; did you mean 'aem-3'" in says("--figure", "aem-33", folder)
-    assert "is a run of fedavg, aem-3 needs runs of aem with several p" in says("--figure", "aem-3", folder)
-    assert "no folder given, aem-3 needs" in says("--figure", "aem-3")
+    assert "is a run of fedavg, but aem-3 needs runs of aem with several p" in says(
+        "--figure", "aem-3", folder
+    )
+    assert "no folder given; aem-3 needs" in says("--figure", "aem-3")
     assert "ends in .gif, expected .svg, .png, .pdf" in says("--figure", "fedmix-1", folder, "-o", "x.gif")
-    assert "tells no gradient divergence" in says("--figure", "fedmix-1", folder)
+    assert "has no gradient divergence" in says("--figure", "fedmix-1", folder)
     assert "has no layers.json; simulate with --layers-over 4" in says("--figure", "clustered-3", folder)
     assert "was not evaluated between rounds; simulate with --evaluate-every 1" in says(
         "--figure", "pfl-moe-2", folder

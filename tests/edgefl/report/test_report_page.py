@@ -1,6 +1,4 @@
-"""The page: of real runs it has every section, it parses, asks for nothing, and is the same bytes each
-time.
-"""
+"""The page of a run: its sections, valid HTML, no other files, and the same bytes each time."""
 
 import html
 import json
@@ -25,7 +23,7 @@ HOSTILE = "<script>alert(1)</script>\"'&$\\frac{x}$\x00\x1b[31m"
 
 
 class Page(HTMLParser):
-    """Checks that elements are closed in order and collects what a page is made of."""
+    """Checks that elements are closed in order, and collects tags, ids and attributes."""
 
     def __init__(self, text):
         super().__init__()
@@ -39,11 +37,11 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
-        own = dict(attrs)
-        self.attributes += list(own.items())
-        self.ids += [own["id"]] if "id" in own else []
+        attributes = dict(attrs)
+        self.attributes += list(attributes.items())
+        self.ids += [attributes["id"]] if "id" in attributes else []
         if tag == "svg":
-            self.figures.append(own)
+            self.figures.append(attributes)
         if tag not in VOID:
             self.open.append(tag)
 
@@ -57,7 +55,7 @@ class Page(HTMLParser):
 
 
 def checked(text: str) -> Page:
-    """Return the page, which needs no other file."""
+    """Return the parsed page, and check that it loads no other file."""
     page = Page(text)
     assert "script" not in page.tags
     assert "http" not in re.sub(r"base64,[^\"]*", "", text)
@@ -69,11 +67,11 @@ def checked(text: str) -> Page:
     assert len(page.ids) == len(set(page.ids))
     assert "facts" in page.ids
     for name in SECTIONS:  # a section without a picture is not on the page
-        own = re.search(rf'<section id="{name}">(.*?)</section>', text, re.DOTALL)
-        assert own is None or "<svg" in own[1], name
+        section = re.search(rf'<section id="{name}">(.*?)</section>', text, re.DOTALL)
+        assert section is None or "<svg" in section[1], name
     used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', text))
     assert used <= set(page.ids)
-    assert all(own.get("role") == "img" and own.get("aria-label") for own in page.figures)
+    assert all(figure.get("role") == "img" and figure.get("aria-label") for figure in page.figures)
     assert page.tags.count("figure") == len(page.figures)
     assert page.tags.count("table") == len(page.figures) + ("verdict" in page.ids)
     for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
@@ -82,7 +80,7 @@ def checked(text: str) -> Page:
 
 
 def missing_of(text: str) -> dict[str, str]:
-    """Return why a picture is not on the page, by its title."""
+    """Return the reasons for missing charts by title."""
     assert text.count('class="missing"') <= 1, "one line names all of them"
     return dict(re.findall(r"<li><strong>(.*?)</strong>: (.*?)\.</li>", text))
 
@@ -96,16 +94,16 @@ def test_a_clustered_run_has_all_but_gates_and_int8(clustered, tmp_path, capsys)
     for title in (
         "Training loss",
         "Accuracy over clients",
-        "Traffic",
+        "Communication cost",
         "Accuracy against bytes",
         "Accuracy of each client",
-        "How alike clients are",
-        "Who was in which cluster",
+        "Similarity of clients",
+        "Cluster membership",
         "Confusion matrix, all clients",
     ):
         assert f"<h3>{title}</h3>" in text
     assert missing_of(text).keys() == {"int8 against float", "Gate usage"}
-    assert "<summary>Not here: int8 against float, Gate usage</summary>" in text
+    assert "<summary>Not available: int8 against float, Gate usage</summary>" in text
     assert "python" in text
     order = [text.index(f'id="{name}"') for name in ("verdict", "clients", "curves", "missing", "facts")]
     assert order == sorted(order), "the verdict comes first, hashes and versions last"
@@ -116,9 +114,9 @@ def test_a_clustered_run_has_all_but_gates_and_int8(clustered, tmp_path, capsys)
 
     capsys.readouterr()
     assert edgefl(["report", str(clustered), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["verdict"]["sentence"] in html.unescape(text)
-    assert told["verdict"]["means"]["shipped"] == pytest.approx(
+    report = json.loads(capsys.readouterr().out)
+    assert report["verdict"]["sentence"] in html.unescape(text)
+    assert report["verdict"]["means"]["shipped"] == pytest.approx(
         np.mean(
             [
                 row["accuracy_shipped"]
@@ -126,13 +124,13 @@ def test_a_clustered_run_has_all_but_gates_and_int8(clustered, tmp_path, capsys)
             ]
         )
     )
-    loss = next(part for part in told["sections"]["curves"] if part["title"] == "Training loss")
+    loss = next(part for part in report["sections"]["curves"] if part["title"] == "Training loss")
     records = [json.loads(line) for line in (clustered / "rounds.jsonl").read_text().splitlines()]
     assert loss["rows"] == [[record["round"], record["loss"]] for record in records]
 
 
 def verdict_clients(**counts):
-    """Return two clients, each with the same figures and with `test_gained` and `test_lost` of its own."""
+    """Return two clients with the same figures but different `test_gained` and `test_lost`."""
     return [
         {
             "id": f"pi-{i + 1}",
@@ -224,10 +222,12 @@ def test_a_browser_shows_it_without_scrolling_sideways(run, request, written, tm
                 page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
                 page.set_default_timeout(60_000)
                 complaints = []
-                page.on("console", lambda message, found=complaints: found.append(message.text))
+                page.on("console", lambda message, texts=complaints: texts.append(message.text))
                 page.goto(f"file://{tmp_path}/report.html")
                 assert page.evaluate("document.documentElement.scrollWidth") <= width
-                page.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
+                page.evaluate(
+                    "document.querySelectorAll('details').forEach((details) => (details.open = true))"
+                )
                 assert page.evaluate("document.documentElement.scrollWidth") <= width
                 assert page.locator("#verdict .sentence").is_visible()
                 assert page.locator("#clients figure svg").first.bounding_box()["width"] > 0.7 * min(
@@ -250,9 +250,7 @@ def test_a_run_with_gates_shows_their_usage(aem):
 
 
 def test_hostile_names_are_text(written):
-    """Of a federation, a client, a machine and an algorithm; `$` is no formula, what cannot be printed is a
-    box in pictures.
-    """
+    """Names are never markup or formulas. Unprintable characters are boxes in pictures."""
     clients = [
         {
             "id": HOSTILE,
@@ -289,8 +287,8 @@ def test_a_brokers_password_stays_out(written):
     assert "host:1883 --port 1" in text
 
 
-def test_a_folder_of_before_has_a_page_that_says_what_it_lacks(written):
-    """No confusion, no clusters, no evaluation: what the first version of `edgefl simulate` wrote."""
+def test_the_page_of_an_old_folder_lists_missing_charts(written):
+    """The first version of `edgefl simulate` wrote no confusion, no clusters and no evaluation."""
     text = to_html(
         read_folder(
             written(
@@ -305,9 +303,7 @@ def test_a_folder_of_before_has_a_page_that_says_what_it_lacks(written):
 
 
 def test_a_demo_and_its_aggregator(tmp_path):
-    """What `edgefl demo` leaves, in small: losses of an aggregator that wrote no rounds.jsonl, and int8 of
-    each device.
-    """
+    """A small demo folder: an aggregator without rounds.jsonl, and int8 accuracies of the devices."""
     rows = [
         {
             "id": f"pi-{i}",
@@ -335,17 +331,17 @@ def test_a_demo_and_its_aggregator(tmp_path):
     }
     (tmp_path / "aggregator" / "result.json").write_text(json.dumps(result))
     for folder, kind in ((tmp_path, "demo"), (tmp_path / "aggregator", "aggregator")):
-        found = read_folder(folder)
-        assert (found.kind, found.algorithm, len(found.clients), len(found.records)) == (
+        record = read_folder(folder)
+        assert (record.kind, record.algorithm, len(record.clients), len(record.records)) == (
             kind,
             "pfl-mfe",
             2,
             2,
         )
-        text = to_html(found)
+        text = to_html(record)
         checked(text)
-        assert "Of 2 clients int8 costs 2.00 points on average and 2.00 at most; 0 lose nothing." in text
+        assert "Over 2 clients, int8 costs 2.00 points on average and at most 2.00 points." in text
         assert "5e55" in text
-        assert text.index("5e55") > text.index("Of 2 clients")
+        assert text.index("5e55") > text.index("Over 2 clients")
         assert re.findall(r'class="huge">(.*?)<', text) == ["-", "80.0%", "90.0%"]
         assert "as int8: 88.0%" in text

@@ -17,7 +17,7 @@ VOID = {"meta", "img"}
 
 
 class Page(HTMLParser):
-    """Checks that elements are closed in order and collects what a page is made of."""
+    """Checks that elements are closed in order, and collects tags and attributes."""
 
     def __init__(self, text):
         super().__init__()
@@ -105,7 +105,7 @@ def test_a_browser_shows_it(tmp_path: Path) -> None:
                 page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=theme)
                 page.set_default_timeout(60_000)
                 complaints = []
-                page.on("console", lambda message, kept=complaints: kept.append(message.text))
+                page.on("console", lambda message, texts=complaints: texts.append(message.text))
                 page.goto(f"file://{tmp_path}/data.html")
                 sizes = page.eval_on_selector_all(
                     "img", "all => all.map(i => [i.naturalWidth, i.naturalHeight])"

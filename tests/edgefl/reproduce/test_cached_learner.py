@@ -1,4 +1,4 @@
-"""Local models that are trained once for all algorithms of a benchmark."""
+"""Local models that a benchmark trains once for all algorithms."""
 
 from dataclasses import replace
 
@@ -42,7 +42,9 @@ def samples():
 
 def fit(learner, initial, samples, **changes):
     """Return the trained weights, the loss and the next draw of the generator."""
-    start = {each.name: initial[each.name] for each in learner.spec.find_signature(TRAIN_SINGLE).trained}
+    start = {
+        tensor.name: initial[tensor.name] for tensor in learner.spec.find_signature(TRAIN_SINGLE).trained
+    }
     x, y = samples
     rng = np.random.default_rng(changes.pop("seed", 1))
     weights, loss = learner.fit(TRAIN_SINGLE, start, {"x": x}, y, rng=rng, **({"epochs": 2} | changes))
@@ -73,7 +75,7 @@ def test_another_algorithm_reads_the_same_local_model(built, samples, tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [{"epochs": 3}, {"seed": 2}, {"hyper": {"learning_rate": 0.5}}],
-    ids=lambda each: next(iter(each)),
+    ids=lambda changes: next(iter(changes)),
 )
 def test_another_training_is_not_read(built, samples, tmp_path, changes):
     plan, initial = built

@@ -1,4 +1,4 @@
-"""The benchmark of outcomes on made-up results: every column by hand, and every line that must hold."""
+"""The benchmark of outcomes on synthetic results: columns computed by hand, and every claim."""
 
 import pytest
 
@@ -59,7 +59,7 @@ def failing(results):
 
 
 def test_the_regret_by_hand():
-    """The first client ships the second best model, 10 points below; the second one the best."""
+    """The first client ships a model 10 points below its best model. The second client ships its best."""
     rows = GOOD | {"accuracy_shipped": 0.75}, GOOD
     assert outcomes.measure_regret(run_of(*rows)) == pytest.approx((10 + 0) / 2)
     lacking = without(GOOD, "accuracy_fine_tuned") | {"accuracy_shipped": 0.79}
@@ -69,7 +69,7 @@ def test_the_regret_by_hand():
 
 
 def test_the_best_kind_by_hand():
-    """Fine-tuned models are best, 80 on average; 77.5 is shipped. A client without one kind is left out."""
+    """Fine-tuned models are best with a mean of 80. Shipped models have 77.5. Incomplete rows are ignored."""
     other = GOOD | {"accuracy_fine_tuned": 0.75, "accuracy_mixture": 0.70, "accuracy_shipped": 0.70}
     run = run_of(GOOD, other, without(GOOD, "accuracy_local") | {"accuracy_fine_tuned": 0.0}, UNTESTED)
     assert outcomes.compare_with_best_kind(run) == pytest.approx((85 + 75) / 2 - (85 + 70) / 2)
@@ -77,7 +77,7 @@ def test_the_best_kind_by_hand():
 
 
 def test_worse_clients_are_those_of_all_seeds():
-    """Ten lost against two gained has p = .019, five against one .109. A client's seeds count together."""
+    """Ten losses against two gains give p = .019, five against one .109. A client's seeds are pooled."""
     half = GOOD | {"test_gained": 1, "test_lost": 5}
     seeds = [{"s": run_of(half, GOOD)}, {"s": run_of(half, GOOD, UNTESTED)}]
     assert outcomes.measure_worse_share(seeds[:1], ["s"]) == 0
@@ -123,7 +123,7 @@ def test_clients_that_lack_a_model_are_counted():
     assert row.count(" of ") == 1
 
 
-def test_a_stage_that_nobody_could_test_is_shown():
+def test_a_stage_without_test_samples_is_shown():
     row = outcomes.format_results([{"s": run_of(UNTESTED)}]).splitlines()[1]
     assert row.split()[:8] == ["s", *7 * "-"]
     assert outcomes.figures("reduced", [{"s": run_of(UNTESTED)}])
@@ -139,10 +139,10 @@ def test_the_table_has_the_private_and_the_late_stages():
     assert {stage.name for stage in outcomes.stages("reduced", 1)} <= rows.keys()
 
 
-def test_all_lines_hold_for_good_results():
-    found = outcomes.verdicts("reduced", all_results())
-    assert [verdict.line for verdict in found if not verdict.holds] == []
-    assert len(found) == 5 * len(PAPER_ALGORITHMS) + 3
+def test_all_claims_hold_for_good_results():
+    result = outcomes.verdicts("reduced", all_results())
+    assert [verdict.line for verdict in result if not verdict.holds] == []
+    assert len(result) == 5 * len(PAPER_ALGORITHMS) + 3
     assert outcomes.verdicts("smoke", []) == ()
 
 
@@ -153,7 +153,7 @@ def everywhere(algorithm, change, only=tuple(FEDERATIONS)):
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        # the second client loses 10 points: its federation 3 points against 4 before, a mean gain of -1
+        # the second client loses 10 points, so the mean gain of its federation falls from 4 to -1
         (everywhere("aem", lambda row: row | {"accuracy_shipped_int8": 0.74}, ["few"]), "aem: int8 is"),
         (everywhere("fedmix", lambda row: row | {"accuracy_mixture": 0.76}), "fedmix: the mixture"),
         (everywhere("fedap", lambda row: row | {"accuracy_mixture": 0.88}, ["har"]), "fedap: the regret"),
@@ -171,14 +171,14 @@ def everywhere(algorithm, change, only=tuple(FEDERATIONS)):
         ),
     ],
 )
-def test_each_line_fails_alone(changes, line):
-    found = failing(all_results(**changes))
-    assert len(found) == 1
-    assert found[0].startswith(line)
+def test_every_claim_fails_separately(changes, line):
+    result = failing(all_results(**changes))
+    assert len(result) == 1
+    assert result[0].startswith(line)
 
 
 def test_the_recommended_algorithm_must_gain():
-    """A gain of 1.9 points everywhere is enough for each line but this one."""
+    """A gain of 1.9 points everywhere is enough for all other claims."""
     change = {}
     for algorithm in ("pfl-mfe", "fedmix"):
         change |= everywhere(algorithm, lambda row: row | {"accuracy_shipped_int8": 0.798})
@@ -186,7 +186,7 @@ def test_the_recommended_algorithm_must_gain():
     assert line.startswith("the algorithm that is recommended is at least local + 2")
 
 
-def test_a_stage_without_results_holds_no_line():
+def test_no_claim_holds_for_a_stage_without_results():
     """A mixture that no client could make is not as good as the local model."""
     change = everywhere("fedap", lambda row: row)
     results = all_results(**change)
@@ -199,13 +199,13 @@ def test_a_stage_without_results_holds_no_line():
     ]
 
 
-def test_lines_name_the_clients_that_they_leave_out():
+def test_claims_count_the_clients_that_they_leave_out():
     results = all_results(**everywhere("aem", lambda row: without(row, "accuracy_mixture"), ["har"]))
-    line = next(each for each in outcomes.verdicts("reduced", results) if "aem: the mixture" in each.line)
+    line = next(claim for claim in outcomes.verdicts("reduced", results) if "aem: the mixture" in claim.line)
     assert line.measured.endswith("; 3 clients without mixture or local")
 
 
-def test_the_picture_shows_one_bar_for_each_federation_of_the_papers(tmp_path):
+def test_the_picture_has_a_bar_per_paper_algorithm_and_federation(tmp_path):
     results = all_results(seeds=1)
     shown = outcomes.choose_plotted_figures("reduced", results)
     assert len(shown) == len(PAPER_ALGORITHMS) * len(FEDERATIONS)
@@ -214,11 +214,11 @@ def test_the_picture_shows_one_bar_for_each_federation_of_the_papers(tmp_path):
     plot_report(ExperimentReport("outcomes", "reduced", (1,), shown, (), 1.0, {}), tmp_path / "report.png")
 
 
-def test_figures_have_a_name_and_values_each():
-    found = load_experiment("outcomes").figures("reduced", all_results(seeds=2))
-    names = [figure.name for figure in found]
+def test_all_figures_have_a_unique_name_and_values():
+    result = load_experiment("outcomes").figures("reduced", all_results(seeds=2))
+    names = [figure.name for figure in result]
     assert len(set(names)) == len(names)
-    assert all(figure.measured for figure in found)
+    assert all(figure.measured for figure in result)
     assert {f"har-aem: {name}" for name in ("int8", "regret", "worse than local", "MB per client")} <= set(
         names
     )

@@ -1,6 +1,4 @@
-"""Reports by hand: tables, CSV, verdicts at their edges; every experiment names its stages and figures
-consistently.
-"""
+"""Reports by hand: tables, CSV and limits of verdicts. Experiments name stages and figures consistently."""
 
 import csv
 import io
@@ -37,7 +35,7 @@ REPORT = ExperimentReport(
 )
 
 
-def test_verdicts_at_their_edges():
+def test_verdicts_at_their_limits():
     assert check_at_least("", 4.0, 4.0).holds
     assert not check_at_least("", 3.99, 4.0).holds
     assert check_at_most("", 1.5, 1.5).holds
@@ -52,7 +50,7 @@ def test_verdicts_at_their_edges():
     assert not check_at_most("", float("nan"), 4.0).holds
 
 
-def test_the_table_says_what_failed():
+def test_the_table_shows_failed_claims():
     text = to_text(REPORT)
     assert "FAILS  MoE is at least 85: 80.50 against 85.00" in text
     assert "holds  MoE is at least FedAvg + 4" in text
@@ -61,15 +59,15 @@ def test_the_table_says_what_failed():
 
 
 def test_json_and_csv_hold_the_same_figures():
-    found = json.loads(json.dumps(to_json(REPORT)))
-    assert [verdict["holds"] for verdict in found["verdicts"]] == [True, False]
-    assert set(found["verdicts"][0]) == {"line", "measured", "holds"}
+    result = json.loads(json.dumps(to_json(REPORT)))
+    assert [verdict["holds"] for verdict in result["verdicts"]] == [True, False]
+    assert set(result["verdicts"][0]) == {"line", "measured", "holds"}
     rows = list(csv.DictReader(io.StringIO(to_csv(REPORT))))
     assert [(row["figure"], float(row["mean"]), float(row["seed 2"])) for row in rows] == [
         ("FedAvg", 71.0, 72.0),
         ("MoE", 80.5, 81.0),
     ]
-    assert [figure["mean"] for figure in found["figures"]] == [71.0, 80.5]
+    assert [figure["mean"] for figure in result["figures"]] == [71.0, 80.5]
 
 
 def test_the_numbers_of_a_reference():
@@ -87,9 +85,7 @@ def test_a_report_is_drawn(tmp_path):
 @pytest.mark.parametrize("scale", ["smoke", "reduced", "full"])
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_stages_are_configurations_that_parse(name, scale):
-    """Names are unique, `after` names an earlier stage, and every option is one that the algorithm and the
-    partition take.
-    """
+    """Names are unique, `after` names an earlier stage, and algorithm and partition know all options."""
     from edgefl.algorithms import complete_algorithm_options
     from edgefl.data.options import fill_defaults as partition_options
     from edgefl.data.partitions.registry import find_partition
@@ -106,9 +102,7 @@ def test_stages_are_configurations_that_parse(name, scale):
 
 
 def permutation_run(clusters):
-    """Return a stage's result: 20 clients of four permutations, each with the expert that `clusters` names
-    for its permutation.
-    """
+    """Return the result of a stage with 20 clients, and with `clusters[t]` as the expert of permutation t."""
     from sklearn.metrics import adjusted_rand_score
 
     truth = [i % 4 for i in range(20)]
@@ -126,21 +120,19 @@ def permutation_run(clusters):
     ("clusters", "holds"), [((0, 1, 2, 3), True), ((0, 1, 2, 2), False), ((0, 0, 0, 0), False)]
 )
 def test_permutations_that_share_an_expert_are_no_success(clusters, holds):
-    """All clients agree with their permutation's majority in each of the three, also with one expert
-    for all.
-    """
+    """Agreement with the majority of a permutation is not enough, because one expert for all has it too."""
     module = load_experiment("fedmix-permutation")
     exact = permutation_run((0, 1, 2, 3))
     tried = permutation_run(clusters)
     results = [{"k4-start0": tried, **{f"k6-start{start}": exact for start in range(3)}}]
-    found = module.figures("reduced", results)
+    result = module.figures("reduced", results)
     assert all(verdict.holds for verdict in module.verdicts("reduced", results)) == holds
-    assert {"K 4: adjusted Rand index", "K 4: accuracy"} <= {figure.name for figure in found}
+    assert {"K 4: adjusted Rand index", "K 4: accuracy"} <= {figure.name for figure in result}
 
 
-def test_the_clustering_round_is_none_of_those_in_clusters():
-    """40 rounds before, one that clusters, 260 in clusters."""
-    federations = [each for each in load_experiment("fedap").stages("reduced", 1) if each.name != "local"]
+def test_the_clustering_round_is_counted_separately():
+    """There are 40 rounds before the clustering round, and 260 after it."""
+    federations = [stage for stage in load_experiment("fedap").stages("reduced", 1) if stage.name != "local"]
     assert len(federations) == 4
     for stage in federations:
         options = stage.config.options
@@ -148,7 +140,7 @@ def test_the_clustering_round_is_none_of_those_in_clusters():
         assert options["decay_rounds"] == (260 if options["clustering"] else 300)
 
 
-def test_clusters_are_checked_wherever_the_true_ones_are_known():
+def test_clusters_are_checked_where_true_clusters_exist():
     module = load_experiment("clustered")
     result = {"figures": {"accuracy_mixture": {"mean": 0.9}}, "adjusted_rand_index": 0.13}
     for scale in ("reduced", "full"):
@@ -157,18 +149,18 @@ def test_clusters_are_checked_wherever_the_true_ones_are_known():
         assert {line.split(":")[0] for line in failing if "exactly" in line} == {"2 tasks", "3 tasks"}
 
 
-def test_an_experiment_that_cannot_work_is_refused_before_it_begins(tmp_path, capsys):
+def test_an_experiment_that_cannot_work_is_refused_at_the_start(tmp_path, capsys):
     from edgefl.cli.main import run_command
 
     assert run_command(["reproduce", "fedap", "--full", "--out", str(tmp_path / "out")]) != 0
-    said = capsys.readouterr().err
-    assert "ImageNet" in said
-    assert "--reduced" in said
+    err = capsys.readouterr().err
+    assert "ImageNet" in err
+    assert "--reduced" in err
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_a_report_says_how_it_differs_from_the_paper(name):
+def test_a_report_describes_differences_from_the_paper(name):
     about = load_experiment(name).SETUP_NOTES["reduced"]
     assert about.startswith("paper: ")
     assert "; here: " in about

@@ -44,11 +44,11 @@ def calls(monkeypatch):
 
 
 def play(out, stage):
-    with Progress() as telling, StageRunner(out, "a test", 1, telling) as stages:
+    with Progress() as progress, StageRunner(out, "a test", 1, progress) as stages:
         return stages.play(stage, "a test")
 
 
-def test_each_client_is_personalized_once_and_late_ones_take_part_in_no_round(calls, tmp_path):
+def test_late_clients_are_personalized_once_and_take_part_in_no_round(calls, tmp_path):
     result = play(tmp_path, ExperimentStage("late", CONFIG, num_late=1))
     *early, late = sorted(row["id"] for row in result["clients"])
     assert len(early) == 3
@@ -88,18 +88,20 @@ def test_an_interrupted_stage_continues_and_a_finished_one_is_read(calls, tmp_pa
     seconds = read_seconds(tmp_path / "whole-3" / "client_seconds.jsonl")
     totals = []
     for row in result["clients"]:
-        own = seconds[row["id"]]
-        assert sorted(own) == [1, 2, 3]
-        assert row["round_seconds"] == pytest.approx(own[1] + own[2])
-        assert row["personalization_seconds"] == own[3] > 0
-        totals.append(sum(own.values()))
+        times = seconds[row["id"]]
+        assert sorted(times) == [1, 2, 3]
+        assert row["round_seconds"] == pytest.approx(times[1] + times[2])
+        assert row["personalization_seconds"] == times[3] > 0
+        totals.append(sum(times.values()))
     assert result["device_seconds"] == pytest.approx(sum(totals) / len(totals), abs=0.01)
     in_rounds = sum(record["bytes_down"] for record in result["records"])
-    assert result["bytes_down"] - in_rounds > len(CLIENTS) * 4 * 784 * 10, "the last broadcast has a model"
+    assert result["bytes_down"] - in_rounds > len(CLIENTS) * 4 * 784 * 10, (
+        "the last broadcast contains a model"
+    )
 
 
 def test_seconds_that_were_not_measured_are_left_out(calls, tmp_path):
-    """A stage that an earlier version began has no times of its rounds."""
+    """A stage that an older version started has no times for its rounds."""
     stage = ExperimentStage("whole", CONFIG)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulate, "personalize_client", lambda federation, item: 1 / 0)
@@ -119,7 +121,7 @@ def test_the_later_of_two_times_counts(tmp_path):
 
 
 def test_the_engine_times_only_the_clients(tmp_path):
-    """The processor time of a busy client is measured; the time between the clients is not."""
+    """The engine measures the processor time of clients, but not the time between them."""
     from time import process_time
     from types import SimpleNamespace
 

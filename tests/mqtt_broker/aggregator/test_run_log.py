@@ -66,5 +66,5 @@ def test_a_clustered_federation_has_a_report(federate, mosquitto_url, toys):
     from edgefl.report.page import to_html
 
     text = to_html(folder)
-    for title in ("Training loss", "Traffic", "How alike clients are", "Accuracy of each client"):
+    for title in ("Training loss", "Communication cost", "Similarity of clients", "Accuracy of each client"):
         assert f"<h3>{title}</h3>" in text

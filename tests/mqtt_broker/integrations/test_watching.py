@@ -25,7 +25,7 @@ def test_the_terminal_view_follows_a_federation_and_sees_a_killed_device_go(
     aggregator = federation.aggregator()
     aggregator.wait_for("plan")
     view = terminal("monitor", "--broker", mosquitto_url, "--federation", federation.name)
-    view.wait_for(f"{federation.name}: waiting for 3 of 3 devices", "no device heard yet")
+    view.wait_for(f"{federation.name}: waiting for 3 of 3 devices", "no message from a device yet")
     devices = {name: federation.device(name, toys.shard(i)) for i, name in enumerate(("one", "two", "three"))}
     view.wait_for("3 devices: ", "one ", "two ", "three ", " of 5000, federate, ", "loss ")
     before = len(view.drawn)
@@ -36,9 +36,9 @@ def test_the_terminal_view_follows_a_federation_and_sees_a_killed_device_go(
     view.press("/")
     view.wait_for("part of an id", since=before)
     view.press("two\r")
-    view.wait_for("1 have 'two'", since=before)
+    view.wait_for("1 match 'two'", since=before)
     view.press("d")
-    at = view.wait_for("two: offline", "last heard ", since=before)
+    at = view.wait_for("two: offline", "last message ", since=before)
     view.press("\x1b")
     view.wait_for("why not in the round", since=at)
     view.press("q")
@@ -50,7 +50,7 @@ def test_the_terminal_view_follows_a_federation_and_sees_a_killed_device_go(
 def test_sigterm_gives_the_terminal_back(mosquitto_url, terminal):
     pytest.importorskip("textual")
     view = terminal("monitor", "--broker", mosquitto_url, "--federation", "nobody")
-    view.wait_for("nobody: nothing heard from an aggregator yet")
+    view.wait_for("nobody: no message from an aggregator yet")
     view.popen.terminate()
     assert view.end() == 0
     # The alternate screen is left
