@@ -148,7 +148,8 @@ def play_run(
     Args:
         run: the directory of the run.
         config: configuration of the federation.
-        partitioned: the data set and its client partitions. processes, open_engine, keep_result, evaluate_every,
+        partitioned: the data set and its client partitions. processes, open_engine, keep_result,
+        evaluate_every,
             without_rounds: see `simulate`.
         measure_test: measure every mixture also on the test samples of the data set.
         progress: receives completed rounds and clients. start, states: the end of another run.
@@ -213,8 +214,8 @@ def play_fleet(
     Args:
         run: the directory of the run.
         config: configuration of the federation, with `[fleet]`.
-        partitioned: the data set and its client partitions. processes, open_engine, keep_result: see `simulate`.
-        progress: receives completed rounds and clients.
+        partitioned: the data set and its client partitions. processes, open_engine, keep_result: see
+        `simulate`. progress: receives completed rounds and clients.
         log: receives the scalars of each round.
     """
     plan, initial = load_or_build_plan(run, config)
