@@ -253,7 +253,7 @@ def test_commands_and_their_errors(tmp_path, secured):
     for name in ("ca.key", "server.key", "aggregator.enrol"):
         assert (secured.directory / name).stat().st_mode & 0o777 == 0o600
     for more, says in (
-        (args, "is there already"),
+        (args, "already exists"),
         ([*args[:-1], str(tmp_path / "b")], "pi-9 is enrolled already"),
         (["enrol", "PI", "--security", str(secured.directory)], "client id 'PI'"),
         (["enrol", "aggregator", "--security", str(secured.directory)], "the aggregator's own"),
@@ -265,7 +265,7 @@ def test_commands_and_their_errors(tmp_path, secured):
     revoked = run(device_commands, ["revoke", "pi-9", "--security", str(secured.directory)])
     assert "revoked pi-9" in revoked.output and "systemctl restart" in revoked.output
     again = run(broker_commands, ["init", str(secured.directory), "--host", "x"])
-    assert "holds an authority already" in str(again.exception)
+    assert "already contains an authority" in str(again.exception)
     out.chmod(0o644)
     start = run(
         device_commands, ["start", "--enrol", str(out), "--data", "x", "--state", str(tmp_path / "s")]

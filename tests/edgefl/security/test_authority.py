@@ -99,7 +99,7 @@ def test_what_is_no_enrolment(content, tmp_path):
     path = tmp_path / "x.enrol"
     path.write_bytes(content)
     path.chmod(0o600)
-    with pytest.raises(ConfigError, match="is no enrolment"):
+    with pytest.raises(ConfigError, match="is not an enrolment"):
         load_enrolment(path)
 
 

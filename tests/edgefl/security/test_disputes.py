@@ -25,17 +25,17 @@ def test_by_hand():
 
 def test_the_reasons_name_the_other_end():
     out = find_excluded({"a": ["f"]}, 2)
-    both = "one of the two is at fault: look at the logs of both"
+    both = "one of the two is at fault: check the logs of both"
     assert out == {
-        "a": Fault("says that f sealed a share that is not genuine", both),
-        "f": Fault("sealed a share that is not genuine, says a", both),
+        "a": Fault("accuses f of a sealed share that is not genuine", both),
+        "f": Fault("sealed a share that is not genuine, according to a", both),
     }
     assert find_excluded({each: ["f"] for each in "abc"}, 2)["f"] == Fault(
         "sealed shares that are not genuine for a, b, c", "update or revoke it"
     )
     assert (
         find_excluded({"f": "abc"}, 2)["f"].reason
-        == "says of 3 clients, more than 2, that their shares are not genuine"
+        == "accuses 3 clients, more than 2, of shares that are not genuine"
     )
 
 

@@ -168,7 +168,7 @@ def test_clients_reveal_only_what_enough_of_them_agreed_to():
                 relay.ask(client_id, UNMASK_STEP, blobs[lists])
             with pytest.raises(RoundError, match="asked to agree for other clients than before"):
                 relay.ask(client_id, AGREE_STEP, without if lists == with_it else with_it)
-    with pytest.raises(RoundError, match="asked to unmask for other clients than this one agreed to"):
+    with pytest.raises(RoundError, match="asked to unmask for other clients than this client agreed to"):
         relay.ask("pi-2", UNMASK_STEP, blobs[with_it])
     mixed = sorted(
         [*decode_agreed(blobs[with_it])[1], *decode_agreed(blobs[without])[1]],
@@ -192,7 +192,7 @@ def test_agreements_of_other_keys_lists_or_strangers_do_not_count():
         [replace(one, lists="0" * 64), two, three],
         [replace(one, client_id="pi-0"), two, three],
     ):
-        with pytest.raises(RoundError, match="agreed to other lists than this client was shown"):
+        with pytest.raises(RoundError, match="agreed to other lists than this client received"):
             relay.ask("pi-1", UNMASK_STEP, encode_agreed(lists, wrong))
     with pytest.raises(WireError, match="sorted and unique"):
         relay.ask("pi-1", UNMASK_STEP, encode_agreed(lists, [one, one, two]))
@@ -202,9 +202,9 @@ def test_agreements_of_other_keys_lists_or_strangers_do_not_count():
 def test_lists_that_do_not_follow_on_the_inbox_are_refused():
     for lists, match in (
         (encode_lists(IDS, IDS[2:]), "a sum of 2 clients, expected 3 or more"),
-        (encode_lists(IDS, IDS[1:]), "this one among them"),
-        (encode_lists(IDS, [*IDS[:3], "stranger"]), "of those that shared"),
-        (encode_lists(IDS[:3], IDS[:3]), "3 clients are said to have shared, expected the 4 of the inbox"),
+        (encode_lists(IDS, IDS[1:]), "this client among them"),
+        (encode_lists(IDS, [*IDS[:3], "stranger"]), "3 or more that shared"),
+        (encode_lists(IDS[:3], IDS[:3]), "the list names 3 clients that shared, expected the 4 of the inbox"),
     ):
         relay = Relay()
         relay.masked()
@@ -249,9 +249,7 @@ def test_steps_in_another_order_and_lists_that_are_too_short():
         relay.ask("pi-0", SHARE_STEP, encode_keys(relay.introduced[:2]))
     sealed = relay.share()
     for shared in (IDS[:2], IDS[1:]):
-        with pytest.raises(
-            RoundError, match="expected 3 or more of those that advertised, this one among them"
-        ):
+        with pytest.raises(RoundError, match="expected 3 or more that advertised, this client among them"):
             relay.ask("pi-0", MASK_STEP, relay.inbox(sealed, "pi-0", shared))
 
 
@@ -261,7 +259,7 @@ def test_keys_for_another_model_or_instead_of_ones_own_are_refused():
     with pytest.raises(RoundError, match="pi-1 advertised keys for another round or another model"):
         relay.ask("pi-0", SHARE_STEP, encode_keys([relay.introduced[0], other, *relay.introduced[2:]]))
     forged = Introduced(to_advertised(generate_keys()[1], "pi-0", CONTEXT))
-    with pytest.raises(RoundError, match="not those that it advertised"):
+    with pytest.raises(RoundError, match="other keys of this client than it advertised"):
         relay.ask("pi-0", SHARE_STEP, encode_keys([forged, *relay.introduced[1:]]))
     # The point of order 1, with which anyone agrees on zeros
     low = Introduced(replace(relay.told["pi-1"], seal="A" * 43 + "="))

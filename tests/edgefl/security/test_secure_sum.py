@@ -155,7 +155,7 @@ def test_a_share_that_was_not_dealt_names_who_revealed_it():
         (RevealedShares({**told.seeds, "pi-2": 2**528 - 1}, told.keys), "pi-2"),
     ):
         with pytest.raises(
-            InvalidShareError, match=f"pi-1 sent a share that is not the one dealt to it by {of}$"
+            InvalidShareError, match=f"pi-1 revealed a share that differs from the share sent by {of}$"
         ) as raised:
             check_revealed("pi-1", wrong, digests, CONTEXT)
         assert raised.value.client_ids == ("pi-1",)

@@ -64,7 +64,7 @@ def test_bytes_are_those_of_words_of_eight_bytes_with_keys_and_shares(shards):
 
 @pytest.mark.parametrize("name", ["clustered", "fedap", "fedmix", "fedmix-permutation"])
 def test_what_looks_at_single_updates_is_refused(name):
-    with pytest.raises(ConfigError, match=f"secure_aggregation does not go with {name}"):
+    with pytest.raises(ConfigError, match=f"secure_aggregation does not work with {name}"):
         check_secure_aggregation(make_algorithm(name, None, {}), FederationConfig(privacy=SECURE))
 
 

@@ -190,7 +190,7 @@ def test_a_masked_round_that_lost_a_client_to_a_revocation_is_played_by_others(
     aggregator.popen.wait()
     revoke_enrolment(secured_broker.directory, "stolen")
     aggregator = federation.aggregator(*options)
-    aggregator.wait_for("is drawn anew")
+    aggregator.wait_for("is drawn again")
     devices.append(enrolled_device(secured_broker, federation, toys, "pi-3"))
     assert aggregator.end() == 0, aggregator.said
     assert [device.end() for device in devices] == [0, 0, 0], [device.said for device in devices]

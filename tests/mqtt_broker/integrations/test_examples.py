@@ -66,7 +66,7 @@ def test_the_command_writes_all_and_overwrites_none(tmp_path, capfd):
     assert EXAMPLE_DESCRIPTIONS.keys() == TEXTS.keys()
     (tmp_path / "x" / "telegraf" / "telegraf.conf").write_text("mine")
     assert edgefl(["broker", "examples", str(tmp_path / "x")]) == 1
-    assert "there already" in capfd.readouterr().err
+    assert "already exists" in capfd.readouterr().err
     assert (tmp_path / "x" / "telegraf" / "telegraf.conf").read_text() == "mine"
     assert edgefl(["broker", "examples", str(tmp_path / "y"), "--json"]) == 0
     assert len(json.loads(capfd.readouterr().out)) == len(TEXTS)
@@ -276,4 +276,4 @@ def test_node_reds_functions_say_what_was_said(said):
     assert [(each["round"], each["updates"]) for each in rounds] == [(1, 2), (2, 2), (3, 2)]
     assert [each for name, each in told if name == "hot" and each] == ["f: pi-9 has 81.5 °C"]
     offline = {each.split(": ")[1] for name, each in told if name == "went offline" and each}
-    assert offline == {"pi-1 went offline", "pi-2 went offline"}
+    assert offline == set()  # devices that end on purpose are not lost

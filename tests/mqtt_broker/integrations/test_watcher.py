@@ -118,7 +118,7 @@ def test_commands_and_their_errors(secured_broker, watcher, tmp_path):
     run = CliRunner().invoke
     security = ["--security", str(secured_broker.directory)]
     for command, arguments, says in (
-        (broker_commands, ["watcher", *security, "-o", str(watcher)], "is there already"),
+        (broker_commands, ["watcher", *security, "-o", str(watcher)], "already exists"),
         (
             broker_commands,
             ["watcher", *security, "-o", str(tmp_path / "second")],

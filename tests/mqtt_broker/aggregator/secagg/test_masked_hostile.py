@@ -164,9 +164,9 @@ def test_of_a_seal_that_one_client_cannot_open_both_ends_are_left_out(play):
         out=(LIAR, "pi-4"),
         changed=lambda phase, blob: spoiled(blob, 4, SEALED_BYTES) if phase == "share" else blob,
     )
-    left = "left out of this round's next attempt; one of the two is at fault: look at the logs of both"
-    assert f"{LIAR} sealed a share that is not genuine, says pi-4; {left}" in said
-    assert f"pi-4 says that {LIAR} sealed a share that is not genuine; {left}" in said
+    left = "left out of this round's next attempt; one of the two is at fault: check the logs of both"
+    assert f"{LIAR} sealed a share that is not genuine, according to pi-4; {left}" in said
+    assert f"pi-4 accuses {LIAR} of a sealed share that is not genuine; {left}" in said
     assert dropped == {
         LIAR: "sealed a share that is not genuine, says pi-4",
         "pi-4": f"says that {LIAR} sealed a share that is not genuine",
@@ -222,7 +222,7 @@ def test_a_key_of_low_order_is_refused_before_anybody_else_sees_it(play):
         )
 
     said, _ = play(changed=changed)
-    assert f"rejected from {LIAR}: a key of {LIAR} cannot be used, for it is of low order" in said
+    assert f"rejected from {LIAR}: a key of {LIAR} cannot be used because it has a low order" in said
     assert "played again" not in said
 
 
