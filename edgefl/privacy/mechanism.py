@@ -76,7 +76,7 @@ def check_privacy(algorithm: Algorithm, config: FederationConfig) -> None:
     """Raise ConfigError if `[privacy]` is on and the algorithm cannot satisfy it."""
     if config.privacy.is_on and not algorithm.by_sums:
         raise ConfigError(
-            f"[privacy] does not go with {algorithm.name} and these options: it uses more of the updates "
+            f"[privacy] does not work with {algorithm.name} and these options: it uses more of the updates "
             "than their sums (such as similarities, responsibilities, an order or a stop), and noise on the "
             "sums would not cover that; take fedavg or an algorithm built on it with mean = 'weighted' and "
             "no clip_norm, ifca, aem with patience = 0, or clustered and fedap with clustering = false"

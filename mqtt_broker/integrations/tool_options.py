@@ -36,12 +36,12 @@ class ToolOptions:
 
 
 def check_tools(tools: ToolOptions, config: FederationConfig) -> None:
-    """Raise ConfigError for what cannot be used, or does not go with this federation."""
+    """Raise ConfigError for what cannot be used, or does not work with this federation."""
     for log_option in tools.logs:
         check_log(log_option)
     if tools.logs and config.privacy.is_on:
         raise ConfigError(
-            "--log does not go with [privacy]: the losses of rounds have no noise; leave one out"
+            "--log does not work with [privacy]: the losses of rounds have no noise; leave one out"
         )
     if tools.home_assistant and not DISCOVERY_PREFIX_PATTERN.fullmatch(tools.home_assistant):
         raise ConfigError(

@@ -83,7 +83,7 @@ def test_the_bits_are_those_of_the_simulator_with_the_aggregators_key(
 def test_an_algorithm_that_cannot_be_private_says_so_before_anything_is_sent(federate, mosquitto_url):
     aggregator = federate(mosquitto_url, algorithm="clustered", tables=TABLE).aggregator()
     assert aggregator.end() == 1
-    assert "[privacy] does not go with clustered" in aggregator.said
+    assert "[privacy] does not work with clustered" in aggregator.said
 
 
 def test_other_noise_is_another_federation(federate, mosquitto_url):

@@ -245,7 +245,7 @@ def test_every_algorithm_is_either_private_or_refused():
     for name in REGISTRY:
         assert name in SUMS or name in MORE_THAN_SUMS
     for name, options in MORE_THAN_SUMS.items():
-        with pytest.raises(ConfigError, match=f"does not go with {name}"):
+        with pytest.raises(ConfigError, match=f"does not work with {name}"):
             check_privacy(make_algorithm(name, None, options), CONFIG)
         check_privacy(make_algorithm(name, None, options), FederationConfig())
 

@@ -43,7 +43,7 @@ def test_the_summary_says_what_was_spent_and_resuming_changes_nothing(prepare, c
 def test_what_cannot_be_private_is_refused_before_anything_is_built(prepare, capfd, tmp_path):
     config, _ = prepare(algorithm="clustered", clients=6, **PRIVACY)
     assert edgefl(["simulate", config, "--out", str(tmp_path / "new")]) == 1
-    assert "[privacy] does not go with clustered" in capfd.readouterr().err
+    assert "[privacy] does not work with clustered" in capfd.readouterr().err
     assert not (tmp_path / "new").exists()
 
 

@@ -324,7 +324,7 @@ def test_the_key_of_a_revoked_device_is_worth_nothing_after_a_while(tmp_path, mo
     monkeypatch.setattr(time, "time", lambda: now + 89 * DAY_S)
     assert len(relay.share()) == len(IDS)
     monkeypatch.setattr(time, "time", lambda: now + 91 * DAY_S)
-    with pytest.raises(WireError, match=r"vouched for the key of pi-\d until .*this device's clock says"):
+    with pytest.raises(WireError, match=r"vouched for the key of pi-\d until .*this device's clock shows"):
         late.share()
 
 
@@ -348,7 +348,7 @@ def test_vouchers_are_renewed_for_all_but_the_revoked(tmp_path, monkeypatch):
         enrolments.find_introduction("pi-3")
     monkeypatch.setattr(time, "time", lambda: now + 366 * DAY_S)
     with pytest.raises(
-        WireError, match=r"voucher for the key of pi-1 ended; renew all with `edgefl broker vouch`"
+        WireError, match=r"voucher for the key of pi-1 ended; renew all vouchers with `edgefl broker vouch`"
     ):
         enrolments.find_introduction("pi-1")
 
@@ -397,7 +397,8 @@ def test_who_was_enrolled_without_a_voucher_is_told_so(tmp_path):
     path = tmp_path / "devices.json"
     path.write_text(path.read_text().replace(load_enrolled_devices(tmp_path)["pi-0"].voucher, ""))
     with pytest.raises(
-        WireError, match=r"is missing, or is one of an older edgefl; renew all with `edgefl broker vouch`"
+        WireError,
+        match=r"is missing, or was made by an older edgefl; renew all vouchers with `edgefl broker vouch`",
     ):
         DeviceKeys(tmp_path).find_introduction("pi-0")
     assert authority.renew_vouchers(tmp_path, 1) == ("pi-0",)

@@ -173,7 +173,7 @@ def test_shares_of_other_secrets_than_advertised_name_who_dealt_them():
     ):
         cohort.sealed[client_id] = seal_shares(secrets, client_id, cohort.public, cohort.threshold, CONTEXT)
     came = cohort.ids[:3]
-    with pytest.raises(InvalidShareError, match="the shares that pi-1, pi-3 dealt") as raised:
+    with pytest.raises(InvalidShareError, match="the shares sent by pi-1, pi-3") as raised:
         cohort.unmask(came, came)
     assert raised.value.client_ids == ("pi-1", "pi-3")
 

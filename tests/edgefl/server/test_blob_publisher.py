@@ -66,7 +66,7 @@ def test_what_a_killed_aggregator_left_is_removed_by_its_next_process_alone():
 @pytest.mark.parametrize("count", [-1, 10**9])
 def test_a_manifest_that_no_aggregator_leaves_removes_nothing(count):
     broker = Broker()
-    with pytest.raises(WireError, match=f"a manifest of {count} chunks.*access list"):
+    with pytest.raises(WireError, match=f"a retained manifest counts {count} chunks.*access list"):
         broker.publisher().remove_leftover(manifest(count=count))
     assert broker.messages == 0
 

@@ -54,10 +54,10 @@ def test_the_defaults_of_every_algorithm_pass_without_a_warning(name, rounds, cl
             ),
             r"secure_aggregation has 2 clients, expected 3 or more",
         ),
-        (replace(config_of("fedmix"), late="keep"), r"late = 'keep' is not for fedmix"),
+        (replace(config_of("fedmix"), late="keep"), r"late = 'keep' does not work with fedmix"),
         (
             replace(config_of("fedmix"), privacy=PrivacyConfig(secure_aggregation=True)),
-            r"secure_aggregation does not go with fedmix",
+            r"secure_aggregation does not work with fedmix",
         ),
     ],
 )
@@ -85,7 +85,7 @@ def test_what_cannot_work_is_refused(config, message):
             "[personalization] learning_rate is 1, expected below 1",
         ),
         (config_of("fedavg", rounds=2, epochs=1), None, "rounds x epochs is 2, expected 3 or more"),
-        (config_of("aem", num_experts=6), None, "num_experts is 6, expected at most 4, the least number"),
+        (config_of("aem", num_experts=6), None, "num_experts is 6, expected at most 4, the smallest number"),
         (config_of("aem", num_experts=6), 5, "num_experts is 6, expected at most 5, the number of clients"),
         (config_of("fedap", num_clusters=5), 4, "num_clusters is 5, expected at most 4"),
         (config_of("clustered", mixing=1), None, "mixing is 1, expected below 1"),

@@ -37,8 +37,8 @@ def test_an_update_waits_a_moment_for_others_and_no_longer(network):
     network.step("train", 1)
     network.step("drain", 0)
     assert network.commits == []
-    assert network.server.next_change() <= network.now + GROUP_COMMIT_DELAY_S
-    network.now = network.server.next_change()
+    assert network.server.get_timer() <= network.now + GROUP_COMMIT_DELAY_S
+    network.now = network.server.get_timer()
     network.handle(TimePassed())
     assert network.commits == [["c1"]]
 

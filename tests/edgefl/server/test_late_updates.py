@@ -130,7 +130,11 @@ def test_over_selection_draws_more_and_counts_to_what_was_wanted():
         ("over_selection = 1.3", "set clients_per_round"),
         ('mode = "asynchronous"', "expected 'sync' or 'async'"),
         ('late = "yes"', "expected 'drop' or 'keep'"),
-        ('mode = "async"', "async with buffer 0 and max_staleness 10, expected at least 1 and 0"),
+        (
+            'mode = "async"',
+            "async with buffer 0 and max_staleness 10, expected buffer of at least 1 and max_staleness of "
+            "at least 0",
+        ),
         ('mode = "async"\nbuffer = 2\nlate = "keep"', "leave clients_per_round and late out"),
         ("buffer = 2", "is for mode = 'async'"),
         ("budget_s = 120", "seconds below deadline_s, 120"),
@@ -164,7 +168,8 @@ def test_which_algorithms_take_late_updates_and_the_others_say_why_not():
                 check_staleness(config)
             else:
                 with pytest.raises(
-                    ConfigError, match=f"is not for {name}, expected .* mean of deltas to one global model"
+                    ConfigError,
+                    match=f"does not work with {name}, expected .* mean of deltas to one global model",
                 ):
                     check_staleness(config)
 

@@ -74,8 +74,8 @@ def test_masked_sums_are_played_for_the_cohort_of_the_state_and_only_by_a_simula
 def test_what_cannot_be_private_or_masked_is_refused_before_any_round():
     clustered = make_algorithm("clustered", None, {})
     privacy = PrivacyConfig(clip=1.0, noise_multiplier=1.0, population=2)
-    with pytest.raises(ConfigError, match=r"\[privacy\] does not go with clustered"):
+    with pytest.raises(ConfigError, match=r"\[privacy\] does not work with clustered"):
         build_server_algorithm(clustered, FederationConfig(privacy=privacy), SPEC, key=KEY)
     secure = FederationConfig(privacy=PrivacyConfig(secure_aggregation=True))
-    with pytest.raises(ConfigError, match="secure_aggregation does not go with clustered"):
+    with pytest.raises(ConfigError, match="secure_aggregation does not work with clustered"):
         build_server_algorithm(clustered, secure, SPEC, key=KEY, draw_cohort=lambda state: ())

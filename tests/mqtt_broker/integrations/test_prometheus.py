@@ -246,4 +246,4 @@ def test_losses_of_a_private_federation_are_not_logged(tmp_path, capfd):
         "2\n"
     )
     assert edgefl(["aggregator", "start", "--config", str(config), "--log", "tensorboard:x"]) == 1
-    assert "does not go with [privacy]" in capfd.readouterr().err
+    assert "does not work with [privacy]" in capfd.readouterr().err

@@ -262,7 +262,7 @@ def test_a_device_that_is_killed_in_a_round_says_that_its_keys_are_gone(
     ("settings", "error"),
     [
         ({"min_clients": 2}, "min_clients is 2, expected 3 or more for secure_aggregation"),
-        ({"algorithm": "clustered"}, "secure_aggregation does not go with clustered"),
+        ({"algorithm": "clustered"}, "secure_aggregation does not work with clustered"),
         ({"codec": "int8"}, "codec is 'int8', expected 'fp32' for secure_aggregation"),
         (
             {
