@@ -240,7 +240,7 @@ def test_a_full_disk_names_the_file_and_the_remedy(
     err = capsys.readouterr().err
     assert "Traceback" not in err
     assert str(full_disk) in err
-    assert re.search(r"free some|another (place|disk|directory)", err), err
+    assert re.search(r"free some|another (path|place|disk|directory)", err), err
 
 
 @pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {}])
