@@ -39,7 +39,11 @@ def pause_device(state: Path) -> None:
 
 
 def resume_device(state: Path) -> None:
-    """Take the pause away, if there is one."""
+    """End the pause of a device, if it is paused.
+
+    Raises:
+        StateError: the pause cannot be removed.
+    """
     _check(state)
     path = DeviceFiles(state).paused
     try:

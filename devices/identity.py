@@ -105,7 +105,7 @@ def check_id_is_free(
     """Check that no other device uses this id, and return the boot ids of dead devices.
 
     Raises:
-        IdTakenError: another device answers.
+        DuplicateIdError: another device answers.
     """
     link.subscribe(topics.format_device(client_id, "status"))
     link.publish(topics.format_device(client_id, "claim"), encode_json(Claim(boot_id, time.time())))

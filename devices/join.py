@@ -60,7 +60,7 @@ def join_federation(
 
     Raises:
         LinkError: the broker does not answer, or no federation runs.
-        IdTakenError: another device uses the id.
+        DuplicateIdError: another device uses the id.
         StateError: the order of tasks cannot be read or written.
     """
     boot_id = secrets.token_hex(8)

@@ -37,7 +37,7 @@ def _select_state_change(state: State) -> tuple[str, int, str, str]:
 
 
 class Session:
-    """One device on one broker. Raises IdTakenError when an earlier device of the same id shows up."""
+    """One device on one broker. Raises DuplicateIdError when an earlier device of the same id shows up."""
 
     def __init__(
         self,

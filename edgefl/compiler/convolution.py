@@ -130,7 +130,11 @@ def is_within_limit(batch: int, kernel: Tensor, geometry: Geometry) -> bool:
 
 
 def differentiate_conv2d(op: Any, gradient: Tensor) -> list[Tensor]:
-    """Return the gradients of Conv2D by its image and by its filter float32[rows, columns, c_in, c_out]."""
+    """Return the gradients of Conv2D by its image and by its filter float32[rows, columns, c_in, c_out].
+
+    Raises:
+        PlanError: the convolution is grouped.
+    """
     image, kernel = op.inputs
     _check_layout(op)
     if image.shape[-1] != kernel.shape[2]:

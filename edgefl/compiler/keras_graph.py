@@ -27,7 +27,11 @@ def find_producer(functional: Any, tensor: Any) -> tuple[Any, Any]:
 
 
 def find_producer_by_output(functional: Any, tensor: Any) -> tuple[Any, Any]:
-    """Do the same by public names alone."""
+    """Return a tensor's layer and the input of that layer, by public attributes of Keras.
+
+    Raises:
+        PlanError: no layer makes the tensor.
+    """
     for layer in functional.layers:
         if layer.output is tensor:
             return layer, layer.input

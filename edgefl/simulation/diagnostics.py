@@ -93,8 +93,11 @@ def evaluate_clients(
 def evaluate_models(
     plan: Plan, learner: Learner, state: ServerState, x: Array, y: Labels
 ) -> dict[str, dict[str, float]]:
-    """Return accuracy and loss of each whole model that the server holds, on common samples: `global`,
-    `expert0`, ...
+    """Return accuracy and loss of each complete model of the server on common samples, by name.
+
+    Args:
+        x: samples, float32[n, ...].
+        y: labels, int64[n].
     """
     names = {spec.name for spec in plan.spec.find_signature("predict").frozen}
     metrics = {}

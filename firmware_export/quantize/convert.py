@@ -61,6 +61,7 @@ def convert_keras(model: Any, x: Array, bits: int = 8) -> bytes:
 def convert_float(model: bytes, x: Array, bits: int = 8) -> bytes:
     """Return the integer form of a float .tflite.
 
-    The arguments and errors are those of `convert_keras`.
+    Args:
+        x: calibration samples, float32[n, ...]. The other arguments and the errors are those of `convert_keras`.
     """
     return convert_keras(clone(model).model, x, bits)

@@ -15,7 +15,11 @@ from edgefl.wire.topics import CLIENT_ID_PATTERN, check_client_id
 
 
 def read_paused_clients(out: Path) -> frozenset[str]:
-    """Return the ids of the paused clients. Without a file no client is paused."""
+    """Return the ids of the paused clients. Without the directory no client is paused.
+
+    Raises:
+        StateError: the directory cannot be read.
+    """
     directory = AggregatorFiles(out).paused
     try:
         return frozenset(path.name for path in directory.iterdir() if CLIENT_ID_PATTERN.fullmatch(path.name))

@@ -198,7 +198,7 @@ def cut_at(merges: Matrix, distance: float) -> Cut:
     """Cut the merges at a height: each merge up to `distance` is applied.
 
     Args:
-        merges: see `build_linkage`.
+        merges: float64[n - 1, 4], see `build_linkage`.
         distance: height of the cut.
     """
     return _cut(merges, int(np.searchsorted(merges[:, 2], distance + HEIGHT_TOLERANCE, "right")), distance)
@@ -210,7 +210,7 @@ def cut_into(merges: Matrix, count: int) -> Cut:
     With fewer clients than `count`, each client is a cluster. With a `count` below 1, there is one cluster.
 
     Args:
-        merges: see `build_linkage`.
+        merges: float64[n - 1, 4], see `build_linkage`.
         count: number of clusters.
     """
     return _cut(merges, min(max(len(merges) + 1 - max(count, 1), 0), len(merges)))
@@ -225,7 +225,7 @@ def cut_widest(merges: Matrix, limit: float | None = None) -> Cut:
     three clients), all clients are one cluster.
 
     Args:
-        merges: see `build_linkage`.
+        merges: float64[n - 1, 4], see `build_linkage`.
         limit: no merge above this height is applied, even in the lower half. None means no limit.
     """
     heights = merges[:, 2]
