@@ -62,6 +62,7 @@ def convert_float(model: bytes, x: Array, bits: int = 8) -> bytes:
     """Return the integer form of a float .tflite.
 
     Args:
-        x: calibration samples, float32[n, ...]. The other arguments and the errors are those of `convert_keras`.
+        x: calibration samples, float32[n, ...]. The other arguments and the errors are those of
+        `convert_keras`.
     """
     return convert_keras(clone(model).model, x, bits)
