@@ -65,8 +65,8 @@ class FederationStart:
 def make_private_directory(directory: Path) -> None:
     """Create a directory that only its owner can read, unless it exists.
 
-    The directory of an aggregator contains the metrics of each client. They have no noise, even if `[privacy]`
-    hides them from everybody else.
+    The directory of an aggregator contains the metrics of each client. They have no noise, even if
+    `[privacy]` hides them from everybody else.
 
     Raises:
         StateError: the directory cannot be created.

@@ -71,7 +71,7 @@ def list_differing_options(spec: PlanSpec, config: FederationConfig) -> list[str
         if key != "deadline_s" and planned[key] != value
     ]
     return [
-        f"the plan has {key} = {planned_value!r}, the configuration {value!r}; the value of the plan is used. "
+        f"the plan has {key} = {planned_value!r}, the configuration {value!r}; the plan's value is used. "
         "To use the configuration's, build the plan with `edgefl plan build --config`"
         for key, planned_value, value in options + settings
     ]
