@@ -206,7 +206,7 @@ class Journal:
             database.execute("update session set done = 1")
 
     def read_round(self, number: int, phase: str) -> OpenedRound | None:
-        """Return a round, or None if it was not opened."""
+        """Return the round with this number and phase, or None if it was not opened."""
         with self._translate_errors():
             row = self._database.execute(
                 "select nonce, cohort, closed from round where number = ? and phase = ?", (number, phase)
@@ -339,7 +339,7 @@ class Journal:
         return {(begin.round, begin.client_id): begin.sha256 for begin in begins}
 
     def read_nonces(self, opened: OpenedRound, since: int) -> dict[int, str]:
-        """Return the nonce of this round and the nonces of earlier rounds of its phase from `since` on."""
+        """Return the nonces by number of this round and of earlier rounds of its phase, from `since` on."""
         with self._translate_errors():
             rows = self._database.execute(
                 "select number, nonce from round where number between ? and ? and phase = ?",
@@ -355,7 +355,7 @@ class Journal:
 
         Args:
             opened: the round.
-            loss: mean training loss, or None without one.
+            loss: mean training loss. None if no update reported a loss.
             dropped: clients of the cohort that the round closed without.
         """
         with self._begin_transaction(synchronous="normal") as database:

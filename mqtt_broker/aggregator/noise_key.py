@@ -17,6 +17,10 @@ def load_noise_key(out: Path, session: str) -> bytes:
     with mode 0600, which is created if it does not exist. Two releases with the same noise would reveal their
     difference, so two sessions must not share a key.
 
+    Args:
+        out: directory of the aggregator.
+        session: session of the federation.
+
     Raises:
         StateError: the file is damaged, or cannot be read or written.
     """

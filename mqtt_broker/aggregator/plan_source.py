@@ -80,6 +80,10 @@ def list_differing_options(spec: PlanSpec, config: FederationConfig) -> list[str
 def open_built_plan(directory: Path, config: FederationConfig) -> tuple[Plan, Weights]:
     """Return the plan in a directory and its initial weights.
 
+    Args:
+        directory: directory of `edgefl plan build`.
+        config: configuration of the federation.
+
     Raises:
         PlanError: the plan or its weights are missing, or the plan is for another algorithm than the
             configuration's, or a version of edgefl with other options built it.

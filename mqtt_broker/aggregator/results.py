@@ -69,7 +69,14 @@ def summarize_round(
 
 
 def describe_round(summary: Summary, closed: Round, phase: str, num_rounds: int) -> str:
-    """Return the log line of a closed round."""
+    """Return the log line of a closed round.
+
+    Args:
+        summary: summary of the round.
+        closed: the closed round.
+        phase: phase of the round.
+        num_rounds: number of rounds in the configuration.
+    """
     lost = f", without {', '.join(summary.dropped)}" if summary.dropped else ""
     figures = []
     if phase != PHASE_PERSONALIZE:
@@ -89,8 +96,9 @@ def describe_round(summary: Summary, closed: Round, phase: str, num_rounds: int)
 
 
 def make_client_rows(begins: Iterable[Begin]) -> list[dict[str, Any]]:
-    """Return one row per client with its id and the metrics of its mixture. A value that is not finite
-    becomes None.
+    """Return one row per client with its id and the metrics of its mixture.
+
+    A value that is not finite becomes None.
     """
     return [
         {"id": b.client_id, **{k: v if math.isfinite(v) else None for k, v in sorted(b.metrics.items())}}
@@ -111,7 +119,14 @@ def publish_verdict(
     """Publish the verdict as a retained message, for monitors that start later.
 
     The verdict has no noise. It is therefore not published with differential privacy. With secure
-    aggregation it has no figures of single devices.
+    aggregation it contains no values of single devices.
+
+    Args:
+        link: connection to the broker.
+        topics: topics of the federation.
+        session: session of the federation.
+        config: configuration of the federation.
+        verdict: verdict on the federation.
     """
     if config.privacy.is_on:
         return
@@ -138,7 +153,7 @@ def make_result(
         session: session of the federation.
         clients: rows of `make_client_rows`.
         dropped: dropped clients of all rounds.
-        losses: mean training loss of each round, None without one.
+        losses: mean training loss of each round. None for a round without a loss.
         seconds: duration of the federation in seconds.
         verdict: verdict on the federation.
     """

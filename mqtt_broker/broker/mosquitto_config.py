@@ -325,7 +325,7 @@ def _grant_access(directory: Path, account: str) -> None:
 def has_watcher_account(directory: Path) -> bool:
     """Return whether the access list in a directory has the account of monitors.
 
-    The access list of an older version does not have it. A missing access list counts as one that has it.
+    The access list of an older version does not have it. The result is True if there is no access list.
     """
     try:
         return f"user {WATCHER_ID}" in (directory / "acl").read_text().splitlines()

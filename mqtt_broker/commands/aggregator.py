@@ -42,9 +42,7 @@ def aggregator() -> None:
     help="URL of the broker, mqtt://HOST:PORT, or several URLs separated by commas. Append ?protocol=5 for "
     "MQTT 5  [default: the configuration's]",
 )
-@click.option(
-    "--plan", type=click.Path(path_type=Path), help="Directory of the plan  [default: build it]"
-)
+@click.option("--plan", type=click.Path(path_type=Path), help="Directory of the plan  [default: build it]")
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Directory for state and result  [default: ./NAME-out]"
 )

@@ -36,7 +36,11 @@ class ToolOptions:
 
 
 def check_tools(tools: ToolOptions, config: FederationConfig) -> None:
-    """Check the options of the tools against the configuration of the federation.
+    """Check the options of the tools.
+
+    Args:
+        tools: options to check.
+        config: configuration of the federation. With `[privacy]`, `--log` is an error.
 
     Raises:
         ConfigError: an option is invalid, or does not fit this federation.
