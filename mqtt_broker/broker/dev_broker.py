@@ -95,7 +95,7 @@ def check_port(port: int, host: str = LOOPBACK_HOST) -> None:
                 else ";"
             )
             raise LinkError(
-                f"port {port} of {host} cannot be used: {error.strerror}{broker} pass --port 0 for a free one"
+                f"port {port} of {host} cannot be used: {error.strerror}{broker} give --port 0 for a free one"
             ) from error
 
 

@@ -66,7 +66,7 @@ def test_the_command_writes_all_and_overwrites_none(tmp_path, capfd):
     assert EXAMPLE_DESCRIPTIONS.keys() == TEXTS.keys()
     (tmp_path / "x" / "telegraf" / "telegraf.conf").write_text("mine")
     assert edgefl(["broker", "examples", str(tmp_path / "x")]) == 1
-    assert "there already" in capfd.readouterr().err
+    assert "already exists" in capfd.readouterr().err
     assert (tmp_path / "x" / "telegraf" / "telegraf.conf").read_text() == "mine"
     assert edgefl(["broker", "examples", str(tmp_path / "y"), "--json"]) == 0
     assert len(json.loads(capfd.readouterr().out)) == len(TEXTS)
