@@ -1,6 +1,4 @@
-"""What the aggregator tells monitors of clusters: which each client is with, and how alike clients' weights
-are.
-"""
+"""Cluster telemetry: the cluster message with each client's cluster and the similarity of the clients."""
 
 import math
 import re
@@ -33,8 +31,10 @@ EXPERT_PATTERN = re.compile(r"expert(\d{1,4})")
 
 
 def find_expert(update: Update) -> int | None:
-    """Return an update's expert: the one that it says to be likeliest (FedMix), or the only one that it
-    trained (IFCA, AEM).
+    """Return the index of an update's expert, or None without a single expert.
+
+    For FedMix it is the expert with the largest share in the update's metrics. For IFCA and AEM it is the
+    only expert that the client trained.
     """
     shares = {
         int(match[1]): value
@@ -48,9 +48,15 @@ def find_expert(update: Update) -> int | None:
 
 
 class ClusterTelemetry:
-    """Remembers where each client was last.
+    """Makes cluster messages from the last expert of each client or the server's assignment.
 
-    Tells nothing where updates are masked or noise is added: it is then nobody's business.
+    With secure aggregation or differential privacy it publishes and writes nothing, because the clusters
+    would reveal information about single clients.
+
+    Args:
+        config: configuration of the federation.
+        spec: specification of the plan.
+        out: directory of the aggregator, for the report's similarity of clients. None writes no file.
     """
 
     def __init__(self, config: FederationConfig, spec: PlanSpec, out: Path | None = None) -> None:
@@ -61,7 +67,7 @@ class ClusterTelemetry:
         self._experts: dict[str, int] = {}
 
     def record_experts(self, updates: Iterable[Update]) -> Iterator[Update]:
-        """Pass updates on, one at a time, and note their experts."""
+        """Yield the updates unchanged, one at a time, and record their experts."""
         for update in updates:
             if self._is_public and (index := find_expert(update)) is not None:
                 self._experts[update.client_id] = index
@@ -70,15 +76,26 @@ class ClusterTelemetry:
     def publish(
         self, link: Link, topics: FederationTopics, session: str, round: int, after: ServerState
     ) -> None:
-        """Publish the message, retained, where there is one.
+        """Publish the retained cluster message of a round, if the algorithm has clusters.
 
-        What a clustering round compared is kept for a report too.
+        The similarity of a clustering round is also written to the aggregator's directory. The message omits
+        it if the message would exceed both 64 KiB and the configured chunk size.
+
+        Args:
+            link: connection to the broker.
+            topics: topics of the federation.
+            session: session of the aggregator.
+            round: number of the round.
+            after: server state after the round.
+
+        Raises:
+            StateError: the similarity cannot be written.
         """
         if self._is_public and self._out is not None:
             write_clusters(self._spec, after, self._out)
         if (clusters := self.make_message(session, round, after)) is not None:
             payload = encode_json(clusters)
-            # A broker that passes small messages only
+            # The broker may accept small messages only
             if len(payload) > max(MAX_JSON_BYTES, self._chunk_bytes):
                 payload = encode_json(_drop_comparison(clusters))
             link.publish(topics.clusters, payload, retain=True)
@@ -114,7 +131,7 @@ class ClusterTelemetry:
 
     def _describe_layers(self, after: ServerState) -> str:
         layers = complete_algorithm_options(self._spec.algorithm, self._spec.options).get("layers")
-        if layers is None:  # FedAP compares all of a client's delta
+        if layers is None:  # FedAP compares the whole delta of a client
             return "all"
         try:
             return ", ".join(

@@ -1,7 +1,7 @@
-"""Drives a round server over MQTT: turns messages into events, and carries out its actions.
+"""Drives a round server over MQTT: turns messages into events, and performs the server's actions.
 
-The round server decides, the driver does: it reads the clock, the link and the list of paused clients, signs
-and publishes messages, and has actions stored.
+The round server decides. The driver reads the clock, the link and the list of paused clients. It also signs
+and publishes messages, and passes actions to the storage.
 """
 
 import dataclasses
@@ -48,25 +48,27 @@ LOGGER = logging.getLogger("edgefl.aggregator")
 
 MAX_WAIT_S = 0.5
 BUSY_WAIT_S = 0.004
-"""How long the driver waits for a message while it waits for the broker's acknowledgements too."""
+"""Longest wait for a message while the broker's acknowledgements are also awaited."""
 PAUSES_CHECK_S = 0.25
-"""How often the driver reads which clients are paused."""
+"""Interval at which the driver reads the paused clients."""
 ENROLMENT_CHECK_S = 1.0
-"""How often the driver looks for revoked clients that are silent. A revoked client that sends a message is
-found at once.
+"""Interval at which the driver checks for revoked clients that send no messages.
+
+A message of a revoked client is rejected at once.
 """
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """What the aggregator does with some of the actions.
+    """Functions of the aggregator that perform some of the actions.
 
     Attributes:
         aggregate: returns the server state after a round, from the state before it.
-        close: is given each round that was closed, and the payload bytes that were published in it.
-        finish: is given the end of the federation.
-        doing: is given what is done now, the rounds that are done, and the rounds in all.
-        paused: returns the clients that the operator has paused.
+        close: receives each closed round and the number of payload bytes published in it.
+        finish: receives the end of the federation.
+        show_progress: receives the current activity, the number of completed rounds, and the number of all
+            rounds.
+        read_paused: returns the ids of the paused clients.
     """
 
     aggregate: Callable[[ServerState], ServerState]
@@ -77,17 +79,17 @@ class Hooks:
 
 
 class Driver:
-    """Plays one federation over a link.
+    """Runs one federation over a link.
 
     Args:
-        server: the round server.
-        link: the connection to the broker.
-        topics: the topics of the federation.
-        session: the session of this aggregator.
+        server: round server of the federation.
+        link: connection to the broker.
+        topics: topics of the federation.
+        session: session of this aggregator.
         trust: signs messages and checks signatures.
-        storage: stores what the server asks for.
-        older: answers devices of version 1 of the protocol.
-        hooks: see `Hooks`.
+        storage: performs the storage actions of the server.
+        older: answers devices that speak version 1 of the protocol.
+        hooks: functions of the aggregator for some of the actions.
     """
 
     def __init__(
@@ -120,7 +122,9 @@ class Driver:
         """Lead the federation to its end.
 
         Raises:
-            EdgeflError: the federation cannot continue: `Stop`, LinkError or StateError.
+            EdgeflError: the round server stopped the federation with this error.
+            LinkError: the broker cannot be used, or another aggregator leads the federation.
+            StateError: the directory cannot be read or written.
         """
         self._link.subscribe(*list_aggregator_topics(self._topics))
         self._older.start()
@@ -129,7 +133,7 @@ class Driver:
             self._pump()
 
     def stop(self, settings: dict[str, float]) -> None:
-        """Publish that the federation has no aggregator now, and withdraw its blobs.
+        """Publish that the federation has no aggregator now, and remove its blobs from the broker.
 
         Args:
             settings: settings to add to the last state message.
@@ -143,7 +147,7 @@ class Driver:
         self._execute(self._server.handle(event, time.monotonic()))
 
     def _pump(self) -> None:
-        """Take one message, if one comes in time, and have the server do what is due."""
+        """Handle one message or the next timer of the server, whichever comes first."""
         now = time.monotonic()
         if now >= self._pauses_check_at:
             self._check_pauses()
@@ -159,7 +163,7 @@ class Driver:
         event: Event | None = None
         if isinstance(received, Connected):
             LOGGER.info(f"the link to the broker is up again at {received.url}")
-            # A broker that was started again has forgotten what was retained
+            # A restarted broker has lost the retained messages
             self._older.publish()
             event = LinkRestored()
         elif received is not None:
@@ -199,7 +203,7 @@ class Driver:
             self._handle(ClientExcluded(client_id, reason))
 
     def _find_unenrolled(self) -> dict[str, str]:
-        """Return the clients that matter now and are not enrolled, with the reasons."""
+        """Return the clients that the server must check and that are not enrolled, with the reasons."""
         if self._trust.find_key is None:
             return {}
         reasons = {
@@ -212,7 +216,7 @@ class Driver:
     def _execute(self, actions: Iterable[Action]) -> None:
         has_tasks = False
         waiting = deque(actions)
-        while waiting:  # Each action is dropped once it is done: it may hold an update of many megabytes
+        while waiting:  # No reference to a performed action remains: it may hold an update of many megabytes
             action = waiting.popleft()
             self._storage.apply(action)
             match action:
@@ -229,7 +233,7 @@ class Driver:
                     self._sent_before = self._link.bytes_up
                 case AggregateUpdates(state):
                     after = self._hooks.aggregate(state)
-                    # Who is paused or revoked now is not drawn for the next round
+                    # The next cohort must not contain clients that were paused or revoked meanwhile
                     self._check_pauses()
                     self._check_enrolments()
                     self._handle(StateAggregated(after))
@@ -249,7 +253,7 @@ class Driver:
             action.topic, self._encode(message, action.receiver), qos=action.qos, retain=action.is_retained
         )
         if action.qos:
-            self._load = -1  # The server has counted it, and must hear when it is acknowledged
+            self._load = -1  # The server counts this message. It needs an event on its acknowledgement
 
     def _encode(self, message: object, receiver: str | None) -> bytes:
         if isinstance(message, bytes):
@@ -269,6 +273,6 @@ class Driver:
         if new := self._link.dropped - self._dropped:
             self._dropped += new
             LOGGER.warning(
-                f"{new} messages were dropped: more came than the aggregator may hold; a chunk that was "
-                "among them is sent again"
+                f"{new} messages were dropped: more arrived than the aggregator may hold; dropped chunks are "
+                "requested again"
             )

@@ -1,8 +1,8 @@
-"""What an aggregator must still know after it was killed: its session, the open round, and the updates that
-it acknowledged.
+"""Journal of an aggregator: its session, its rounds and the updates that it acknowledged.
 
-One SQLite file beside the server state. Whatever is promised on the wire is written here first: a nonce
-before the task that carries it, an update before its receipt.
+The journal is one SQLite file next to the server state. It survives a kill of the aggregator. The aggregator
+writes to the journal before it sends the corresponding message: a nonce before the task with that nonce, and
+an update before its receipt.
 """
 
 import fcntl
@@ -42,7 +42,7 @@ WAL_PAGES = 4096
 Below the limit, `Journal.checkpoint` moves them on another thread.
 """
 LOCK_TIMEOUT_S = 60.0
-"""How long a commit waits for a checkpoint of another thread."""
+"""Longest wait of a commit for a checkpoint of another thread."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,10 @@ class FederationStart:
     """The start of a federation.
 
     Attributes:
-        settings: settings that must be the same to resume it.
-        started: time of the start in seconds since 1970.
+        session: random id of this start, in hexadecimal.
+        settings: JSON text of the settings that must be the same to resume the federation.
+        started: time of the start, in seconds since 1970.
+        is_done: whether the federation is complete.
     """
 
     session: str
@@ -61,10 +63,13 @@ class FederationStart:
 
 
 def make_private_directory(directory: Path) -> None:
-    """Make a directory that only its owner can read, unless it is there: an aggregator keeps each client's
-    figures in it.
+    """Create a directory that only its owner can read, unless it exists.
 
-    They have no noise, also where `[privacy]` hides them from everybody else. Raises StateError.
+    The directory of an aggregator contains the metrics of each client. They have no noise, even if
+    `[privacy]` hides them from everybody else.
+
+    Raises:
+        StateError: the directory cannot be created.
     """
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -73,9 +78,15 @@ def make_private_directory(directory: Path) -> None:
 
 
 class Journal:
-    """The file in a directory, for one process at a time.
+    """The journal in a directory. One process at a time can use it.
 
-    StateError when it is in use, or cannot be read or written.
+    All methods raise StateError if the file is damaged, or cannot be read or written.
+
+    Args:
+        directory: directory of the aggregator. It is created if it does not exist.
+
+    Raises:
+        StateError: another aggregator uses the directory, or the file cannot be opened.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -99,8 +110,8 @@ class Journal:
             self._database.execute(f"pragma page_size={PAGE_BYTES}")
             self._database.execute("pragma journal_mode=wal")
             self._database.execute(f"pragma wal_autocheckpoint={WAL_PAGES}")
-            self._database.execute("pragma cache_size=-128")  # KiB; what is written is hardly ever read
-            # Some builds of SQLite write zeros over each removed update. `remove_tensors` does it once.
+            self._database.execute("pragma cache_size=-128")  # KiB. Written data is hardly ever read
+            # Some builds of SQLite overwrite each removed update with zeros. `remove_tensors` does it once
             self._database.execute("pragma secure_delete=off")
             self._database.executescript(SCHEMA)
 
@@ -112,7 +123,7 @@ class Journal:
         try:
             yield
         except (ValueError, TypeError, WireError) as error:
-            # Values of another type, or texts that are not JSON
+            # A value has another type, or a text is not JSON
             raise StateError(f"{self._path} is damaged: {error}; start again with --fresh") from error
         except (sqlite3.Error, OSError) as error:
             raise StateError(
@@ -132,16 +143,19 @@ class Journal:
             self._database.execute("commit")
 
     def checkpoint(self) -> None:
-        """Return when all that was committed would survive a power cut, and is moved out of the write-ahead
-        log.
+        """Sync all commits to the disk, and move them out of the write-ahead log.
 
-        Any thread may call it: it uses a connection of its own.
+        After the return, the commits survive a power cut. Any thread may call this method, because it opens a
+        separate connection.
+
+        Raises:
+            StateError: the file cannot be written.
         """
         with self._translate_errors(), closing(self._connect()) as database:
             database.execute("pragma synchronous=full")
-            # It waits for no reader and no writer
+            # A passive checkpoint does not wait for readers and writers
             is_busy, *_ = database.execute("pragma wal_checkpoint(passive)").fetchone()
-            if is_busy:  # A commit with a long log does a checkpoint at this moment
+            if is_busy:  # A commit that exceeded the log's limit runs a checkpoint now
                 database.execute("pragma wal_checkpoint(full)")
 
     def __enter__(self) -> "Journal":
@@ -152,13 +166,13 @@ class Journal:
         self._lock.close()
 
     def read_start(self) -> FederationStart | None:
-        """Return the start that this file tells of, None in a new one."""
+        """Return the start of the stored federation, or None in a new file."""
         with self._translate_errors():
             row = self._database.execute("select id, settings, started, done from session").fetchone()
         return None if row is None else FederationStart(row[0], row[1], row[2], bool(row[3]))
 
     def start(self, started: FederationStart) -> None:
-        """Forget everything and begin with this."""
+        """Remove the stored federation and store a new start."""
         with self._begin_transaction() as database:
             for table in ("session", "round", "accepted", "tensors"):
                 database.execute(f"delete from {table}")
@@ -168,10 +182,16 @@ class Journal:
             )
 
     def begin_run(self, now_ms: int) -> int:
-        """Return when this run of the aggregator began, in milliseconds since 1970: later than each run
-        before it, whatever the clock says.
+        """Store and return the start time of this run of the aggregator.
 
-        Devices order tasks by it. It is on the disk when this returns, and `start` does not forget it.
+        The time is later than the start of each previous run, even if the clock was set back. Devices order
+        tasks by it. The time is on the disk when this method returns, and `start` does not remove it.
+
+        Args:
+            now_ms: the clock, in milliseconds since 1970.
+
+        Returns:
+            The start time in milliseconds since 1970.
         """
         with self._begin_transaction() as database:
             (last,) = database.execute("select max(started) from run").fetchone()
@@ -181,12 +201,12 @@ class Journal:
         return int(started)
 
     def finish(self) -> None:
-        """Note that the federation came to its end."""
+        """Mark the federation as complete."""
         with self._begin_transaction() as database:
             database.execute("update session set done = 1")
 
     def read_round(self, number: int, phase: str) -> OpenedRound | None:
-        """Return a round that was opened, None when it was not."""
+        """Return the round with this number and phase, or None if it was not opened."""
         with self._translate_errors():
             row = self._database.execute(
                 "select nonce, cohort, closed from round where number = ? and phase = ?", (number, phase)
@@ -202,7 +222,7 @@ class Journal:
         return None if row is None else self.read_round(number + 1, row[0])
 
     def open_round(self, opened: OpenedRound) -> OpenedRound:
-        """Keep a round before its tasks go out."""
+        """Store a round before its tasks are sent, and return it."""
         with self._begin_transaction() as database:
             database.execute(
                 "insert into round (number, phase, nonce, cohort) values (?, ?, ?, ?)",
@@ -211,7 +231,7 @@ class Journal:
         return opened
 
     def forget_round(self, opened: OpenedRound) -> None:
-        """Forget a round that accepted nothing, so that it can be opened with another cohort."""
+        """Remove a round without accepted updates, so that it can be opened with another cohort."""
         with self._begin_transaction() as database:
             database.execute(
                 "delete from round where number = ? and phase = ? and closed = 0 and not exists (select 1 "
@@ -220,11 +240,10 @@ class Journal:
             )
 
     def accept(self, opened: OpenedRound, updates: Iterable[StoreUpdate]) -> None:
-        """Store the updates that a round accepted, all of them or none. They are on the disk when this
-        returns.
+        """Store the updates that a round accepted, all of them or none.
 
-        The tensors of earlier rounds are removed, and their disk space is used again. So the state after
-        those rounds must be saved.
+        The updates are on the disk when this method returns. It removes the tensors of earlier rounds and
+        reuses their disk space. The caller must therefore save the state after those rounds first.
         """
         with self._begin_transaction() as database:
             database.execute("delete from tensors where number < ?", (opened.number,))
@@ -240,9 +259,7 @@ class Journal:
                 )
 
     def read_accepted(self, opened: OpenedRound) -> Iterator[Begin]:
-        """Yield the announcement of each update that a round accepted, sorted by client id and answered
-        round.
-        """
+        """Yield the announcements of the accepted updates of a round, by client id and answered round."""
         with self._translate_errors():
             rows = self._database.execute(
                 "select begin from accepted where number = ? and phase = ? order by client_id, answers",
@@ -252,8 +269,10 @@ class Journal:
                 yield decode_json(Begin, begin)
 
     def read_intact(self, opened: OpenedRound) -> Iterator[tuple[Begin, str]]:
-        """Yield the announcement and the codec of each accepted update whose tensors are stored and
-        undamaged, sorted as `accepted` does.
+        """Yield the announcement and codec of each accepted update of a round with intact tensors.
+
+        The tensors are intact if they are stored and match their sha256. The order is that of
+        `read_accepted`.
         """
         with self._translate_errors():
             rows = self._database.execute(
@@ -267,7 +286,7 @@ class Journal:
                     yield begin, codec
 
     def read_tensors(self, opened: OpenedRound, begin: Begin) -> bytes:
-        """Return the bytes of an update that a round accepted."""
+        """Return the encoded tensors of an update that a round accepted."""
         with self._translate_errors():
             (content,) = self._database.execute(
                 "select content from tensors where number = ? and phase = ? and client_id = ? and "
@@ -278,17 +297,20 @@ class Journal:
         return tensors
 
     def remove_tensors(self) -> None:
-        """Remove the bytes of all updates and return their disk space."""
+        """Remove the tensors of all updates and free their disk space."""
         with self._begin_transaction() as database:
             database.execute("delete from tensors")
         with self._translate_errors():
-            # Unlike `delete`, it shortens the file and leaves nothing of the updates in it
+            # Unlike `delete`, `vacuum` shortens the file and leaves no remains of the updates in it
             self._database.execute("vacuum")
             self._database.execute("pragma wal_checkpoint(truncate)")
 
     def read_latest_updates(self, count: int, phase_without: str) -> Iterator[Begin]:
-        """Yield the announcements of the updates of the last `count` rounds, except for the rounds of one
-        phase.
+        """Yield the announcements of the updates of the last rounds.
+
+        Args:
+            count: number of rounds.
+            phase_without: the phase whose rounds are omitted and not counted.
         """
         with self._translate_errors():
             rows = self._database.execute(
@@ -300,13 +322,16 @@ class Journal:
                 yield decode_json(Begin, begin)
 
     def read_settled(self, opened: OpenedRound, since: int) -> dict[UpdateKey, str]:
-        """Return the sha256 of each update that rounds before this one accepted and that answers round
-        `since` or a later one.
+        """Return the sha256 of the updates that earlier rounds of this phase accepted.
+
+        Args:
+            opened: the round. Only rounds before it count.
+            since: the first answered round. Updates that answer an earlier round are omitted.
         """
         with self._translate_errors():
             rows = self._database.execute(
-                # what answers such a round was accepted in it or later: else each round would read all before
-                # it
+                # An update is accepted in the round that it answers or in a later one. The lower bound on
+                # `number` keeps each round from reading all earlier rounds
                 "select begin from accepted where number between ? and ? and phase = ? and answers >= ?",
                 (since, opened.number - 1, opened.phase, since),
             ).fetchall()
@@ -314,7 +339,7 @@ class Journal:
         return {(begin.round, begin.client_id): begin.sha256 for begin in begins}
 
     def read_nonces(self, opened: OpenedRound, since: int) -> dict[int, str]:
-        """Return the nonce of this round and the nonces of earlier rounds of its phase from `since` on."""
+        """Return the nonces by number of this round and of earlier rounds of its phase, from `since` on."""
         with self._translate_errors():
             rows = self._database.execute(
                 "select number, nonce from round where number between ? and ? and phase = ?",
@@ -323,11 +348,15 @@ class Journal:
         return dict(rows)
 
     def close_round(self, opened: OpenedRound, loss: float | None, dropped: Sequence[DroppedClient]) -> None:
-        """Note that a round takes nothing any more, its loss (None when it has none), and whom it goes
-        without.
+        """Mark a round as closed, and store its loss and its dropped clients.
 
-        A power cut may undo it until `checkpoint`: the round is closed once more then, by the updates that
-        it accepted.
+        Until the next `checkpoint` a power cut may undo this. The restarted aggregator then closes the round
+        again from its accepted updates.
+
+        Args:
+            opened: the round.
+            loss: mean training loss. None if no update reported a loss.
+            dropped: clients of the cohort that the round closed without.
         """
         with self._begin_transaction(synchronous="normal") as database:
             encoded = json.dumps([asdict(client) for client in dropped])
@@ -338,7 +367,7 @@ class Journal:
             )
 
     def reopen_round(self, opened: OpenedRound) -> OpenedRound:
-        """Let a closed round take updates again, and return it."""
+        """Let a closed round accept updates again, and return it."""
         with self._begin_transaction() as database:
             database.execute(
                 "update round set closed = 0, loss = null, dropped = '[]' where number = ? and phase = ?",
@@ -347,7 +376,10 @@ class Journal:
         return replace(opened, is_closed=False)
 
     def read_losses(self, phase_without: str) -> list[float | None]:
-        """Return the losses of the closed rounds in order, except for the rounds of one phase."""
+        """Return the losses of the closed rounds in order, without the rounds of one phase.
+
+        A round without a loss has None.
+        """
         with self._translate_errors():
             rows = self._database.execute(
                 "select loss from round where closed and phase != ? order by number", (phase_without,)
@@ -355,7 +387,7 @@ class Journal:
         return [row[0] for row in rows]
 
     def read_dropped(self) -> list[DroppedClient]:
-        """Return whom the closed rounds went without, in order."""
+        """Return the dropped clients of the closed rounds, in the order of the rounds."""
         with self._translate_errors():
             rows = self._database.execute(
                 "select dropped from round where closed order by number, phase"
@@ -364,7 +396,11 @@ class Journal:
 
 
 def has_federation(directory: Path) -> bool:
-    """Whether a federation began in the directory."""
+    """Return whether a federation was started in the directory.
+
+    Raises:
+        StateError: another aggregator uses the directory, or the journal cannot be read.
+    """
     if not AggregatorFiles(directory).journal.exists():
         return False
     with Journal(directory) as journal:

@@ -37,12 +37,12 @@ def read_event(message: Message, session: str, trust: Trust) -> Event | None:
     """Return the event of a message, or None if the message has no effect.
 
     Args:
-        message: the message.
-        session: the session of this aggregator.
-        trust: knows the enrolled devices, and checks signatures.
+        message: message from the link.
+        session: session of this aggregator.
+        trust: checks enrolments and signatures.
 
     Raises:
-        WireError: the message belongs to no client and cannot be read.
+        WireError: the message cannot be read and is not on the topic of a client.
         LinkError: another aggregator leads the federation.
     """
     address = parse_topic(message.topic)

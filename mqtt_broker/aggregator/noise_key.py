@@ -1,6 +1,4 @@
-"""The key that noise and cohorts of a federation with `[privacy]` come from: made once, known to the
-aggregator alone.
-"""
+"""The secret key from which a federation with `[privacy]` derives its noise and its cohorts."""
 
 import hmac
 import secrets
@@ -13,10 +11,15 @@ from edgefl.system.files import SECRET_MODE, write_atomic
 
 
 def load_noise_key(out: Path, session: str) -> bytes:
-    """Return the noise key of a session. It is the same after a restart, and differs between sessions.
+    """Return the noise key of a session, 32 bytes.
 
-    The key is derived from the file `noise.key` with mode 0600. Two releases with the same noise would
-    reveal their difference, so two sessions must not share a key.
+    The key is the same after a restart, and differs between sessions. It is derived from the file `noise.key`
+    with mode 0600, which is created if it does not exist. Two releases with the same noise would reveal their
+    difference, so two sessions must not share a key.
+
+    Args:
+        out: directory of the aggregator.
+        session: session of the federation.
 
     Raises:
         StateError: the file is damaged, or cannot be read or written.
@@ -30,8 +33,7 @@ def load_noise_key(out: Path, session: str) -> bytes:
         raise StateError(f"cannot use {path}: {error}; free some space or choose another --out") from error
     if len(secret) != NOISE_KEY_BYTES:
         raise StateError(
-            f"{path} has {len(secret)} bytes, expected {NOISE_KEY_BYTES}; put it back, or start again in "
-            f"another "
-            "--out"
+            f"{path} has {len(secret)} bytes, expected {NOISE_KEY_BYTES}; restore it, or start again in "
+            "another --out"
         )
     return hmac.digest(secret, f"edgefl session {session}".encode(), "sha256")

@@ -1,8 +1,6 @@
-"""The aggregator's answer to devices that speak version 1 of the protocol: which they are, and that they must
-be updated.
+"""The aggregator's answer to devices that speak version 1 of the protocol: they must be updated.
 
-A version 1 device takes up nothing of version 2. It reads a retained state of its own version, whose phase it
-prints.
+A version 1 device reads no message of version 2. It reads a retained version 1 state and prints its phase.
 """
 
 import logging
@@ -20,14 +18,20 @@ from edgefl.wire.topics import CLIENT_ID_PATTERN, PROTOCOL_VERSION
 LOGGER = logging.getLogger("edgefl.aggregator")
 REFUSAL_PHASE = (
     f"refused: this device speaks version {version1.OLD_PROTOCOL_VERSION} of the protocol, the aggregator "
-    f"version "
-    f"{PROTOCOL_VERSION}; update edgefl on this device"
+    f"version {PROTOCOL_VERSION}; update edgefl on this device"
 )
 MAX_NAMED_DEVICES = 1000
 
 
 class OlderDevices:
-    """Publishes a version 1 state, and names each version 1 device once."""
+    """Publishes a version 1 state, and logs each version 1 device once.
+
+    Args:
+        link: connection to the broker.
+        federation: name of the federation.
+        session: session of this aggregator.
+        trust: signs the state.
+    """
 
     def __init__(self, link: Link, federation: str, session: str, trust: Trust) -> None:
         self._link = link
@@ -42,7 +46,7 @@ class OlderDevices:
         self.publish()
 
     def publish(self) -> None:
-        """Publish the state. A restarted broker has forgotten it."""
+        """Publish the state. Call this again when a broker may have lost it in a restart."""
         state = version1.State(
             self._federation, self._session, REFUSAL_PHASE, 0, 0, 0, 0.0, "0" * 64, time.time()
         )
@@ -57,7 +61,7 @@ class OlderDevices:
     def take(self, message: Message) -> None:
         """Log which device must be updated.
 
-        Messages that are no status of a device which is online are ignored.
+        Only the status of an online device counts. Other messages are ignored.
         """
         client_id = message.topic.split("/")[-2]
         try:
@@ -74,7 +78,6 @@ class OlderDevices:
         self._named.add(client_id)
         LOGGER.warning(
             f"{client_id} speaks version {version1.OLD_PROTOCOL_VERSION} of the protocol, this aggregator "
-            f"version "
-            f"{PROTOCOL_VERSION}: it takes no part; update edgefl on that device",
+            f"version {PROTOCOL_VERSION}: it does not take part; update edgefl on that device",
             extra={"client_id": client_id},
         )

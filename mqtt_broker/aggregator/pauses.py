@@ -1,8 +1,7 @@
-"""Which clients the aggregator's operator has paused: one empty file each in DIR/paused, so that two commands
-never undo each other.
+"""The paused clients of an aggregator: one empty file per client in DIR/paused.
 
-A paused client finishes the task that it has, and is chosen for no other, the last phase's included, until it
-is resumed.
+Separate files keep two concurrent commands from undoing each other. A paused client finishes its current task
+and receives no other task until it is resumed, not even in the last phase.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,10 +14,10 @@ from edgefl.wire.topics import CLIENT_ID_PATTERN, check_client_id
 
 
 def read_paused_clients(out: Path) -> frozenset[str]:
-    """Return the ids of the paused clients. Without the directory no client is paused.
+    """Return the ids of the paused clients.
 
     Raises:
-        StateError: the directory cannot be read.
+        StateError: the directory of the pauses cannot be read.
     """
     directory = AggregatorFiles(out).paused
     try:
@@ -32,22 +31,41 @@ def read_paused_clients(out: Path) -> frozenset[str]:
 
 
 def pause_clients(out: Path, client_ids: Iterable[str]) -> None:
-    """Pause clients until they are resumed, over restarts too.
+    """Pause clients until they are resumed. Pauses survive restarts.
 
-    ConfigError for what is no id, StateError for the directory.
+    Args:
+        out: directory of the aggregator.
+        client_ids: ids of the clients.
+
+    Raises:
+        ConfigError: an id is invalid.
+        StateError: the directory does not exist or cannot be written.
     """
     _update_pauses(out, client_ids, lambda path: write_atomic(path, b""))
 
 
 def resume_clients(out: Path, client_ids: Iterable[str]) -> None:
-    """Take the pauses away, where there are any. ConfigError, StateError."""
+    """End the pauses of clients. Clients that are not paused are ignored.
+
+    Args:
+        out: directory of the aggregator.
+        client_ids: ids of the clients.
+
+    Raises:
+        ConfigError: an id is invalid.
+        StateError: the directory does not exist or cannot be written.
+    """
     _update_pauses(out, client_ids, lambda path: path.unlink(missing_ok=True))
 
 
 def check_directory(out: Path) -> None:
-    """Raise StateError when there is no such directory."""
+    """Check that the directory of an aggregator exists.
+
+    Raises:
+        StateError: there is no such directory.
+    """
     if not out.is_dir():
-        raise StateError(f"no directory {out}; give the --out of `edgefl aggregator start`")
+        raise StateError(f"no directory {out}; pass the --out of `edgefl aggregator start`")
 
 
 def _update_pauses(out: Path, client_ids: Iterable[str], change: Callable[[Path], None]) -> None:
@@ -59,5 +77,5 @@ def _update_pauses(out: Path, client_ids: Iterable[str], change: Callable[[Path]
             change(path)
         except OSError as error:
             raise StateError(
-                f"cannot change {path}: {error.strerror}; say it as the account that runs the aggregator"
+                f"cannot change {path}: {error.strerror}; run this as the account that runs the aggregator"
             ) from error

@@ -1,5 +1,6 @@
-"""Where the aggregator's plan comes from: a directory, or a child process that builds it, so that this one
-never holds TensorFlow.
+"""Reads the aggregator's plan from a directory, or builds it in a child process.
+
+The child process keeps TensorFlow out of the aggregator's memory.
 """
 
 import subprocess
@@ -18,10 +19,14 @@ from edgefl.types import Weights
 
 
 def build_plan_in_child(config_path: Path, directory: Path) -> None:
-    """Run `edgefl plan build`.
+    """Run `edgefl plan build` in a child process.
+
+    Args:
+        config_path: path of the configuration.
+        directory: directory of the new plan.
 
     Raises:
-        PlanError: the command failed. The error has its last line.
+        PlanError: the command failed. The error contains the command's last line.
     """
     command = [
         sys.executable,
@@ -40,16 +45,16 @@ def build_plan_in_child(config_path: Path, directory: Path) -> None:
         reason = (
             error_lines[-1].removeprefix("edgefl: ")
             if error_lines
-            else f"exit code {process.returncode}, no word why; free some memory"
+            else f"exit code {process.returncode} without an error message; free some memory"
         )
         raise PlanError(f"the plan could not be built: {reason}")
 
 
 def list_differing_options(spec: PlanSpec, config: FederationConfig) -> list[str]:
-    """Return a line for each option that has another value in the plan than in the configuration.
+    """Return a warning for each option with different values in the plan and the configuration.
 
-    It compares the options of the algorithm that the configuration sets or that follow from it, and all of
-    `[personalization]` except `deadline_s`, which the aggregator reads from the configuration.
+    The comparison covers the algorithm's options that the configuration sets or implies, and all of
+    `[personalization]` except `deadline_s`. The aggregator reads `deadline_s` from the configuration.
     """
     defaults = find_entry(config.algorithm).defaults
     options = [
@@ -66,17 +71,22 @@ def list_differing_options(spec: PlanSpec, config: FederationConfig) -> list[str
         if key != "deadline_s" and planned[key] != value
     ]
     return [
-        f"the plan has {key} = {planned_value!r}, the configuration {value!r}; the plan counts. To use the "
-        "configuration's, build the plan with `edgefl plan build --config`"
+        f"the plan has {key} = {planned_value!r}, the configuration {value!r}; the plan's value is used. "
+        "To use the configuration's, build the plan with `edgefl plan build --config`"
         for key, planned_value, value in options + settings
     ]
 
 
 def open_built_plan(directory: Path, config: FederationConfig) -> tuple[Plan, Weights]:
-    """Read plan and initial weights.
+    """Return the plan in a directory and its initial weights.
 
-    PlanError when they are missing, or were built for another algorithm than the configuration's or by a
-    version of edgefl with other options.
+    Args:
+        directory: directory of `edgefl plan build`.
+        config: configuration of the federation.
+
+    Raises:
+        PlanError: the plan or its weights are missing, or the plan is for another algorithm than the
+            configuration's, or a version of edgefl with other options built it.
     """
     plan = load_plan(directory)
     if plan.spec.algorithm != config.algorithm:
@@ -87,8 +97,7 @@ def open_built_plan(directory: Path, config: FederationConfig) -> tuple[Plan, We
     check_plan_options(
         plan.spec,
         "continue with the version that started this federation (`edgefl report` reads a finished one), "
-        "or start "
-        "anew with --fresh and without --plan",
+        "or start a new one with --fresh and without --plan",
     )
     try:
         blob = (directory / INITIAL_FILE).read_bytes()

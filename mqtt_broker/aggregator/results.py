@@ -1,6 +1,4 @@
-"""What the aggregator writes down: a summary of each round, the server state after it, and the result at the
-end.
-"""
+"""The aggregator's summary of each round, its saved server state, and the result of the federation."""
 
 import io
 import json
@@ -41,8 +39,16 @@ def summarize_round(
     bytes_down: int,
     seconds: float,
 ) -> Summary:
-    """Return the summary of a round. Bytes are those that devices sent (up) and the aggregator sent
-    (down).
+    """Return the summary of a round.
+
+    Args:
+        closed: the closed round.
+        phase: phase of the round.
+        begins: announcements of the accepted updates.
+        dropped: clients of the cohort that the round closed without.
+        bytes_up: payload bytes that devices sent in the round.
+        bytes_down: payload bytes that the aggregator sent in the round.
+        seconds: duration of the round in seconds.
     """
     accuracy = summarize_accuracy(begins)
     return Summary(
@@ -63,7 +69,14 @@ def summarize_round(
 
 
 def describe_round(summary: Summary, closed: Round, phase: str, num_rounds: int) -> str:
-    """Return the line of the log about a round that is over."""
+    """Return the log line of a closed round.
+
+    Args:
+        summary: summary of the round.
+        closed: the closed round.
+        phase: phase of the round.
+        num_rounds: number of rounds in the configuration.
+    """
     lost = f", without {', '.join(summary.dropped)}" if summary.dropped else ""
     figures = []
     if phase != PHASE_PERSONALIZE:
@@ -72,7 +85,7 @@ def describe_round(summary: Summary, closed: Round, phase: str, num_rounds: int)
         spread = summary.accuracy_mean, summary.accuracy_p10, summary.accuracy_p90
         figures.append(text_format.format_spread("accuracy", *spread))
     measured = ", ".join(figures or ["no accuracy reported"])
-    # an algorithm may have phases of its own after the federation's rounds
+    # An algorithm may have additional phases after the federation's rounds
     which = (
         f"round {closed.number}/{num_rounds} {phase}"
         if phase != PHASE_PERSONALIZE and closed.number <= num_rounds
@@ -83,8 +96,9 @@ def describe_round(summary: Summary, closed: Round, phase: str, num_rounds: int)
 
 
 def make_client_rows(begins: Iterable[Begin]) -> list[dict[str, Any]]:
-    """Return one row per client with its id and the metrics of its mixture. A value that is not finite
-    becomes None.
+    """Return one row per client with its id and the metrics of its mixture.
+
+    A value that is not finite becomes None.
     """
     return [
         {"id": b.client_id, **{k: v if math.isfinite(v) else None for k, v in sorted(b.metrics.items())}}
@@ -94,7 +108,7 @@ def make_client_rows(begins: Iterable[Begin]) -> list[dict[str, Any]]:
 
 def judge_clients(spec: PlanSpec, clients: Sequence[Mapping[str, Any]]) -> FederationVerdict:
     """Return the verdict on a federation from the rows of its clients."""
-    # without settings of the personalization, a device ships its mixture
+    # Without personalization settings in the plan, a device ships its mixture
     select = bool(spec.personalization.get("select", False))
     return judge_federation(clients, algorithm=spec.algorithm, num_classes=spec.num_classes, select=select)
 
@@ -105,7 +119,14 @@ def publish_verdict(
     """Publish the verdict as a retained message, for monitors that start later.
 
     The verdict has no noise. It is therefore not published with differential privacy. With secure
-    aggregation it has no figures of single devices.
+    aggregation it contains no values of single devices.
+
+    Args:
+        link: connection to the broker.
+        topics: topics of the federation.
+        session: session of the federation.
+        config: configuration of the federation.
+        verdict: verdict on the federation.
     """
     if config.privacy.is_on:
         return
@@ -124,7 +145,18 @@ def make_result(
     seconds: float,
     verdict: FederationVerdict,
 ) -> dict[str, Any]:
-    """Return the content of `result.json`."""
+    """Return the content of `result.json`.
+
+    Args:
+        config: configuration of the federation.
+        plan: id of the plan.
+        session: session of the federation.
+        clients: rows of `make_client_rows`.
+        dropped: dropped clients of all rounds.
+        losses: mean training loss of each round. None for a round without a loss.
+        seconds: duration of the federation in seconds.
+        verdict: verdict on the federation.
+    """
     private = {"privacy": accountant.summarize_spending(config, len(losses))} if config.privacy.is_on else {}
     return {
         "federation": config.name,
@@ -146,7 +178,7 @@ def save_state(state: ServerState, out: Path) -> None:
     """Write the server state.
 
     Raises:
-        StateError: the disk does not accept it.
+        StateError: the file cannot be written.
     """
     write_state(
         AggregatorFiles(out).server_state, encode_server_state(state), SECRET_MODE, AGGREGATOR_SPACE_REMEDY
@@ -154,9 +186,10 @@ def save_state(state: ServerState, out: Path) -> None:
 
 
 def load_state(out: Path) -> ServerState | None:
-    """Return the server state after the last round that was aggregated, None before the first.
+    """Return the server state after the last aggregated round, or None before the first.
 
-    StateError when it is damaged.
+    Raises:
+        StateError: the file is damaged or cannot be read.
     """
     path = AggregatorFiles(out).server_state
     try:
@@ -171,10 +204,10 @@ def save_result(result: dict[str, Any], out: Path) -> Path:
     """Write result.json and return its path.
 
     Raises:
-        StateError: the disk does not accept it.
+        StateError: the file cannot be written.
     """
     text = io.StringIO()
-    # Not `dumps`, which holds a string for each number of each client at once
+    # `dumps` would hold a string for each number of each client at once
     json.dump(result, text, indent=1, allow_nan=False)
     path = AggregatorFiles(out).result
     write_state(path, f"{text.getvalue()}\n".encode(), SECRET_MODE, AGGREGATOR_SPACE_REMEDY)

@@ -19,7 +19,7 @@ from mqtt_broker.aggregator.journal import FederationStart, Journal
 from mqtt_broker.aggregator.run_log import write_run_note
 
 RETAINED_WAIT_S = 0.5
-"""How long retained messages take to come after a subscription."""
+"""Longest wait for retained messages after a subscription."""
 
 
 CHANGEABLE_SETTINGS = (
@@ -38,11 +38,11 @@ CHANGEABLE_SETTINGS = (
 def select_fixed_settings(config: FederationConfig, plan: str) -> dict[str, Any]:
     """Return the settings that must be the same to resume a federation.
 
-    These settings may change: the broker's address, the devices that may take part, the number of samples
-    that they may count, and the size of messages. It may also change whether devices report their
-    accuracy, and how
-    long the aggregator waits for devices that personalize. Settings that only the simulator reads may
-    change too.
+    `CHANGEABLE_SETTINGS` and `deadline_s` of `[personalization]` may change.
+
+    Args:
+        config: configuration of the federation.
+        plan: id of the plan.
     """
     fixed = {key: value for key, value in asdict(config).items() if key not in CHANGEABLE_SETTINGS}
     del fixed["personalization"]["deadline_s"]
@@ -53,28 +53,38 @@ def select_fixed_settings(config: FederationConfig, plan: str) -> dict[str, Any]
 def resume_or_start(
     journal: Journal, config: FederationConfig, plan: str, out: Path, fresh: bool
 ) -> tuple[FederationStart, bool]:
-    """Return the session and whether it was resumed. A complete federation restarts only with `fresh`.
+    """Return the start of the federation and whether the federation is resumed.
+
+    A complete federation restarts only with `fresh`.
+
+    Args:
+        journal: open journal of the directory.
+        config: configuration of the federation.
+        plan: id of the plan.
+        out: directory of the aggregator. A new start removes the files of an earlier federation.
+        fresh: start a new federation even if the directory contains one.
 
     Raises:
         ConfigError: the directory contains a federation with other settings.
+        StateError: the directory cannot be read or written.
     """
     settings = select_fixed_settings(config, plan)
     existing = journal.read_start()
     if existing and not fresh:
-        # an older version did not know all keys, and did what their defaults say
+        # An older version had fewer settings, and behaved like the defaults of the new ones
         before = {
             **(defaults := select_fixed_settings(FederationConfig(), plan)),
             **json.loads(existing.settings),
         }
         for table in ("privacy", "personalization"):
             before[table] = {**defaults[table], **before[table]}
-        before["personalization"].pop("deadline_s", None)  # older versions noted it
+        before["personalization"].pop("deadline_s", None)  # Stored by older versions
         if differs := sorted(key for key in settings if settings[key] != before.get(key)):
             key = differs[0]
             raise ConfigError(
                 f"{out} holds a federation that is {'' if existing.is_done else 'not '}done, with {key} "
-                f"{str(before.get(key))[:60]!r}, this one has {str(settings[key])[:60]!r}; give another "
-                "--out, start again with --fresh, or continue with its own settings"
+                f"{str(before.get(key))[:60]!r}, this one has {str(settings[key])[:60]!r}; pass another "
+                "--out, start again with --fresh, or continue with the stored settings"
             )
         return existing, True
     files = AggregatorFiles(out)
@@ -87,8 +97,17 @@ def resume_or_start(
 
 
 def check_single_aggregator(link: Link, topics: FederationTopics, session: str, take_over: bool) -> None:
-    """Raise LinkError when another aggregator leads this federation on the broker, or led it and died without
-    a restart.
+    """Check that no other aggregator leads this federation on the broker.
+
+    Args:
+        link: connection to the broker.
+        topics: topics of the federation.
+        session: session of this aggregator.
+        take_over: accept a retained state of another aggregator.
+
+    Raises:
+        LinkError: another aggregator leads the federation, or died while it led it.
+        WireError: the retained state cannot be read.
     """
     link.subscribe(topics.state)
     message = link.get(RETAINED_WAIT_S)
@@ -99,6 +118,6 @@ def check_single_aggregator(link: Link, topics: FederationTopics, session: str, 
         round_text = f", round {state.round}" if 0 < state.round <= state.rounds else ""
         raise LinkError(
             f"the federation {topics.federation!r} has an aggregator on this broker (phase {state.phase}"
-            f"{round_text}); give this one another name, or start it with --take-over when the other "
-            "one is dead"
+            f"{round_text}); give this one another name, or start it with --take-over if the other "
+            "aggregator no longer runs"
         )

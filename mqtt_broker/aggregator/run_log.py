@@ -1,5 +1,5 @@
-"""What an aggregator keeps for `edgefl report`: a line a round, how alike its clients were, and what the
-federation was started with.
+"""The aggregator's files for `edgefl report`: one line per round, the similarity of clients, and the run
+note.
 """
 
 import json
@@ -23,13 +23,21 @@ def append_round(summary: Summary, begins: Sequence[Begin], out: Path) -> None:
     """Append a round to rounds.jsonl in the simulator's format.
 
     A round that is repeated after a restart has two lines.
+
+    Args:
+        summary: summary of the round.
+        begins: announcements of the accepted updates.
+        out: directory of the aggregator.
+
+    Raises:
+        StateError: the file cannot be written.
     """
     fields = {name: value for name, value in asdict(summary).items() if name not in ("updates", "ts")}
     path = AggregatorFiles(out).rounds
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     with write_errors(path, AGGREGATOR_SPACE_REMEDY), open(os.open(path, flags, SECRET_MODE), "a") as file:
         file.write(json.dumps(to_json_value(fields), allow_nan=False)[:-1] + ', "updates": {')
-        for i, b in enumerate(begins):  # one by one: they may be many
+        for i, b in enumerate(begins):  # One at a time, because a round may have many updates
             figures = json.dumps(
                 to_json_value({"num_samples": float(b.num_samples), **b.metrics}), allow_nan=False
             )
@@ -38,9 +46,12 @@ def append_round(summary: Summary, begins: Sequence[Begin], out: Path) -> None:
 
 
 def write_run_note(config: FederationConfig, out: Path) -> None:
-    """Write what the federation was started with.
+    """Write the configuration, versions and machine of a federation.
 
-    Not where its broker is, whose address may hold a password, nor its own command line.
+    The note omits the broker's URL, which may contain a password. It also omits the command line.
+
+    Raises:
+        StateError: the file cannot be written.
     """
     settings = {
         name: value
@@ -55,8 +66,17 @@ def write_run_note(config: FederationConfig, out: Path) -> None:
 
 
 def write_clusters(spec: PlanSpec, after: ServerState, out: Path) -> None:
-    """Write how alike the clients were that a round has clustered, where the algorithm compares them and they
-    are not too many.
+    """Write the similarity of the clients that a round clustered.
+
+    Nothing is written if the algorithm compares no clients, or if there are too many clients.
+
+    Args:
+        spec: specification of the plan.
+        after: server state after the round.
+        out: directory of the aggregator.
+
+    Raises:
+        StateError: the file cannot be written.
     """
     similarity = make_cluster_report(
         spec.algorithm, complete_algorithm_options(spec.algorithm, spec.options), after

@@ -1,7 +1,7 @@
 """The aggregator service: leads one federation over MQTT, from the first device to the result.
 
-After a kill, another start with the same directory continues the federation. The server state is the state
-after the last aggregated round. The journal contains the open round and its accepted updates.
+After a kill, another start with the same directory continues the federation. It reads the server state after
+the last aggregated round, and the open round with its accepted updates from the journal.
 """
 
 import logging
@@ -64,14 +64,18 @@ class Aggregator:
 
     Args:
         config: configuration of the federation.
-        plan: its plan.
-        initial: the initial weights.
+        plan: plan of the federation.
+        initial: initial weights by layer name, each array float32.
         out: directory of the aggregator.
         security: directory of `edgefl broker init`. Without it messages are not signed and signatures are
             not checked.
         show_progress: receives the current activity, the number of completed rounds, and the number of all
             rounds.
         on_round_closed: receives the summary of each round.
+
+    Raises:
+        ConfigError: the algorithm does not support the staleness, privacy or secure aggregation of the
+            configuration.
     """
 
     def __init__(
@@ -109,15 +113,18 @@ class Aggregator:
 
         Args:
             broker: URL of the broker, or several URLs separated by commas.
-            take_over: lead the federation even if another aggregator leads it, or died while it did.
-            fresh: start a new federation even if the directory contains one. Otherwise a complete
-                federation is only announced again.
+            take_over: lead the federation even if another aggregator for it appears to be running.
+            fresh: start a new federation even if the directory contains one. Otherwise the aggregator
+                resumes that federation, or publishes its end again if it is complete.
+
+        Returns:
+            The content of result.json.
 
         Raises:
             LinkError: the broker cannot be used, or another aggregator leads the federation.
-            RoundError: a round missed its quorum for good, or no device came.
+            RoundError: a round missed its quorum in every attempt, or no device joined.
             FederationDivergedError: training diverged.
-            StateError: the directory cannot be read or written.
+            StateError: the directory cannot be read or written, or another aggregator uses it.
             ConfigError: the directory contains a federation with other settings.
         """
         with Journal(self._out) as journal:
@@ -126,8 +133,8 @@ class Aggregator:
             storage = Storage(self._out, journal)
             server, aggregate = self._make_server(journal, storage, session, resumed and not started.is_done)
             stopped = self._trust.encode(replace(server.make_stopped_state(), ts=time.time()))
-            # Not the session, which every device reads: who knows a client id can throw its owner out of the
-            # broker
+            # The client id is not the session, which every device reads. A second connection with the same
+            # client id would disconnect the aggregator
             name = f"edgefl-aggregator-{secrets.token_hex(8)}"
             link = Link(
                 broker,
@@ -141,7 +148,8 @@ class Aggregator:
                 if started.is_done:
                     done = self._trust.encode(replace(server.make_done_state(), ts=time.time()))
                     return self._announce_again(link, session, done)
-                link.publish(self._topics.verdict, b"", retain=True)  # Of an earlier federation
+                # The broker may retain the verdict of an earlier federation
+                link.publish(self._topics.verdict, b"", retain=True)
                 return self._lead(link, server, aggregate, journal, storage, session, started.started)
             finally:
                 link.close()
@@ -149,7 +157,7 @@ class Aggregator:
     def _make_server(
         self, journal: Journal, storage: Storage, session: str, resumed: bool
     ) -> tuple[RoundServer, Callable[[Link, ServerState], ServerState]]:
-        """Return the round server, and what aggregates the updates that the storage holds."""
+        """Return the round server, and a function that aggregates the stored updates of a round."""
         config, spec = self._config, self._plan.spec
         key = load_noise_key(self._out, session) if config.privacy.is_on else b""
         algorithm = build_server_algorithm(
@@ -229,21 +237,22 @@ class Aggregator:
         return result
 
     def _redact_divergence(self, divergence: Divergence) -> Divergence:
-        """Return the public description of a divergence. With `[privacy]` it omits the size of the sample."""
+        """Return the public part of a divergence. With `[privacy]` it omits the size of the drawn cohort."""
         if not (self._config.privacy.is_on and divergence.cohort):
             return divergence
         size = count_expected_cohort(self._config)
         return replace(divergence, cohort=size, clients=min(divergence.clients, size))
 
     def _close_round(self, link: Link, action: CloseRound, sent: int) -> None:
-        """Publish and keep what a round gave."""
+        """Log, store and publish the summary of a closed round."""
         closed, begins, phase = action.closed, action.begins, action.opened.phase
         if closed is None or not (closed.cohort or begins):
             return
         received = sum(begin.size for begin in begins)
         summary = summarize_round(closed, phase, begins, action.dropped, received, sent, action.seconds)
         self._on_round_closed(summary)
-        if not self._config.privacy.is_on:  # Losses have no noise, and who is missing was drawn
+        # Losses have no noise, and the dropped clients reveal a part of the drawn cohort
+        if not self._config.privacy.is_on:
             append_round(summary, begins, self._out)
             link.publish(self._topics.format_summary(closed.number), encode_json(summary))
         LOGGER.info(
@@ -261,7 +270,7 @@ class Aggregator:
         started: float,
     ) -> tuple[dict[str, Any], FederationVerdict]:
         """Write the result, publish the verdict, and return both."""
-        # The journal has all that is needed now, so the updates need no disk space any more
+        # The result needs only the journal. Removing the updates first frees disk space for it
         storage.remove_updates()
         rows = make_client_rows(journal.read_accepted(action.opened))
         verdict = judge_clients(self._plan.spec, rows)
@@ -282,8 +291,9 @@ class Aggregator:
         return result, verdict
 
     def _announce_again(self, link: Link, session: str, done: bytes) -> dict[str, Any]:
-        """Publish once more that the federation is complete. Devices may have been away, or this service may
-        have been killed before it published that.
+        """Publish again that the federation is complete, and return its result.
+
+        Devices may have been offline, or an earlier process was killed before it published this.
         """
         result = load_result(self._out)
         verdict = judge_clients(self._plan.spec, result["clients"])
@@ -291,8 +301,8 @@ class Aggregator:
         link.publish(self._topics.state, done, retain=True)
         path = AggregatorFiles(self._out).result
         LOGGER.info(
-            f"this federation is done, its result is {path}; give another --out, or start again with --fresh"
+            f"this federation is done, its result is {path}; pass another --out, or start again with --fresh"
         )
         for line in render_verdict_lines(verdict):
             LOGGER.info(line)
-        return {**result, "verdict": as_dict(verdict)}  # Older versions wrote none
+        return {**result, "verdict": as_dict(verdict)}  # The result of an older version has no verdict

@@ -1,4 +1,4 @@
-"""Writing the server state while the next round is under way."""
+"""Background thread that writes the server state during the next round."""
 
 import threading
 from collections.abc import Callable
@@ -9,14 +9,17 @@ from edgefl.types import ServerState
 from mqtt_broker.aggregator.results import save_state
 
 MAX_SAVE_DELAY_S = 0.05
-"""So long at most it waits for that: the next round may have to wait for devices, hours long."""
+"""Upper bound on the delay of a save. The next round may wait for devices for hours."""
 
 
 class StateWriter:
-    """The state of the last round on its way to the disk, on a thread of its own.
+    """Writes the server state of the last round on a separate thread.
 
-    `before`: what must be on the disk first. It begins when the next round's tasks are out, for devices wait
-    for those, or soon after.
+    Devices wait for the tasks of the next round. A save therefore starts after those tasks are sent, or after
+    a short delay.
+
+    Args:
+        sync_first: called before each save. It syncs the data that must be on the disk before the state.
     """
 
     def __init__(self, sync_first: Callable[[], None]) -> None:
@@ -26,7 +29,7 @@ class StateWriter:
         self._last: Future[None] | None = None
 
     def begin(self, state: ServerState, out: Path) -> None:
-        """Begin to write the server state."""
+        """Schedule a save of the server state into a directory."""
         self._tasks_sent.clear()
 
         def save() -> None:
@@ -37,14 +40,14 @@ class StateWriter:
         self._last = self._thread.submit(save)
 
     def release(self) -> None:
-        """Note that nobody waits for this process now."""
+        """Start the scheduled save now. Call this when no client waits for this process."""
         self._tasks_sent.set()
 
     def wait(self) -> None:
-        """Wait until all is written.
+        """Wait until the last state is written.
 
         Raises:
-            StateError: the disk did not accept it.
+            StateError: the file cannot be written.
         """
         self._tasks_sent.set()
         if self._last:

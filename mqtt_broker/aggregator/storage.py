@@ -1,6 +1,6 @@
-"""Stores what a round server asks for in the aggregator's directory, and reads it back after a restart.
+"""Storage of a federation in the aggregator's directory, and its recovery after a restart.
 
-The journal holds rounds and the updates of the open round. One file holds the server state after the last
+The journal holds the rounds and the updates of the open round. One file holds the server state after the last
 aggregated round.
 """
 
@@ -37,7 +37,7 @@ from mqtt_broker.aggregator.results import load_state
 from mqtt_broker.aggregator.state_writer import StateWriter
 
 DECODED_BYTES = 4 * 1024 * 1024
-"""How much of a round's first updates stays decoded in memory. A small round is not decoded twice."""
+"""Limit on the decoded updates of a round that stay in memory. A small round is not decoded twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,11 @@ class CommittedUpdate:
     """An update of the open round that is in the journal.
 
     Attributes:
-        opened: the round.
-        begin: the announcement of the update.
+        opened: round that accepted the update.
+        begin: announcement of the update.
         expected: tensors that the update may contain.
         codec: encoding of the tensors.
-        deltas: the decoded tensors. None if they must be read from the journal.
+        deltas: decoded tensors by model name. None if they must be read from the journal.
     """
 
     opened: OpenedRound
@@ -63,8 +63,8 @@ class Storage:
     """The storage of one federation.
 
     Args:
-        directory: the aggregator's directory.
-        journal: its journal, open.
+        directory: directory of the aggregator.
+        journal: open journal of this directory.
     """
 
     def __init__(self, directory: Path, journal: Journal) -> None:
@@ -81,7 +81,7 @@ class Storage:
         """Perform a storage action. Other actions are ignored.
 
         Raises:
-            StateError: the disk does not accept it.
+            StateError: the files cannot be written.
         """
         match action:
             case OpenRound(opened):
@@ -100,13 +100,14 @@ class Storage:
                 self._state_writer.wait()
                 self._journal.close_round(opened, loss if math.isfinite(loss) else None, dropped)
             case SaveState(state):
-                # Killed before it is saved, the aggregator aggregates the round again, to the same bits
+                # If the aggregator is killed before the state is saved, it aggregates the round again and
+                # gets the same state, bit by bit
                 self._committed.clear()
                 self._decoded_bytes = 0
                 self._state_writer.begin(state, self._directory)
 
     def _commit(self, opened: OpenedRound, begins: tuple[Begin, ...]) -> None:
-        self._state_writer.wait()  # The journal removes the updates of the round before
+        self._state_writer.wait()  # `accept` removes the updates of the previous round
         updates = [self._uncommitted.pop((begin.client_id, begin.round)) for begin in begins]
         self._journal.accept(opened, updates)
         for update in updates:
@@ -118,19 +119,26 @@ class Storage:
             )
 
     def release(self) -> None:
-        """Begin to save the last state: no client waits for this process now."""
+        """Start saving the last state now. Call this when no client waits for this process."""
         self._state_writer.release()
 
     def wait(self) -> None:
-        """Return when the last state is saved.
+        """Wait until the last state is saved.
 
         Raises:
-            StateError: the disk does not take it.
+            StateError: the state cannot be written.
         """
         self._state_writer.wait()
 
     def read_updates(self) -> Iterator[Update]:
-        """Yield the updates of the open round, sorted by client and answered round. Reads one at a time."""
+        """Yield the updates of the open round, sorted by client id and answered round.
+
+        Only one update at a time is read from the journal.
+
+        Raises:
+            StateError: the journal cannot be read.
+            WireError: the tensors of an update cannot be decoded.
+        """
         for key in sorted(self._committed):
             update = self._committed[key]
             begin = update.begin
@@ -141,7 +149,7 @@ class Storage:
             yield Update(begin.client_id, begin.round, begin.num_samples, deltas, begin.metrics)
 
     def remove_updates(self) -> None:
-        """Remove all updates and the sum of a masked round, because the federation is complete."""
+        """Remove all updates and the sum of a masked round. Call this when the federation is complete."""
         self._committed.clear()
         self._journal.remove_tensors()
         self._masked_sum.unlink(missing_ok=True)
@@ -154,18 +162,18 @@ class Storage:
         Args:
             config: configuration of the federation.
             spec: specification of the plan.
-            algorithm: the algorithm with the layers of the server.
-            initial: the initial weights.
+            algorithm: server algorithm, which makes the broadcasts of the open round.
+            initial: server state before the first round.
 
         Raises:
-            StateError: a file is damaged.
+            StateError: a file is damaged or cannot be read.
         """
         state = load_state(self._directory) or initial
         phase = choose_phase(config, state)
         opened = self._journal.read_round(state.round, phase)
         begins: list[Begin] = []
         if opened and phase == PHASE_PERSONALIZE:
-            begins = list(self._journal.read_accepted(opened))  # Their tensors are not needed
+            begins = list(self._journal.read_accepted(opened))  # Personalization needs no tensors
         elif opened:
             begins, opened = self._restore(opened, algorithm, state)
         current_round = opened or OpenedRound(state.round, phase, "", ())
@@ -187,9 +195,10 @@ class Storage:
     def _restore(
         self, opened: OpenedRound, algorithm: Algorithm, state: ServerState
     ) -> tuple[list[Begin], OpenedRound]:
-        """Return the accepted updates that are intact, and their round.
+        """Return the intact accepted updates of a round, and the round.
 
-        Updates are missing in the directory of an older version, or were damaged. The round takes them again.
+        Tensors can be damaged, or missing in the directory of an older version. A closed round is then
+        reopened to accept those updates again.
         """
         for begin, codec in self._journal.read_intact(opened):
             expected = list_expected_tensors(algorithm.broadcast(state, begin.client_id))

@@ -1,7 +1,7 @@
 """Checks that the broker's access list is for the aggregator's version of the protocol.
 
-An aggregator without the package cryptography imports this module. It is therefore separate from
-`mosquitto_config`.
+This module is separate from `mosquitto_config`, because an aggregator without the package cryptography
+imports it.
 """
 
 from pathlib import Path
@@ -11,15 +11,17 @@ from edgefl.wire.topics import TOPIC_PREFIX
 
 
 def check_access_list(directory: Path) -> None:
-    """Raise ConfigError when the access list in this directory was written for another version of the
-    protocol.
+    """Check that the access list in a directory is for this version of the protocol.
 
-    A broker drops what its access list does not allow, without an error: the federation would wait for
-    devices for ever.
+    A broker drops messages that its access list forbids, without an error. The aggregator would therefore
+    wait for devices forever. A directory without an access list is accepted.
+
+    Raises:
+        ConfigError: the access list is for another version of the protocol.
     """
     path = directory / "acl"
     if path.exists() and f"topic readwrite {TOPIC_PREFIX}/+/#" not in path.read_text():
         raise ConfigError(
-            f"{path} allows another version of the protocol than {TOPIC_PREFIX}; make a new one with `edgefl "
-            "broker init` in an empty directory, copy its acl over this one, and restart the broker"
+            f"{path} allows another version of the protocol than {TOPIC_PREFIX}; run `edgefl broker init` in "
+            "an empty directory, copy the new acl over this one, and restart the broker"
         )

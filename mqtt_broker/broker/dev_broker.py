@@ -1,5 +1,6 @@
-"""A broker for a quick start, on loopback unless told otherwise: mosquitto when it is on PATH, else amqtt in
-its 3.1.1 mode.
+"""The dev broker: mosquitto if it is installed, otherwise amqtt in its 3.1.1 mode.
+
+By default it listens on the loopback address only.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from mqtt_broker.broker.mosquitto_config import MAX_QUEUED_BYTES, choose_limits
 
 LOOPBACK_HOST = "127.0.0.1"
 ANY_HOST = "0.0.0.0"
-# per message as in production: an oversize packet is refused here too, not only on a real broker
+# The limits per message are those of the deployment, so that the dev broker rejects an oversize packet too
 DEV_CONF_TEMPLATE = """memory_limit {memory_limit}
 listener {port} {host}
 allow_anonymous true
@@ -41,7 +42,10 @@ log_type warning
 
 
 def choose_kind(kind: str) -> str:
-    """Return `mosquitto` or `amqtt`.
+    """Return the kind of broker to run, `mosquitto` or `amqtt`.
+
+    Args:
+        kind: `mosquitto`, `amqtt`, or `auto` for mosquitto if it is installed and amqtt otherwise.
 
     Raises:
         ConfigError: the requested kind is not installed.
@@ -49,7 +53,7 @@ def choose_kind(kind: str) -> str:
     if kind == "auto":
         kind = "mosquitto" if find_mosquitto() else "amqtt"
     if kind == "mosquitto" and not find_mosquitto():
-        raise ConfigError("mosquitto is not on PATH; `apt install mosquitto`, or take --kind amqtt")
+        raise ConfigError("mosquitto is not on PATH; `apt install mosquitto`, or pass --kind amqtt")
     if kind == "amqtt" and importlib.util.find_spec("amqtt") is None:
         raise ConfigError("amqtt is not installed; `apt install mosquitto`, or pip install -e '.[broker]'")
     return kind
@@ -57,14 +61,14 @@ def choose_kind(kind: str) -> str:
 
 def find_mosquitto() -> str | None:
     """Return the path of mosquitto, or None."""
-    # Debian puts it where the PATH of a plain account does not look
+    # Debian installs it into a directory that is not on the PATH of an ordinary account
     return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 
 
 def reserve_port(host: str = LOOPBACK_HOST) -> socket.socket:
     """Return a socket that reserves a free port of an address until it is closed.
 
-    The system gives the port to no other program that asks for any free port. A server that sets
+    The system does not assign the port to another program that asks for any free port. A server that sets
     SO_REUSEADDR, as brokers do, can listen on it. Without a reservation another program may get the port
     before the server listens.
     """
@@ -75,7 +79,11 @@ def reserve_port(host: str = LOOPBACK_HOST) -> socket.socket:
 
 
 def check_port(port: int, host: str = LOOPBACK_HOST) -> None:
-    """Raise LinkError when somebody listens on that port of the address."""
+    """Check that a server can listen on a port of an address.
+
+    Raises:
+        LinkError: the port is in use, or the address is not one of this machine.
+    """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -92,7 +100,7 @@ def check_port(port: int, host: str = LOOPBACK_HOST) -> None:
 
 
 def find_local_address(host: str) -> str:
-    """Return the address at which this machine reaches what listens on `host`."""
+    """Return the address at which this machine reaches a server that listens on `host`."""
     return LOOPBACK_HOST if host == ANY_HOST else host
 
 
@@ -111,8 +119,14 @@ def wait_until_up(
 ) -> None:
     """Wait until a broker answers on a port.
 
+    Args:
+        port: TCP port of the broker.
+        is_alive: returns whether the broker's process still runs.
+        timeout_s: longest wait in seconds.
+        host: address that the broker listens on.
+
     Raises:
-        LinkError: the broker ends or takes longer.
+        LinkError: the broker ended, or did not answer within `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
     while is_alive() and time.monotonic() < deadline:
@@ -135,7 +149,13 @@ def write_conf(directory: Path, port: int, host: str = LOOPBACK_HOST) -> Path:
 
 
 def run_mosquitto(port: int, on_started: Callable[[str], None], host: str = LOOPBACK_HOST) -> None:
-    """Become mosquitto: this process is replaced, so that whatever ends it, kill -9 too, ends the broker."""
+    """Replace this process by mosquitto. Every signal to it, including SIGKILL, then ends the broker.
+
+    Args:
+        port: TCP port of the broker.
+        on_started: receives the broker's URL when the broker answers. It is called in another process.
+        host: address to listen on.
+    """
     program = find_mosquitto()
     broker_pid = os.getpid()
     assert program is not None
@@ -143,8 +163,8 @@ def run_mosquitto(port: int, on_started: Callable[[str], None], host: str = LOOP
     directory.chmod(0o755)
     conf = write_conf(directory, port, host)
     if os.fork() == 0:
-        # a grandchild, so that mosquitto has no child to wait for: it tells when the broker answers, and
-        # clears up
+        # The grandchild reports that the broker answers, and removes the directory. mosquitto itself has no
+        # child process to wait for
         if os.fork() == 0:
             with contextlib.suppress(LinkError, OSError):
                 wait_until_up(port, lambda: _is_running(broker_pid), host=host)
@@ -166,7 +186,13 @@ def _is_running(pid: int) -> bool:
 
 
 def run_amqtt(port: int, on_started: Callable[[str], None], host: str = LOOPBACK_HOST) -> None:
-    """Run amqtt in this process until SIGTERM or SIGINT."""
+    """Run amqtt in this process until SIGTERM or SIGINT.
+
+    Args:
+        port: TCP port of the broker.
+        on_started: receives the broker's URL when the broker answers.
+        host: address to listen on.
+    """
     logging.getLogger("amqtt").setLevel(logging.CRITICAL)
     logging.getLogger("transitions").setLevel(logging.CRITICAL)
     asyncio.run(_serve_amqtt(port, on_started, host))
@@ -198,10 +224,11 @@ def run_broker(
     """Run a broker until SIGTERM or SIGINT.
 
     Args:
-        kind: `mosquitto`, `amqtt`, or `auto` for the first that is installed.
-        port: the TCP port, 0 for a free one.
-        on_started: receives the broker's URL and kind as soon as it answers.
-        host: the address to listen on. On any address but loopback, anyone who reaches it may read and write.
+        kind: `mosquitto`, `amqtt`, or `auto` for mosquitto if it is installed and amqtt otherwise.
+        port: TCP port of the broker. 0 chooses a free port.
+        on_started: receives the broker's URL and kind as soon as the broker answers.
+        host: address to listen on. The broker has no authentication: any machine that reaches the address can
+            read and write all messages.
 
     Raises:
         ConfigError: the kind is not installed.
@@ -211,7 +238,7 @@ def run_broker(
     run = run_mosquitto if kind == "mosquitto" else run_amqtt
     with reserve_port(host) if port == 0 else contextlib.nullcontext() as reservation:
         if reservation is not None:
-            reservation.set_inheritable(True)  # mosquitto replaces this process, and holds it too
+            reservation.set_inheritable(True)  # mosquitto replaces this process and must keep the reservation
             port = int(reservation.getsockname()[1])
         check_port(port, host)
         run(port, lambda url: on_started(url, kind), host)

@@ -6,12 +6,12 @@ Pitfalls of mosquitto 2.0: `listener` must come before its options. In the other
 time. `message_size_limit` acknowledges a message and drops it. `max_packet_size` refuses it. The default
 queue of 1,000 messages drops acknowledged messages.
 
-Aggregator and devices publish their retained messages again after each reconnect. So what a kill -9 loses
-comes back.
+Aggregator and devices publish their retained messages again after each reconnect, so that messages lost in a
+kill -9 come back.
 
-No limit of mosquitto 2.0 counts the bytes of one user, and no access list can forbid a user to retain
-messages or to keep sessions. `memory_limit` bounds all users together. Above it, mosquitto disconnects the
-client whose message it would have to store.
+mosquitto 2.0 has no limit on the bytes of one user. An access list cannot forbid a user to retain messages or
+to keep sessions. `memory_limit` bounds all users together. Above it, mosquitto disconnects the client whose
+message it would have to store.
 """
 
 import getpass
@@ -28,21 +28,21 @@ from edgefl.wire import version1
 from edgefl.wire.topics import TOPIC_PREFIX
 
 BROKER_ACCOUNT = "mosquitto"
-"""The account that mosquitto's package makes."""
+"""The account that mosquitto's package creates."""
 MEMORY_SHARE = 0.5
 MIN_MEMORY_MB = 64
 UNKNOWN_MEMORY_MB = 1024
 TLS_MEMORY_MB = 256
-"""What the buffers of the connections take beside what `memory_limit` counts: some 100 KB each."""
+"""Memory for the TLS buffers of the connections, about 100 KB each. `memory_limit` does not count it."""
 MAX_CONNECTIONS = 2000
 MAX_QUEUED_BYTES = 64 * 1024 * 1024
-"""What may wait for one client. A chunk that is dropped is asked for again."""
+"""Limit on the queued bytes of one client. Dropped chunks are requested again."""
 
 CONF_TEMPLATE = """# edgefl's broker. Start it with: mosquitto -c {directory}/mosquitto.conf
-# The account that mosquitto changes to when root starts it. It reads server.key and no other secret file.
+# If root starts mosquitto, it changes to this account. The account reads server.key and no other secret file.
 user {user}
 per_listener_settings false
-# All clients together. mosquitto disconnects the client whose message would need more: its log names that client and its certificate.
+# Limit for all clients together. Above it, mosquitto disconnects the client whose message it would have to store. Its log names that client and its certificate.
 memory_limit {memory_limit}
 listener {port}{bind}
 max_connections {max_connections}
@@ -58,7 +58,7 @@ acl_file {directory}/acl
 max_packet_size 262144
 max_queued_messages 100000
 max_queued_bytes {max_queued_bytes}
-# edgefl keeps no session while it is away
+# edgefl does not resume broker sessions after a disconnect
 persistent_client_expiration 1h
 max_inflight_messages 20
 max_keepalive 3600
@@ -72,16 +72,16 @@ log_type warning
 log_type notice
 log_type information
 """  # noqa: E501
-ACL_TEMPLATE = """# Who may say what. %u is the user name, which is the certificate's common name.
+ACL_TEMPLATE = """# Read and write permissions. %u is the user name, which is the certificate's common name.
 user {aggregator}
 topic readwrite {prefix}/+/#
-# Who still speaks version 1 of the protocol is told to update.
+# Devices that speak version 1 of the protocol receive the request to update.
 topic write {version1}/+/state
 topic read {version1}/+/device/+/status
 topic write homeassistant/+/+/+/config
 
-# Monitors read what is told of rounds and devices, no model and no update, and write nothing: the patterns below, which count for
-# everybody, are taken back.
+# Monitors read messages about rounds and devices, but no models and no updates, and write nothing. The patterns below apply to
+# every user, so the deny lines revoke them for monitors.
 user {watcher}
 topic deny {prefix}/+/device/{watcher}/#
 topic deny {prefix}/+/blob/#
@@ -111,13 +111,13 @@ pattern write {prefix}/+/device/%u/anomaly
 pattern write {prefix}/+/device/%u/want
 pattern write {prefix}/+/device/%u/claim
 pattern write {prefix}/+/device/%u/up/+/+
-# Of version 1: enough to be told to update.
+# Version 1 of the protocol: only what a device needs to receive the request to update.
 pattern read {version1}/+/state
 pattern write {version1}/+/device/%u/status
 """  # noqa: E501
 BROKER_UNIT_TEMPLATE = """# The account {user} runs the broker and reads server.key.
 # The account {owner} ran `edgefl broker init`. It owns ca.key, aggregator.enrol and devices.json, and runs the aggregator and
-# `edgefl device enrol`. The broker needs none of these files and does not see them.
+# `edgefl device enrol`. The broker does not need these files and cannot read them.
 [Unit]
 Description=edgefl's MQTT broker
 After=network-online.target
@@ -128,7 +128,7 @@ User={user}
 ExecStart={mosquitto} -c {directory}/mosquitto.conf
 ExecReload=/bin/kill -HUP $MAINPID
 Restart=always
-# memory_limit of mosquitto.conf, and what TLS takes for {max_connections} connections
+# memory_limit of mosquitto.conf, plus TLS buffers for {max_connections} connections
 MemoryMax={memory_max}M
 TasksMax=16
 LimitNOFILE={files}
@@ -161,16 +161,20 @@ AmbientCapabilities={capabilities}
 WantedBy=multi-user.target
 """  # noqa: E501
 HIDDEN_FILES = ("ca.key", "aggregator.enrol", "devices.json", "revoked.json", "route.key")
-"""What the broker does not need. The first three are the authority, the aggregator and who is enrolled."""
+"""Files that the broker does not need. systemd hides them from the broker's process.
+
+They are the authority's key, the aggregator's enrolment, the enrolled devices, the revoked devices, and the
+key of the routes of a NATS cluster.
+"""
 
 
 @dataclass(frozen=True)
 class BrokerLimits:
-    """What the broker may take of its machine.
+    """Limits on the broker's use of its machine.
 
     Attributes:
-        memory_mb: what its clients can make it store, in MB of 2^20 bytes
-        connections: how many clients may be connected
+        memory_mb: limit on the memory for messages and sessions of all clients, in MB of 2^20 bytes.
+        connections: largest number of connected clients.
     """
 
     memory_mb: int
@@ -178,7 +182,7 @@ class BrokerLimits:
 
 
 def choose_limits() -> BrokerLimits:
-    """Return the limits for a broker on this machine: half of its memory."""
+    """Return the limits for a broker on this machine, which may use half of the memory."""
     memory_mb = read_total_memory_mb() * 1e6 / 2**20
     return BrokerLimits(
         max(MIN_MEMORY_MB, int(MEMORY_SHARE * memory_mb)) if memory_mb == memory_mb else UNKNOWN_MEMORY_MB
@@ -188,15 +192,16 @@ def choose_limits() -> BrokerLimits:
 def choose_account(directory: Path, requested: str = "") -> str:
     """Return the account that the broker runs as.
 
+    Only root can give files to another account. Without `requested`, root gets the account `mosquitto` if it
+    exists and can reach the directory. Otherwise the broker runs as the account of this process.
+
     Args:
         directory: directory of the broker's files.
-        requested: name of an account. Empty means `mosquitto` if this process belongs to root and the account
-            exists and can reach the directory, else the account of this process. Only root can give files to
-            another account.
+        requested: name of an account, or empty.
 
     Raises:
-        ConfigError: the account does not exist, cannot reach the directory, or this process may not give the
-            files to it.
+        ConfigError: the account does not exist or cannot reach the directory, or this process must not give
+            it the files.
     """
     current = getpass.getuser()
     if not requested:
@@ -212,15 +217,13 @@ def choose_account(directory: Path, requested: str = "") -> str:
         return current
     if os.getuid():
         raise ConfigError(
-            f"only root can give server.key to {requested!r}; run this as root, or leave --user out to "
-            f"run it as "
-            f"{current!r}"
+            f"only root can give server.key to {requested!r}; run this as root, or leave --user out to run "
+            f"the broker as {current!r}"
         )
     if not _can_reach(requested, directory):
         raise ConfigError(
-            f"{requested!r} cannot reach {directory}: a directory above it is closed to others; take one "
-            f"such as "
-            "/srv/edgefl"
+            f"{requested!r} cannot reach {directory}: a directory above it is closed to other accounts; "
+            "choose a directory such as /srv/edgefl"
         )
     return requested
 
@@ -234,7 +237,7 @@ def _has_account(account: str) -> bool:
 
 
 def _can_reach(account: str, directory: Path) -> bool:
-    """Return whether an account may pass through all directories above one."""
+    """Return whether an account may enter all parents of a directory."""
     entry = pwd.getpwnam(account)
     for parent in directory.resolve().parents:
         if parent.exists():
@@ -256,17 +259,19 @@ def write_configuration(
     limits: BrokerLimits | None = None,
     authority: Path | None = None,
 ) -> None:
-    """Write mosquitto.conf, acl, mosquitto.service and the store's folder, and give the files to the broker's
-    account.
+    """Write the broker's mosquitto.conf, acl and mosquitto.service, and create the directory of its store.
+
+    If the broker has another account than this process, that account receives access to the files that it
+    needs.
 
     Args:
         directory: directory with the keys of `create_key_directory`.
-        port: port of the broker.
+        port: TCP port of the broker.
         mosquitto: path of the program.
-        bind: address to listen on, empty for all.
+        bind: address to listen on. Empty listens on all addresses.
         user: account of the broker, see `choose_account`. Empty uses the account of this process.
         limits: limits of the broker. None uses `choose_limits`.
-        authority: directory of ca.key, if it is another directory.
+        authority: directory of ca.key. None if it is `directory`.
     """
     directory = directory.resolve()
     owner = getpass.getuser()
@@ -306,9 +311,9 @@ def write_configuration(
 
 
 def _grant_access(directory: Path, account: str) -> None:
-    """Let an account read what the broker needs.
+    """Let an account read the files that the broker needs.
 
-    It owns only what the broker stores: it can change neither keys nor access list.
+    The account owns only the broker's store. It can change neither the keys nor the access list.
     """
     entry = pwd.getpwnam(account)
     directory.chmod(directory.stat().st_mode | 0o011)
@@ -318,10 +323,11 @@ def _grant_access(directory: Path, account: str) -> None:
 
 
 def has_watcher_account(directory: Path) -> bool:
-    """Return whether the access list of `edgefl broker init` there, maybe of an older version, has the
-    account of monitors.
+    """Return whether the access list in a directory has the account of monitors.
+
+    The access list of an older version does not have it. The result is True if there is no access list.
     """
     try:
         return f"user {WATCHER_ID}" in (directory / "acl").read_text().splitlines()
     except OSError:
-        return True  # there is none: what is missing is said by who needs the keys
+        return True  # Reading the keys of this directory raises the error about the missing files

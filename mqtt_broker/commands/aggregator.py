@@ -1,4 +1,4 @@
-"""`edgefl aggregator ...`: lead a federation, pause and resume clients."""
+"""The commands `edgefl aggregator ...`: lead a federation, pause and resume clients."""
 
 import json
 import secrets
@@ -39,10 +39,10 @@ def aggregator() -> None:
 @click.option(
     "--broker",
     "url",
-    help="mqtt://HOST:PORT, or several with commas. Append ?protocol=5 for MQTT 5  [default: the "
-    "configuration's]",
+    help="URL of the broker, mqtt://HOST:PORT, or several URLs separated by commas. Append ?protocol=5 for "
+    "MQTT 5  [default: the configuration's]",
 )
-@click.option("--plan", type=click.Path(path_type=Path), help="Plan file  [default: build the plan]")
+@click.option("--plan", type=click.Path(path_type=Path), help="Directory of the plan  [default: build it]")
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Directory for state and result  [default: ./NAME-out]"
 )
@@ -134,8 +134,8 @@ def start_aggregator(
                 if ending:
                     named = ", ".join(ending) if len(ending) <= 5 else f"{', '.join(ending[:5])} and others"
                     LOGGER.warning(
-                        f"the authority's vouchers for {named} ended, or end within 14 days; renew them with "
-                        "`edgefl broker vouch`"
+                        f"the authority's vouchers for {named} expired, or expire within 14 days; renew them "
+                        "with `edgefl broker vouch`"
                     )
             with (
                 open_logs(
@@ -158,7 +158,7 @@ def start_aggregator(
                 log.write_verdict(settings.rounds + 1, result["verdict"])
         except Stopped as stopped:
             LOGGER.info("stopped")
-            if stopped.is_interrupt:  # a service manager's SIGTERM is no failure
+            if stopped.is_interrupt:  # SIGTERM of a service manager is not a failure
                 raise click.Abort from None
             return
     if as_json:
@@ -166,7 +166,7 @@ def start_aggregator(
 
 
 def _check_broker(url: str, security: Path | None) -> None:
-    """Raise LinkError when no broker is there: before the plan is built, which takes many seconds."""
+    """Raise LinkError if no broker answers. Building the plan takes many seconds, so this comes first."""
     from edgefl.security.enrolment import load_enrolment, make_tls_context
     from edgefl.transport.link import Link
 
@@ -178,8 +178,9 @@ def _check_broker(url: str, security: Path | None) -> None:
 @OUT_OPTION
 @CLIENTS_ARGUMENT
 def pause(out: Path, client_ids: tuple[str, ...]) -> None:
-    """Pause clients: each finishes the task that it has, and is chosen for no other, the last phase's
-    included, until it is resumed.
+    """Pause clients until they are resumed.
+
+    A paused client finishes its current task. It receives no other task, not even in the last phase.
 
     Example: edgefl aggregator pause --out kitchen pi-7
     """
@@ -187,7 +188,7 @@ def pause(out: Path, client_ids: tuple[str, ...]) -> None:
 
     pause_clients(out, client_ids)
     click.echo(
-        f"paused {', '.join(client_ids)}; let them take part again: edgefl aggregator resume --out {out} "
+        f"paused {', '.join(client_ids)}; to include them again: edgefl aggregator resume --out {out} "
         f"{' '.join(client_ids)}"
     )
 
@@ -210,7 +211,7 @@ def resume(out: Path, client_ids: tuple[str, ...]) -> None:
 @OUT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 def status(out: Path, as_json: bool) -> None:
-    """Say which clients are paused in this directory.
+    """Print the paused clients of an aggregator.
 
     Example: edgefl aggregator status --out kitchen
     """
@@ -218,4 +219,4 @@ def status(out: Path, as_json: bool) -> None:
 
     check_directory(out)
     paused = sorted(read_paused_clients(out))
-    click.echo(json.dumps({"paused": paused}) if as_json else f"paused: {', '.join(paused) or 'nobody'}")
+    click.echo(json.dumps({"paused": paused}) if as_json else f"paused: {', '.join(paused) or 'none'}")

@@ -1,4 +1,4 @@
-"""`edgefl broker ...`: a broker to try out, keys and configuration of a broker for boards."""
+"""The commands `edgefl broker ...`: the dev broker, and keys and configuration for deployment."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ CA_OPTION = click.option(
 
 @click.group(short_help="Run and configure an MQTT broker.")
 def broker() -> None:
-    """Run an MQTT broker on this machine.
+    """Run and configure an MQTT broker.
 
     Example: edgefl broker start --port 1883
     """
@@ -41,14 +41,14 @@ def broker() -> None:
     "--bind",
     default="127.0.0.1",
     show_default=True,
-    help="Address to listen on. With 0.0.0.0 boards can reach the broker.",
+    help="Address to listen on. With 0.0.0.0 other machines can reach the broker.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print url and kind as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print URL and kind as JSON.")
 def start_broker(port: int, kind: str, bind: str, as_json: bool) -> None:
-    """Run a broker until SIGTERM or Ctrl-C: mosquitto when it is installed, else amqtt.
+    """Run a broker for experiments until SIGTERM or Ctrl-C.
 
-    It prints its url once it answers. It is for trying out: it knows no passwords. Other machines do not see
-    it unless --bind says so.
+    The broker is mosquitto if it is installed, otherwise amqtt. The command prints the URL when the broker
+    answers. The broker has no authentication. By default other machines cannot reach it, see --bind.
 
     Example: edgefl broker start --bind 0.0.0.0
     """
@@ -56,7 +56,8 @@ def start_broker(port: int, kind: str, bind: str, as_json: bool) -> None:
 
     if bind != LOOPBACK_HOST:
         click.echo(
-            f"who reaches {bind} may read and write all of it; keys for each board: edgefl broker init",
+            f"anyone who can reach {bind} can read and write all messages; for keys per board use `edgefl "
+            "broker init`",
             err=True,
         )
 
@@ -76,7 +77,7 @@ def start_broker(port: int, kind: str, bind: str, as_json: bool) -> None:
     help="Name or address of the broker for devices. Can be repeated.",
 )
 @click.option(
-    "--port", type=click.IntRange(1, 65535), default=8883, show_default=True, help="The broker's port."
+    "--port", type=click.IntRange(1, 65535), default=8883, show_default=True, help="Port of the broker."
 )
 @click.option("--bind", default="", help="Listen on this address only  [default: all]")
 @click.option(
@@ -109,11 +110,11 @@ def init_broker(
     memory_mb: int | None,
     as_json: bool,
 ) -> None:
-    """Make an authority, the broker's and the aggregator's keys, mosquitto.conf, its access list and a
-    systemd unit.
+    """Make keys and configuration of a broker for deployment.
 
-    With --ca the authority's key goes into a directory of its own, such as a stick: only enrolling, revoking
-    and vouching need it.
+    The directory receives an authority, the keys of broker and aggregator, mosquitto.conf, its access list
+    and a systemd unit. With --ca the authority's key goes into another directory, such as a USB stick. Only
+    the commands that enrol, revoke or vouch for devices need it.
 
     Example: edgefl broker init broker --host aggregator.local
     """
@@ -132,8 +133,8 @@ def init_broker(
     write_configuration(directory, port, find_mosquitto() or "/usr/sbin/mosquitto", bind, account, limits, ca)
     if account == "root":
         click.echo(
-            "the broker runs as root; --user names an account that can do less, in a directory that it can "
-            "reach",
+            "the broker runs as root; pass --user with an account of fewer rights, and a directory that the "
+            "account can reach",
             err=True,
         )
     url = f"mqtts://{hosts[0]}:{port}"
@@ -147,16 +148,16 @@ def init_broker(
     click.echo(
         f"made {directory}: authority, keys, mosquitto.conf, acl, mosquitto.service; keep {key} secret"
     )
-    click.echo(f"account    {account} runs the broker, which may store {limits.memory_mb} MB")
+    click.echo(f"account    {account} runs the broker with at most {limits.memory_mb} MB of messages")
     click.echo(f"start      mosquitto -c {directory / 'mosquitto.conf'}")
     unit = "/etc/systemd/system/edgefl-broker.service"
     click.echo(
-        f"for good   sudo cp {directory / 'mosquitto.service'} {unit} && sudo systemctl enable --now "
+        f"install    sudo cp {directory / 'mosquitto.service'} {unit} && sudo systemctl enable --now "
         "edgefl-broker"
     )
-    click.echo(f"a board    edgefl device enrol pi-1 --security {directory} -o pi-1.enrol")
+    click.echo(f"enrol      edgefl device enrol pi-1 --security {directory} -o pi-1.enrol")
     click.echo(f"lead       edgefl aggregator start --config federation.toml --security {directory}")
-    click.echo(f"watch      edgefl broker watcher --security {directory} -o watcher.enrol")
+    click.echo(f"monitor    edgefl broker watcher --security {directory} -o watcher.enrol")
 
 
 @broker.command("watcher", short_help="Make keys for monitors, which may only read.")
@@ -180,15 +181,14 @@ def init_broker(
     type=click.IntRange(1, 3650),
     default=730,
     show_default=True,
-    help="Days for which its certificate is valid.",
+    help="Days for which the certificate is valid.",
 )
 @CA_OPTION
 def watcher(security: Path, out: Path, days: int, ca: Path | None) -> None:
     """Write one enrolment file for monitors.
 
-    It allows its owner to read messages about rounds and devices, but no model and no update, and to write
-    nothing. The
-    file may be copied to several machines. `edgefl device revoke watcher` revokes it.
+    With the file a monitor can read messages about rounds and devices, but no models and no updates. It
+    cannot write. The file may be copied to several machines. `edgefl device revoke watcher` revokes it.
 
     Example: edgefl broker watcher --security broker -o watcher.enrol
     """
@@ -201,11 +201,11 @@ def watcher(security: Path, out: Path, days: int, ca: Path | None) -> None:
         raise ConfigError(f"{out} already exists; pass another -o, or remove it")
     if not has_watcher_account(security):
         raise ConfigError(
-            f"{security / 'acl'} has no account for watchers; copy that part from the acl that `edgefl "
-            "broker init` makes anew"
+            f"{security / 'acl'} has no account for watchers; copy that part from a new acl that `edgefl "
+            "broker init` makes in an empty directory"
         )
     save_enrolment(enrol_watcher(security, days, ca), out)
-    click.echo(f"made {out}: whoever has it may watch")
+    click.echo(f"made {out}: anyone who has this file can watch")
     click.echo(f"  edgefl monitor --enrol {out}")
 
 
@@ -227,12 +227,12 @@ def watcher(security: Path, out: Path, days: int, ca: Path | None) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the devices as JSON.")
 def vouch(security: Path, ca: Path | None, days: int, as_json: bool) -> None:
-    """Have the authority vouch again for the signing key of every device that is not revoked.
+    """Renew the authority's vouchers for the signing keys of all devices that are not revoked.
 
-    Under secure aggregation a device accepts another's keys only while the authority vouches for them. The
-    aggregator holds the vouchers: no device is touched, and a running aggregator reads the new ones. The
-    shorter they are valid, the sooner the key of a revoked device is worth nothing, also to an aggregator
-    that lies.
+    With secure aggregation a device accepts the keys of another device only while a voucher of the authority
+    is valid. The aggregator stores the vouchers. Devices need no change, and a running aggregator reads the
+    new vouchers. The shorter the vouchers are valid, the sooner the key of a revoked device becomes useless,
+    even to a dishonest aggregator.
 
     Example: edgefl broker vouch --security broker --days 90
     """

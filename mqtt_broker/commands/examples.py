@@ -1,6 +1,4 @@
-"""`edgefl broker examples`: configurations of Telegraf, Prometheus, Grafana and Node-RED that read a
-federation's messages.
-"""
+"""The command `edgefl broker examples`: configurations of Telegraf, Prometheus, Grafana and Node-RED."""
 
 import json
 from importlib.resources import files
@@ -12,12 +10,12 @@ import click
 from edgefl.errors import ConfigError, StateError
 
 EXAMPLE_DESCRIPTIONS = {
-    "grafana/edgefl.json": "a dashboard: import it, or have Grafana load it from its folder of dashboards",
-    "grafana/provisioning/dashboards/edgefl.yml": "tells Grafana which folder that is",
-    "grafana/provisioning/datasources/edgefl.yml": "tells Grafana where Prometheus is",
-    "node-red/flow.json": "a flow: import it, or node-red flow.json",
-    "prometheus/prometheus.yml": "what Prometheus asks: the aggregator and Telegraf",
-    "telegraf/telegraf.conf": "what boards say of themselves, for Prometheus",
+    "grafana/edgefl.json": "Grafana dashboard, to import or to load from a dashboard directory",
+    "grafana/provisioning/dashboards/edgefl.yml": "the dashboard directory for Grafana",
+    "grafana/provisioning/datasources/edgefl.yml": "the address of Prometheus for Grafana",
+    "node-red/flow.json": "Node-RED flow, to import or to run with `node-red flow.json`",
+    "prometheus/prometheus.yml": "scrape targets for Prometheus: the aggregator and Telegraf",
+    "telegraf/telegraf.conf": "device statuses, metrics and round summaries for Prometheus",
 }
 
 
@@ -32,16 +30,16 @@ def _read_texts(directory: Traversable, prefix: str = "") -> dict[str, str]:
 
 
 def read_examples() -> dict[str, str]:
-    """Return the text of each example by its path below the directory."""
+    """Return the text of each example by its relative path."""
     return _read_texts(files("mqtt_broker.integrations") / "examples")
 
 
 def write_examples(directory: Path) -> list[Path]:
-    """Write all examples into a directory.
+    """Write all examples into a directory, and return their paths.
 
     Raises:
         ConfigError: a file already exists.
-        StateError: the disk does not accept the files.
+        StateError: a file cannot be written.
     """
     targets = {directory / name: text for name, text in read_examples().items()}
     existing = [path for path in targets if path.exists()]
@@ -52,10 +50,10 @@ def write_examples(directory: Path) -> list[Path]:
     try:
         for path, text in targets.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")  # not with mode 0600: other accounts run these programs
+            path.write_text(text, encoding="utf-8")  # Readable by the other accounts that run these tools
     except OSError as error:
         raise StateError(
-            f"cannot write {error.filename}: {error.strerror}; give another directory"
+            f"cannot write {error.filename}: {error.strerror}; pass another directory"
         ) from error
     return list(targets)
 
@@ -64,7 +62,9 @@ def write_examples(directory: Path) -> list[Path]:
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print the paths as JSON.")
 def examples(directory: Path, as_json: bool) -> None:
-    """Write configurations of other tools that read a federation's messages, to be changed and kept.
+    """Write example configurations of other tools that read a federation's messages.
+
+    Change the files as needed. The command never overwrites a file.
 
     Example: edgefl broker examples examples
     """

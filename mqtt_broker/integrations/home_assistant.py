@@ -1,10 +1,11 @@
 """Home Assistant's MQTT discovery: retained messages that describe a federation and its boards.
 
-Home Assistant creates devices and entities from them. Each entity has one message on
-PREFIX/COMPONENT/NODE/OBJECT/config, a form that every version reads:
-https://www.home-assistant.io/integrations/mqtt/#mqtt-discovery. Templates read the values from edgefl's own
-topics, so no other message is published. The functions are pure, and `Announcer` collects statuses into
-messages.
+Home Assistant creates devices and entities from them. Each entity has one message on the topic
+PREFIX/COMPONENT/NODE/OBJECT/config, which every version of Home Assistant reads. Templates in the messages
+read the values from edgefl's topics, so no other message is published. The functions are pure. `Announcer`
+turns statuses of boards into messages.
+
+Source: https://www.home-assistant.io/integrations/mqtt/#mqtt-discovery
 """
 
 import json
@@ -21,8 +22,8 @@ from mqtt_broker.integrations.tool_options import DISCOVERY_PREFIX
 
 ORIGIN = {"name": "edgefl", "sw_version": __version__}
 MAX_BOARDS = 10_000
-# `value_json.values` would be the method of a dict. An empty string leaves an entity as it is: a figure that
-# a message lacks is no news.
+# `value_json.values` would be the method of a dict. An empty string leaves an entity unchanged if a message
+# lacks the metric.
 METRIC_TEMPLATE = "{%% set a = value_json['values'].get('%s') %%}{{ '' if a is none else %s }}"
 ACCURACY_TEMPLATE = (
     "{% set v = value_json['values'] %}{% set a = v.get('accuracy_shipped') if 'accuracy_shipped' in v "
@@ -30,7 +31,7 @@ ACCURACY_TEMPLATE = (
 )
 FIELD_TEMPLATE = "{{ '' if value_json.%s is none else value_json.%s | round(%d) }}"
 SHARE_TEMPLATE = "{{ '' if value_json.%s is none else (100 * value_json.%s) | round(1) }}"
-# Home Assistant ignores an empty text, and makes of None a number that is unknown.
+# Home Assistant ignores an empty text, and shows None as an unknown number.
 VERDICT_MEAN_TEMPLATE = (
     "{%% set a = value_json.means.get('%s') %%}{{ 'None' if a is none else (100 * a) | round(1) }}"
 )
@@ -49,23 +50,27 @@ VERDICT_MEAN_NAMES = {
     "shipped": "Accuracy shipped",
     "int8": "Accuracy shipped int8",
 }
-"""Names of the entities of a verdict's means, by figure."""
+"""Names of the entities with the verdict's mean accuracies, by key of the means."""
 PERCENT = {"unit_of_measurement": "%", "state_class": "measurement"}
 MEASUREMENT = {"state_class": "measurement"}
 
 
 def make_node_id(federation: str) -> str:
-    """Return a federation's segment in discovery topics: of letters, digits, - and _ only.
+    """Return a federation's node id for discovery topics, which may contain letters, digits, - and _ only.
 
-    Names are lower case, so D for . is unique.
+    Names of federations are lower case, so an upper-case D for each dot is unique.
     """
     return f"edgefl_{federation.replace('.', 'D')}"
 
 
 def make_federation_entities(federation: str, prefix: str = DISCOVERY_PREFIX) -> dict[str, dict[str, Any]]:
-    """Return the discovery message of each of a federation's entities by topic.
+    """Return the discovery messages of a federation's entities by topic.
 
-    They are phase, round, loss, accuracy, clients in the round, and the verdict with its mean accuracies.
+    The entities are phase, round, cohort, loss, accuracy, updates, and the verdict with its mean accuracies.
+
+    Args:
+        federation: name of the federation.
+        prefix: prefix of the discovery topics.
     """
     topics = FederationTopics(federation)
     summary = f"{topics.root}/round/+/summary"
@@ -142,10 +147,16 @@ def make_federation_entities(federation: str, prefix: str = DISCOVERY_PREFIX) ->
 def make_board_entities(
     federation: str, client_id: str, version: str, prefix: str = DISCOVERY_PREFIX
 ) -> dict[str, dict[str, Any]]:
-    """Return the discovery messages of a board's entities by topic: online, accuracy, loss, round,
-    temperature, memory.
+    """Return the discovery messages of a board's entities by topic.
 
-    The model's metrics stay visible while the board is offline. The board's own measurements do not.
+    The entities are online, accuracy, int8 accuracy, loss, round, temperature and memory. While the board is
+    offline, the model's metrics stay available, but temperature and memory do not.
+
+    Args:
+        federation: name of the federation.
+        client_id: id of the board's client.
+        version: version of edgefl on the board.
+        prefix: prefix of the discovery topics.
     """
     topics = FederationTopics(federation)
     node = make_node_id(federation)
@@ -213,7 +224,7 @@ def make_board_entities(
 
 
 def _wrap_verdict_template(template: str, before: str) -> str:
-    """Return a template of a verdict's message, which is empty until the federation has ended."""
+    """Return a template that renders `before` while the verdict's message is empty."""
     return f"{{% if value_json is defined %}}{template}{{% else %}}{before}{{% endif %}}"
 
 
@@ -222,10 +233,12 @@ def _make_entity(unique_id: str, device: dict[str, Any], fields: dict[str, Any])
 
 
 class Announcer:
-    """Collects statuses of boards into discovery messages.
+    """Turns statuses of boards into discovery messages.
 
-    Attributes:
-        is_out: whether a board was revoked. Its entities are removed.
+    Args:
+        federation: name of the federation.
+        prefix: prefix of the discovery topics.
+        is_revoked: returns whether a client was revoked. Entities of revoked boards are removed.
     """
 
     def __init__(self, federation: str, prefix: str, is_revoked: Callable[[str], bool]) -> None:
@@ -239,7 +252,13 @@ class Announcer:
         self._versions: dict[str, str] = {}
 
     def take(self, topic: str, payload: bytes, now_s: float) -> None:
-        """Read the status of a board. Other messages and damaged messages are ignored."""
+        """Read the status of a board. Other messages and damaged messages are ignored.
+
+        Args:
+            topic: topic of the message.
+            payload: content of the message.
+            now_s: time of arrival, in seconds since 1970. It is not used.
+        """
         try:
             address = parse_topic(topic)
             if address.kind != "status" or not payload or len(self._boards) > MAX_BOARDS:
@@ -257,8 +276,9 @@ class Announcer:
         self._announced.pop(client_id, None)
 
     def collect_due(self) -> Iterator[Message]:
-        """Return the messages to publish: for new boards and new versions, and empty messages for revoked
-        boards.
+        """Yield the messages to publish now.
+
+        These are the entities of new boards and new versions, and empty messages for revoked boards.
         """
         for client_id, entities in self._boards.items():
             is_removed = bool(client_id) and self._is_revoked(client_id)
@@ -269,11 +289,11 @@ class Announcer:
                 self._announced[client_id] = is_removed
 
     def reset(self) -> None:
-        """Forget what was published: the broker may have been restarted."""
+        """Publish all entities again with the next `collect_due`. A restarted broker may have lost them."""
         self._announced.clear()
 
     def withdraw(self) -> Iterator[Message]:
-        """Return the messages that take every entity away."""
+        """Yield the empty messages that remove every entity."""
         for entities in self._boards.values():
             yield from (_make_message(topic, None) for topic in entities)
 

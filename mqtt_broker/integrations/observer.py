@@ -1,7 +1,8 @@
-"""Other tools beside an aggregator: one more connection, in a thread, that hears what any monitor may hear.
+"""Feeds other tools, such as Home Assistant and Prometheus, during a federation.
 
-Nothing that happens here reaches the rounds: a broker that refuses it, or a scrape that hangs, ends the
-observation at most.
+The observer runs in a thread of the aggregator with a separate connection. It receives the messages that any
+monitor may read. Its failures do not affect the rounds. A broker that rejects it, or a scrape that hangs,
+ends only the observation.
 """
 
 import logging
@@ -29,18 +30,25 @@ LOGGER = logging.getLogger("edgefl.observer")
 ANNOUNCE_INTERVAL_S = 1.0
 END_WAIT_S = 10.0
 LAST_SCRAPE_WAIT_S = 70.0
-"""Longest wait for a last scrape. Prometheus asks once a minute unless its configuration says otherwise."""
+"""Longest wait for a last scrape. By default Prometheus scrapes once a minute."""
 
 
 class MessageListener(Protocol):
     """Interface of an observer that receives every message."""
 
     def take(self, topic: str, payload: bytes, now_s: float) -> None:
-        """Hear a message."""
+        """Receive a message that arrived at `now_s`, in seconds since 1970."""
 
 
 class Observer(threading.Thread):
-    """Hears a federation until it is stopped."""
+    """Thread that receives the messages of a federation until it is stopped.
+
+    Args:
+        link: connection to the broker, with subscriptions.
+        federation: name of the federation.
+        listeners: receive every message.
+        announcer: makes the discovery messages to publish. None publishes nothing.
+    """
 
     def __init__(
         self,
@@ -59,15 +67,15 @@ class Observer(threading.Thread):
         self._due = 0.0
 
     def run(self) -> None:
-        """Hear, and publish what is due."""
+        """Pass messages to the listeners, and publish discovery messages that are due."""
         try:
             while time.monotonic() < self._stop_by and not (
                 self._stop_by < float("inf") and self._phase == PHASE_DONE
             ):
                 self._handle(self._link.get(0.2))
-            self._announce()  # of a federation that was shorter than DUE_S
+            self._announce()  # The federation may have been shorter than ANNOUNCE_INTERVAL_S
         except LinkError as error:
-            LOGGER.error(f"other tools receive nothing any more: {error}")
+            LOGGER.error(f"other tools receive no more messages: {error}")
 
     def _handle(self, event: Message | Connected | None) -> None:
         if isinstance(event, Message):
@@ -89,9 +97,12 @@ class Observer(threading.Thread):
             self._link.publish(message.topic, message.payload, retain=True)
 
     def stop(self, *, ended: bool, clear: bool) -> None:
-        """End the thread: at once, or when the federation `ended` and that was heard.
+        """End the thread, and close the link.
 
-        Then `clear` takes all entities away.
+        Args:
+            ended: whether the federation is complete. The thread then ends after it received the last
+                state, or after 10 s. Otherwise it ends at once.
+            clear: remove all entities if the federation is complete.
         """
         self._stop_by = time.monotonic() + (END_WAIT_S if ended else 0.0)
         self.join()
@@ -103,12 +114,21 @@ class Observer(threading.Thread):
 
 @contextmanager
 def serve_tools(tools: ToolOptions, broker: str, federation: str, security: Path | None) -> Iterator[None]:
-    """Serve the tools that are asked for while a federation is led.
+    """Serve the requested tools while the context is open.
 
-    Metrics that were scraped before are served until they are scraped once more, with the end of the
-    federation in them.
+    If the metrics were scraped before, the end of the context waits for a scrape of the complete federation,
+    for 70 s at most.
 
-    LinkError, ConfigError, ModuleNotFoundError without the extra.
+    Args:
+        tools: the requested tools.
+        broker: URL of the broker.
+        federation: name of the federation.
+        security: directory of `edgefl broker init`, or None.
+
+    Raises:
+        LinkError: the broker cannot be used.
+        ConfigError: the address of the metrics cannot be used, or the enrolment cannot be read.
+        ModuleNotFoundError: the extra `prometheus` is not installed.
     """
     if not tools.home_assistant and tools.metrics_port is None:
         yield

@@ -1,8 +1,7 @@
-"""The aggregator's figures for Prometheus: what its federation's view holds, in the text exposition format,
-at /metrics.
+"""Metrics of a federation for Prometheus, in the text exposition format at /metrics.
 
-Figures of rounds are those of `round/{r}/summary`, so with `[privacy]`, where no such message is published,
-they are not here either.
+The metrics of rounds come from the messages `round/{r}/summary`. With `[privacy]` no such message is
+published, so these metrics are missing.
 """
 
 import threading
@@ -31,23 +30,27 @@ REASON_PHRASES = (
     ("not enrolled", ("was revoked", "is not enrolled", "signature", "signed")),
     ("not finite", ("NaN or infinite",)),
 )
-"""Kinds of refusal by what their texts say; the first that fits. All else is malformed: another shape, size,
-dtype or encoding.
+"""Kinds of rejection, each with phrases of its reasons. The first match counts.
+
+Any other reason is malformed: another shape, size, dtype or encoding.
 """
 MALFORMED = "malformed"
 
 
 def classify_reason(reason: str) -> str:
-    """Return the kind of a receipt's reason: few values, so that each can be a label."""
+    """Return the kind of a receipt's reason, for a label with few values."""
     return next(
         (kind for kind, phrases in REASON_PHRASES if any(phrase in reason for phrase in phrases)), MALFORMED
     )
 
 
 class FederationMetrics:
-    """Collects a federation's messages into metrics. Thread-safe.
+    """Turns a federation's messages into metrics. Thread-safe.
 
-    prometheus_client calls `collect`.
+    prometheus_client calls `collect` for each scrape.
+
+    Args:
+        federation: name of the federation.
     """
 
     def __init__(self, federation: str) -> None:
@@ -61,7 +64,13 @@ class FederationMetrics:
         self._end_scraped = threading.Event()
 
     def take(self, topic: str, payload: bytes, now_s: float) -> None:
-        """Read one message. Messages outside of the protocol are ignored."""
+        """Read one message. A message that does not follow the protocol only counts as broken.
+
+        Args:
+            topic: topic of the message.
+            payload: content of the message.
+            now_s: time of arrival, in seconds since 1970.
+        """
         with self._lock:
             self._view.take(topic, payload, now_s)
             try:
@@ -87,13 +96,13 @@ class FederationMetrics:
             rejected = dict(self._rejected)
             totals = (self._rounds, self._updates, self._up, self._down)
         last_row = seen["history"][-1] if last and seen["history"] else {}
-        yield self._make_gauge("round", "The round that is open, or the last.", seen["round"])
+        yield self._make_gauge("round", "Number of the open round, or of the last one.", seen["round"])
         yield self._make_gauge(
             "rounds", "Rounds of the federation before clients personalize.", seen["rounds"]
         )
         yield self._make_gauge(
             "phase",
-            "1 for the phase that the federation is in.",
+            "1 for the current phase of the federation.",
             {seen["phase"]: 1} if seen["phase"] else {},
             "phase",
         )
@@ -101,7 +110,7 @@ class FederationMetrics:
         counts = Counter(device["state"] for device in seen["devices"])
         yield self._make_gauge(
             "devices",
-            "Devices by what they do.",
+            "Devices by activity.",
             {activity: counts[activity] for activity in ACTIVITY_KINDS},
             "state",
         )
@@ -114,19 +123,19 @@ class FederationMetrics:
         )
         yield self._make_gauge(
             "round_loss",
-            "Mean training loss over samples of the last round that has one.",
+            "Mean training loss over samples in the last round with a loss.",
             _find_latest(seen, "loss"),
         )
         accuracy = {part: _find_latest(seen, f"accuracy_{part}") for part in ("mean", "p10", "p90")}
         yield self._make_gauge(
             "round_accuracy",
-            "Accuracy over clients, of the last round that has one: mean, percentiles.",
+            "Accuracy over clients in the last round with an accuracy: mean and percentiles.",
             accuracy,
             "of",
         )
         yield from self._collect_verdict(seen["verdict"])
         yield self._make_gauge("round_seconds", "Seconds that the last round took.", last_row.get("seconds"))
-        yield self._make_counter("rounds_closed", "Rounds that closed since this process began.", totals[0])
+        yield self._make_counter("rounds_closed", "Rounds that closed since this process started.", totals[0])
         yield self._make_counter("updates", "Updates in those rounds.", totals[1])
         yield self._make_counter(
             "payload_bytes",
@@ -135,30 +144,30 @@ class FederationMetrics:
             "direction",
         )
         yield self._make_counter(
-            "rejected_updates", "Updates that were refused, by kind of reason.", rejected, "reason"
+            "rejected_updates", "Rejected updates by kind of reason.", rejected, "reason"
         )
         yield self._make_counter(
-            "broken_messages", "Messages that were none of the protocol.", seen["broken"]
+            "broken_messages", "Messages that do not follow the protocol.", seen["broken"]
         )
         self._is_scraped = True
         if seen["phase"] == PHASE_DONE:
             self._end_scraped.set()
 
     def is_awaiting_scrape(self) -> bool:
-        """Return whether somebody scrapes, and has not scraped the end of the federation."""
+        """Return whether metrics were scraped before, but not since the end of the federation."""
         with self._lock:
             has_ended = self._view.state is not None and self._view.state.phase == PHASE_DONE
         return self._is_scraped and has_ended and not self._end_scraped.is_set()
 
     def wait_for_scrape(self, timeout_s: float) -> None:
-        """Wait until somebody scrapes the end of the federation."""
+        """Wait until the end of the federation is scraped, or until the timeout in seconds."""
         self._end_scraped.wait(timeout_s)
 
     def _collect_verdict(self, verdict: dict[str, Any] | None) -> Iterator[Any]:
-        """Yield the metric families of the verdict, without samples until the federation has ended."""
+        """Yield the metric families of the verdict. They have no samples until the federation ends."""
         yield self._make_gauge(
             "verdict_accuracy",
-            "Mean accuracy over devices at the end: alone, of the federation, shipped, shipped int8.",
+            "Mean accuracy over devices at the end: trained alone, federated, shipped, shipped int8.",
             verdict["means"] if verdict else {},
             "of",
         )
@@ -213,10 +222,16 @@ def _find_latest(seen: dict[str, Any], name: str) -> float | None:
 
 @contextmanager
 def serve_metrics(metrics: FederationMetrics, host: str, port: int) -> Iterator[str]:
-    """Serve http://HOST:PORT/metrics from a thread and return the URL.
+    """Serve http://HOST:PORT/metrics from a thread and yield the URL.
+
+    Args:
+        metrics: the metrics.
+        host: address to listen on.
+        port: TCP port. 0 chooses a free port.
 
     Raises:
         ConfigError: the address cannot be used.
+        ModuleNotFoundError: the extra `prometheus` is not installed.
     """
     from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 
@@ -227,7 +242,7 @@ def serve_metrics(metrics: FederationMetrics, host: str, port: int) -> Iterator[
         server, thread = start_http_server(port, addr=host, registry=registry)
     except OSError as error:
         raise ConfigError(
-            f"cannot listen on {host}:{port} for --metrics-port: {error.strerror or error}; give another"
+            f"cannot listen on {host}:{port} for --metrics-port: {error.strerror or error}; pass another port"
         ) from error
     try:
         yield f"http://{host}:{server.server_port}/metrics"

@@ -1,6 +1,4 @@
-"""The options of `edgefl aggregator start` for other tools: Home Assistant, Prometheus, TensorBoard,
-MLflow.
-"""
+"""Options of `edgefl aggregator start` for Home Assistant, Prometheus, TensorBoard and MLflow."""
 
 import functools
 import re
@@ -20,12 +18,14 @@ DISCOVERY_PREFIX_PATTERN = re.compile(r"[^\s/+#$][^\s/+#]*(/[^\s/+#]+)*")
 
 @dataclass(frozen=True)
 class ToolOptions:
-    """What is asked for. home_assistant: the prefix of discovery topics, empty: none.
+    """Options of the requested tools.
 
-    `clear`: take its entities away at the end.
-
-    metrics_port: where Prometheus is answered, None: nowhere, 0: any free port. logs: see
-    `edgefl.loggers.open_logs`.
+    Attributes:
+        home_assistant: prefix of the discovery topics. Empty publishes no discovery messages.
+        clear: remove the entities when the federation is done.
+        metrics_port: TCP port of the metrics. 0 chooses a free port, None serves no metrics.
+        metrics_host: address of the metrics.
+        logs: values of `--log`, see `edgefl.loggers.open_logs`.
     """
 
     home_assistant: str = ""
@@ -36,7 +36,15 @@ class ToolOptions:
 
 
 def check_tools(tools: ToolOptions, config: FederationConfig) -> None:
-    """Raise ConfigError for what cannot be used, or does not work with this federation."""
+    """Check the options of the tools.
+
+    Args:
+        tools: options to check.
+        config: configuration of the federation. With `[privacy]`, `--log` is an error.
+
+    Raises:
+        ConfigError: an option is invalid, or does not fit this federation.
+    """
     for log_option in tools.logs:
         check_log(log_option)
     if tools.logs and config.privacy.is_on:
@@ -45,15 +53,21 @@ def check_tools(tools: ToolOptions, config: FederationConfig) -> None:
         )
     if tools.home_assistant and not DISCOVERY_PREFIX_PATTERN.fullmatch(tools.home_assistant):
         raise ConfigError(
-            f"--home-assistant {tools.home_assistant!r}, expected the prefix of its discovery topics, such "
-            f"as {DISCOVERY_PREFIX}"
+            f"--home-assistant is {tools.home_assistant!r}, expected the prefix of its discovery topics; "
+            f"pass a prefix such as {DISCOVERY_PREFIX}"
         )
     if tools.clear and not tools.home_assistant:
-        raise ConfigError("--home-assistant-clear says what becomes of entities; give --home-assistant too")
+        raise ConfigError(
+            "--home-assistant-clear removes entities of --home-assistant; give --home-assistant too"
+        )
 
 
 def add_tool_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command these options, which it takes as `tools`."""
+    """Add these options to a click command, which receives them as the argument `tools`.
+
+    Args:
+        command: function of the command, with a parameter `tools` of type `ToolOptions`.
+    """
 
     @functools.wraps(command)
     def call_command(

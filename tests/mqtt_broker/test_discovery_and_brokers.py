@@ -40,7 +40,7 @@ def test_a_broker_that_refuses_discovery_ends_the_observation_and_no_round(secur
     aggregator = federation.aggregator(
         "--security", secured_broker.directory, "--broker", federation.url, "--home-assistant"
     )
-    aggregator.wait_for("other tools receive nothing any more")
+    aggregator.wait_for("other tools receive no more messages")
     assert "check the broker's access list" in aggregator.said
     secured_broker.enrol("pi-1", federation.directory / "pi-1.enrol")
     device = federation.device("pi-1", toys.shard(1), "--enrol", federation.directory / "pi-1.enrol")

@@ -20,7 +20,7 @@ def test_a_federation_logs_json_with_rounds_clients_and_levels(federate, mosquit
     assert [record["round"] for record in logged if record.get("phase") == "federate"] == [1, 2]
     assert {record.get("client_id") for record in logged} == {None, "pi-1"}
     warnings = [record["message"] for record in logged if record["level"] == "warning"]
-    assert warnings and all("the plan counts" in message for message in warnings)
+    assert warnings and all("the plan's value is used" in message for message in warnings)
 
     logged = records(device)
     assert {record["client_id"] for record in logged} == {"pi-1"}

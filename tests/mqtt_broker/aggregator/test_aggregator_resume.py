@@ -102,7 +102,7 @@ def test_a_federation_that_is_done_is_not_begun_again_unless_asked(federate, mos
     other = federation.aggregator()
     assert other.end() == 1
     assert (
-        "holds a federation that is done, with rounds '1', this one has '2'; give another --out" in other.said
+        "holds a federation that is done, with rounds '1', this one has '2'; pass another --out" in other.said
     )
     federation.aggregator("--fresh").wait_for("waiting for devices: 0 of 1")
     assert not (federation.out / "result.json").exists()

@@ -25,7 +25,7 @@ def test_options_of_which_plan_and_configuration_differ_are_named():
     )
     lines = list_differing_options(other, config)
     epochs, pretraining = sorted(lines)
-    assert "pretrain_rounds = 2, the configuration 5; the plan counts" in pretraining
+    assert "pretrain_rounds = 2, the configuration 5; the plan's value is used" in pretraining
     assert "epochs = 1, the configuration 2" in epochs
 
 
@@ -38,10 +38,10 @@ def test_settings_of_the_personalization_that_differ_are_named():
     config = FederationConfig(personalization=PersonalizationConfig(select=False, epochs=3, deadline_s=60.0))
     planned = asdict(PersonalizationConfig())
     assert list_differing_options(spec_with(planned), config) == [
-        "the plan has [personalization] select = True, the configuration False; the plan counts. To use the "
-        "configuration's, build the plan with `edgefl plan build --config`",
-        "the plan has [personalization] epochs = 10, the configuration 3; the plan counts. To use the "
-        "configuration's, build the plan with `edgefl plan build --config`",
+        "the plan has [personalization] select = True, the configuration False; the plan's value is used. "
+        "To use the configuration's, build the plan with `edgefl plan build --config`",
+        "the plan has [personalization] epochs = 10, the configuration 3; the plan's value is used. "
+        "To use the configuration's, build the plan with `edgefl plan build --config`",
     ]
     assert list_differing_options(spec_with({**planned, "select": False, "epochs": 3}), config) == []
 

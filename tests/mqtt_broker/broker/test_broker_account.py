@@ -134,7 +134,7 @@ def test_accounts_that_cannot_run_it_are_refused(tmp_path, open_directory):
         with pytest.raises(ConfigError, match=r"'nobody' cannot reach .*/srv/edgefl"):
             init(tmp_path / "keys", "--user", "nobody")
         made, _ = init(tmp_path / "keys")
-        assert "runs as root; --user names an account" in made.stderr
+        assert "runs as root; pass --user with an account" in made.stderr
     else:
         with pytest.raises(ConfigError, match=r"only root can give server.key to 'nobody'"):
             init(tmp_path / "keys", "--user", "nobody")

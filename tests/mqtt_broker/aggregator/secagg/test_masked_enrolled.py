@@ -42,7 +42,8 @@ def test_enrolled_devices_come_to_the_simulators_bits(secured_broker, federate, 
     aggregator = federation.aggregator("--security", secured_broker.directory, "--broker", secured_broker.url)
     assert aggregator.end() == 0, aggregator.said
     assert (
-        "vouchers for pi-0, pi-1, pi-2 ended, or end within 14 days; renew them with `edgefl broker vouch`"
+        "vouchers for pi-0, pi-1, pi-2 expired, or expire within 14 days; renew them with `edgefl broker "
+        "vouch`"
         in aggregator.said
     )
     assert [device.end() for device in devices] == [0, 0, 0], [device.said for device in devices]
