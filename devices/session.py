@@ -173,7 +173,7 @@ class Session:
             case "state":
                 state = decode_json(State, message.payload)
                 current = self.state
-                # Most states only announce the next round, as the task does. Their signatures are not checked.
+                # Most states only announce the next round, as the task does. They are not checked.
                 if current is None or _select_state_change(state) != _select_state_change(current):
                     self.trust.check(state, message.payload)
                     self.state = state if self.order.accepts(state) else current
