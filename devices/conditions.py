@@ -72,7 +72,7 @@ def parse_window(text: str) -> TimeWindow:
     window = TimeWindow(60 * hours + minutes, 60 * end_hours + end_minutes)
     if window.start == window.end:
         raise ConfigError(
-            f"--between {text!r}: both times are the same; pass two times, or omit --between for the whole day"
+            f"--between {text!r}: both times are the same; pass two times, or omit it for the whole day"
         )
     return window
 
