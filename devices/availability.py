@@ -24,7 +24,7 @@ from edgefl.system.files import write_state
 from edgefl.system.host import ROOT
 from edgefl.wire.messages import PAUSED_BY_OPERATOR
 
-UNCHECKED_REASON = "has not checked yet whether its data fit the plan"
+UNCHECKED_REASON = "has yet to see whether its data fit the plan"
 CHECK_INTERVAL_S = 2.0
 DRAIN_PERIOD_S = 5.0
 
