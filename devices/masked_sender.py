@@ -107,8 +107,8 @@ class MaskedSender:
             count = self._attempts[2] + 1 if self._attempts[:2] == (task.session, task.round) else 1
             if count > MAX_ATTEMPTS:
                 LOGGER.warning(
-                    f"round {task.round}: the aggregator requests keys for more than {MAX_ATTEMPTS} attempts; "
-                    "look at its log",
+                    f"round {task.round}: the aggregator requests keys for more than {MAX_ATTEMPTS} "
+                    "attempts; look at its log",
                     extra={"round": task.round},
                 )
                 return self._send_answer(session, task, b"")

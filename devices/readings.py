@@ -105,8 +105,8 @@ class SensorTopics:
         for topic in filter(None, (self.readings, self.labels)):
             if not re.fullmatch(r"(\+|[^+#\0/]*)(/(\+|[^+#\0/]*))*(/#)?|#", topic):
                 raise ConfigError(
-                    f"the topic {topic!r} is not an MQTT filter, expected one such as a/+/accel; + stands for "
-                    "one whole level, # for all levels at the end"
+                    f"the topic {topic!r} is not an MQTT filter, expected one such as a/+/accel; + stands "
+                    "for one whole level, # for all levels at the end"
                 )
         wild = [sum(topic.count(mark) for mark in "+#") for topic in (self.readings, self.labels)]
         if self.labels and wild[1] not in (0, wild[0]):

@@ -83,7 +83,7 @@ def resume(state: Path) -> None:
 @STATE_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
 def status(state: Path, as_json: bool) -> None:
-    """Show whether a device runs with this state directory, whether it is paused, and its last finished round.
+    """Show whether a device runs with this state directory, its pause and its last finished round.
 
     The exit code is 1 if no device runs, so this can be a health check.
 

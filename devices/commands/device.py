@@ -168,8 +168,9 @@ def start(
     Another start with the same --state continues where the device stopped.
 
     --data accepts an .npz file with x and y, such as the file of `edgefl device record`. It also accepts a
-    folder of DIR/CLASS/FILE with .npy, .png, .jpg or .wav files. It also accepts a .csv file with a header, or
-    a folder of them, with --window and --label. The last form is a function MODULE:NAME that returns (x, y).
+    folder of DIR/CLASS/FILE with .npy, .png, .jpg or .wav files. It also accepts a .csv file with a header,
+    or a folder of them, with --window and --label. The last form is a function MODULE:NAME that returns
+    (x, y).
 
     Named classes are numbered in the order of their names. If a board may lack a class, put the same
     classes.txt with one name per line into the folder on every board.

@@ -1,6 +1,4 @@
-"""What the aggregator tells monitors of clusters: which each client is with, and how alike clients' weights
-are.
-"""
+"""The cluster telemetry of an aggregator: the cluster of each client, and the similarity of clients."""
 
 import math
 import re
@@ -33,8 +31,10 @@ EXPERT_PATTERN = re.compile(r"expert(\d{1,4})")
 
 
 def find_expert(update: Update) -> int | None:
-    """Return an update's expert: the one that it says to be likeliest (FedMix), or the only one that it
-    trained (IFCA, AEM).
+    """Return the number of an update's expert, or None if it has none.
+
+    In FedMix, it is the expert with the largest share in the metrics. In IFCA and AEM, it is the only expert
+    that the client trained.
     """
     shares = {
         int(match[1]): value
@@ -48,9 +48,14 @@ def find_expert(update: Update) -> int | None:
 
 
 class ClusterTelemetry:
-    """Remembers where each client was last.
+    """Stores the newest expert of each client and publishes cluster telemetry.
 
-    Tells nothing where updates are masked or noise is added: it is then nobody's business.
+    It publishes nothing with secure aggregation or differential privacy.
+
+    Args:
+        config: configuration of the federation.
+        spec: spec of the plan.
+        out: directory of the aggregator, for the report. None writes no file.
     """
 
     def __init__(self, config: FederationConfig, spec: PlanSpec, out: Path | None = None) -> None:
@@ -61,7 +66,7 @@ class ClusterTelemetry:
         self._experts: dict[str, int] = {}
 
     def record_experts(self, updates: Iterable[Update]) -> Iterator[Update]:
-        """Pass updates on, one at a time, and note their experts."""
+        """Yield the same updates, one at a time, and store their experts."""
         for update in updates:
             if self._is_public and (index := find_expert(update)) is not None:
                 self._experts[update.client_id] = index
@@ -70,21 +75,38 @@ class ClusterTelemetry:
     def publish(
         self, link: Link, topics: FederationTopics, session: str, round: int, after: ServerState
     ) -> None:
-        """Publish the message, retained, where there is one.
+        """Publish the retained cluster message of a round, and write its similarities for the report.
 
-        What a clustering round compared is kept for a report too.
+        Nothing is published if `make_message` returns None.
+
+        Args:
+            link: the connection to the broker.
+            topics: topics of the federation.
+            session: id of the session.
+            round: number of the round.
+            after: server state after the round.
+
+        Raises:
+            LinkError: the broker does not accept the message.
+            StateError: the file for the report cannot be written.
         """
         if self._is_public and self._out is not None:
             write_clusters(self._spec, after, self._out)
         if (clusters := self.make_message(session, round, after)) is not None:
             payload = encode_json(clusters)
-            # A broker that passes small messages only
+            # Some brokers accept only small messages
             if len(payload) > max(MAX_JSON_BYTES, self._chunk_bytes):
                 payload = encode_json(_drop_comparison(clusters))
             link.publish(topics.clusters, payload, retain=True)
 
     def make_message(self, session: str, round: int, after: ServerState) -> Clusters | None:
-        """Return the cluster message of a round, or None without clusters or with more than 1,024 clients."""
+        """Return the cluster message of a round, or None without clusters or with more than 1,024 clients.
+
+        Args:
+            session: id of the session.
+            round: number of the round.
+            after: server state after the round.
+        """
         assigned: Mapping[str, int] = (read_assignments(after) or self._experts) if self._is_public else {}
         if not assigned or len(assigned) > MAX_ITEMS:
             return None
@@ -114,7 +136,7 @@ class ClusterTelemetry:
 
     def _describe_layers(self, after: ServerState) -> str:
         layers = complete_algorithm_options(self._spec.algorithm, self._spec.options).get("layers")
-        if layers is None:  # FedAP compares all of a client's delta
+        if layers is None:  # FedAP compares the whole delta of a client
             return "all"
         try:
             return ", ".join(

@@ -1,7 +1,7 @@
-"""Drives a round server over MQTT: turns messages into events, and carries out its actions.
+"""The driver of a round server over MQTT. It converts messages to events, and performs the server's actions.
 
-The round server decides, the driver does: it reads the clock, the link and the list of paused clients, signs
-and publishes messages, and has actions stored.
+The round server makes all decisions. The driver reads the clock, the link and the list of paused clients. It
+signs and publishes messages, and passes storage actions to the storage.
 """
 
 import dataclasses
@@ -48,25 +48,26 @@ LOGGER = logging.getLogger("edgefl.aggregator")
 
 MAX_WAIT_S = 0.5
 BUSY_WAIT_S = 0.004
-"""How long the driver waits for a message while it waits for the broker's acknowledgements too."""
+"""Longest wait for a message while the broker has to acknowledge others."""
 PAUSES_CHECK_S = 0.25
-"""How often the driver reads which clients are paused."""
+"""Interval at which the driver reads the list of paused clients."""
 ENROLMENT_CHECK_S = 1.0
-"""How often the driver looks for revoked clients that are silent. A revoked client that sends a message is
-found at once.
+"""Interval at which the driver looks for revoked clients that send nothing. A revoked client that sends a
+message is detected at once.
 """
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """What the aggregator does with some of the actions.
+    """The callbacks of the aggregator for some actions.
 
     Attributes:
-        aggregate: returns the server state after a round, from the state before it.
-        close: is given each round that was closed, and the payload bytes that were published in it.
-        finish: is given the end of the federation.
-        doing: is given what is done now, the rounds that are done, and the rounds in all.
-        paused: returns the clients that the operator has paused.
+        aggregate: maps the server state before a round to the state after it.
+        close: receives each closed round, and the number of payload bytes published in it.
+        finish: receives the end of the federation.
+        show_progress: receives the current activity, the number of completed rounds, and the number of all
+            rounds.
+        read_paused: returns the ids of the clients that the operator paused.
     """
 
     aggregate: Callable[[ServerState], ServerState]
@@ -77,17 +78,17 @@ class Hooks:
 
 
 class Driver:
-    """Plays one federation over a link.
+    """Runs one federation over a link.
 
     Args:
         server: the round server.
         link: the connection to the broker.
-        topics: the topics of the federation.
-        session: the session of this aggregator.
+        topics: topics of the federation.
+        session: id of the session of this aggregator.
         trust: signs messages and checks signatures.
-        storage: stores what the server asks for.
-        older: answers devices of version 1 of the protocol.
-        hooks: see `Hooks`.
+        storage: performs the storage actions of the server.
+        older: answers devices with version 1 of the protocol.
+        hooks: callbacks of the aggregator.
     """
 
     def __init__(
@@ -120,7 +121,9 @@ class Driver:
         """Lead the federation to its end.
 
         Raises:
-            EdgeflError: the federation cannot continue: `Stop`, LinkError or StateError.
+            EdgeflError: the round server stopped, with the error of its `Stop` action.
+            LinkError: the link failed, or another aggregator leads the federation.
+            StateError: the storage failed.
         """
         self._link.subscribe(*list_aggregator_topics(self._topics))
         self._older.start()
@@ -129,7 +132,7 @@ class Driver:
             self._pump()
 
     def stop(self, settings: dict[str, float]) -> None:
-        """Publish that the federation has no aggregator now, and withdraw its blobs.
+        """Publish that the federation has no aggregator now, and remove its blobs from the broker.
 
         Args:
             settings: settings to add to the last state message.
@@ -143,7 +146,7 @@ class Driver:
         self._execute(self._server.handle(event, time.monotonic()))
 
     def _pump(self) -> None:
-        """Take one message, if one comes in time, and have the server do what is due."""
+        """Process one message, if one arrives in time, and let the server perform due work."""
         now = time.monotonic()
         if now >= self._pauses_check_at:
             self._check_pauses()
@@ -159,7 +162,7 @@ class Driver:
         event: Event | None = None
         if isinstance(received, Connected):
             LOGGER.info(f"the link to the broker is up again at {received.url}")
-            # A broker that was started again has forgotten what was retained
+            # A restarted broker has lost its retained messages
             self._older.publish()
             event = LinkRestored()
         elif received is not None:
@@ -199,7 +202,7 @@ class Driver:
             self._handle(ClientExcluded(client_id, reason))
 
     def _find_unenrolled(self) -> dict[str, str]:
-        """Return the clients that matter now and are not enrolled, with the reasons."""
+        """Return the reasons why clients of the current round are not enrolled, by client id."""
         if self._trust.find_key is None:
             return {}
         reasons = {
@@ -212,7 +215,7 @@ class Driver:
     def _execute(self, actions: Iterable[Action]) -> None:
         has_tasks = False
         waiting = deque(actions)
-        while waiting:  # Each action is dropped once it is done: it may hold an update of many megabytes
+        while waiting:  # Each action leaves memory once it is done: it may contain a large update
             action = waiting.popleft()
             self._storage.apply(action)
             match action:
@@ -229,7 +232,7 @@ class Driver:
                     self._sent_before = self._link.bytes_up
                 case AggregateUpdates(state):
                     after = self._hooks.aggregate(state)
-                    # Who is paused or revoked now is not drawn for the next round
+                    # Clients that are paused or revoked by now are not drawn for the next round
                     self._check_pauses()
                     self._check_enrolments()
                     self._handle(StateAggregated(after))
@@ -249,7 +252,9 @@ class Driver:
             action.topic, self._encode(message, action.receiver), qos=action.qos, retain=action.is_retained
         )
         if action.qos:
-            self._load = -1  # The server has counted it, and must hear when it is acknowledged
+            self._load = (
+                -1
+            )  # the server counts the message until a `LinkLoad` event says that it is acknowledged
 
     def _encode(self, message: object, receiver: str | None) -> bytes:
         if isinstance(message, bytes):
@@ -269,6 +274,6 @@ class Driver:
         if new := self._link.dropped - self._dropped:
             self._dropped += new
             LOGGER.warning(
-                f"{new} messages were dropped: more came than the aggregator may hold; a chunk that was "
-                "among them is sent again"
+                f"{new} messages were dropped, because more arrived than the aggregator may store; devices "
+                "send dropped chunks again"
             )

@@ -1,8 +1,7 @@
-"""What an aggregator must still know after it was killed: its session, the open round, and the updates that
-it acknowledged.
+"""The journal of an aggregator: its session, the open round, and the acknowledged updates.
 
-One SQLite file beside the server state. Whatever is promised on the wire is written here first: a nonce
-before the task that carries it, an update before its receipt.
+The journal survives a kill. It is one SQLite file next to the server state. Everything that a message promises
+is written first: a nonce before the task that contains it, an update before its receipt.
 """
 
 import fcntl
@@ -42,7 +41,7 @@ WAL_PAGES = 4096
 Below the limit, `Journal.checkpoint` moves them on another thread.
 """
 LOCK_TIMEOUT_S = 60.0
-"""How long a commit waits for a checkpoint of another thread."""
+"""Longest wait of a commit for a checkpoint of another thread."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,10 @@ class FederationStart:
     """The start of a federation.
 
     Attributes:
-        settings: settings that must be the same to resume it.
+        session: id of the session.
+        settings: settings that must be the same to resume it, JSON.
         started: time of the start in seconds since 1970.
+        is_done: whether the federation is complete.
     """
 
     session: str
@@ -61,10 +62,13 @@ class FederationStart:
 
 
 def make_private_directory(directory: Path) -> None:
-    """Make a directory that only its owner can read, unless it is there: an aggregator keeps each client's
-    figures in it.
+    """Make a directory that only its owner can read, unless it exists.
 
-    They have no noise, also where `[privacy]` hides them from everybody else. Raises StateError.
+    An aggregator stores figures of each client in it. They have no noise, even if `[privacy]` hides them from
+    everybody else.
+
+    Raises:
+        StateError: the directory cannot be made.
     """
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -73,9 +77,15 @@ def make_private_directory(directory: Path) -> None:
 
 
 class Journal:
-    """The file in a directory, for one process at a time.
+    """The journal in a directory, for one process at a time. It is a context manager.
 
-    StateError when it is in use, or cannot be read or written.
+    Every method raises StateError if the file cannot be read or written or is damaged.
+
+    Args:
+        directory: directory of the aggregator. It is created if it does not exist.
+
+    Raises:
+        StateError: another process uses the directory, or the file cannot be read or written.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -89,18 +99,20 @@ class Journal:
         except OSError as error:
             self._lock.close()
             raise StateError(
-                f"another aggregator uses {directory}; give each federation an --out of its own"
+                f"another aggregator uses {directory}; pass a separate --out to each federation"
             ) from error
         with self._translate_errors():
-            # SQLite gives its other files the same mode
+            # SQLite creates its other files with the same mode
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
             self._path.chmod(0o600)
             self._database = self._connect()
             self._database.execute(f"pragma page_size={PAGE_BYTES}")
             self._database.execute("pragma journal_mode=wal")
             self._database.execute(f"pragma wal_autocheckpoint={WAL_PAGES}")
-            self._database.execute("pragma cache_size=-128")  # KiB; what is written is hardly ever read
-            # Some builds of SQLite write zeros over each removed update. `remove_tensors` does it once.
+            self._database.execute(
+                "pragma cache_size=-128"
+            )  # KiB: small, because written rows are hardly ever read
+            # Some builds of SQLite overwrite each removed update with zeros. `remove_tensors` does it once.
             self._database.execute("pragma secure_delete=off")
             self._database.executescript(SCHEMA)
 
@@ -132,16 +144,18 @@ class Journal:
             self._database.execute("commit")
 
     def checkpoint(self) -> None:
-        """Return when all that was committed would survive a power cut, and is moved out of the write-ahead
-        log.
+        """Write all commits to the disk and move them out of the write-ahead log.
 
-        Any thread may call it: it uses a connection of its own.
+        Afterwards they survive a power cut. Any thread may call this, because it opens another connection.
+
+        Raises:
+            StateError: the file cannot be read or written.
         """
         with self._translate_errors(), closing(self._connect()) as database:
             database.execute("pragma synchronous=full")
-            # It waits for no reader and no writer
+            # A passive checkpoint waits for no reader and no writer
             is_busy, *_ = database.execute("pragma wal_checkpoint(passive)").fetchone()
-            if is_busy:  # A commit with a long log does a checkpoint at this moment
+            if is_busy:  # a commit with a long log makes a checkpoint at the same time
                 database.execute("pragma wal_checkpoint(full)")
 
     def __enter__(self) -> "Journal":
@@ -152,13 +166,17 @@ class Journal:
         self._lock.close()
 
     def read_start(self) -> FederationStart | None:
-        """Return the start that this file tells of, None in a new one."""
+        """Return the start of the federation, or None in a new journal."""
         with self._translate_errors():
             row = self._database.execute("select id, settings, started, done from session").fetchone()
         return None if row is None else FederationStart(row[0], row[1], row[2], bool(row[3]))
 
     def start(self, started: FederationStart) -> None:
-        """Forget everything and begin with this."""
+        """Start a federation and remove the previous one. The time of the last run stays.
+
+        Args:
+            started: the start of the federation.
+        """
         with self._begin_transaction() as database:
             for table in ("session", "round", "accepted", "tensors"):
                 database.execute(f"delete from {table}")
@@ -168,10 +186,16 @@ class Journal:
             )
 
     def begin_run(self, now_ms: int) -> int:
-        """Return when this run of the aggregator began, in milliseconds since 1970: later than each run
-        before it, whatever the clock says.
+        """Store and return the start time of this run of the aggregator.
 
-        Devices order tasks by it. It is on the disk when this returns, and `start` does not forget it.
+        It is later than the start of each earlier run, even if the clock was set back. Devices order tasks by
+        it. It is on the disk when this returns, and `start` does not remove it.
+
+        Args:
+            now_ms: current time in milliseconds since 1970.
+
+        Returns:
+            The start time in milliseconds since 1970.
         """
         with self._begin_transaction() as database:
             (last,) = database.execute("select max(started) from run").fetchone()
@@ -181,12 +205,17 @@ class Journal:
         return int(started)
 
     def finish(self) -> None:
-        """Note that the federation came to its end."""
+        """Record that the federation is complete."""
         with self._begin_transaction() as database:
             database.execute("update session set done = 1")
 
     def read_round(self, number: int, phase: str) -> OpenedRound | None:
-        """Return a round that was opened, None when it was not."""
+        """Return an opened round, or None if it was not opened.
+
+        Args:
+            number: number of the round.
+            phase: phase of the round.
+        """
         with self._translate_errors():
             row = self._database.execute(
                 "select nonce, cohort, closed from round where number = ? and phase = ?", (number, phase)
@@ -196,13 +225,13 @@ class Journal:
             return OpenedRound(number, phase, row[0], tuple(json.loads(row[1])), bool(row[2]))
 
     def read_next_round(self, number: int) -> OpenedRound | None:
-        """Return the round that was opened after this round, or None."""
+        """Return the round that was opened after round `number`, or None."""
         with self._translate_errors():
             row = self._database.execute("select phase from round where number = ?", (number + 1,)).fetchone()
         return None if row is None else self.read_round(number + 1, row[0])
 
     def open_round(self, opened: OpenedRound) -> OpenedRound:
-        """Keep a round before its tasks go out."""
+        """Store a round before its tasks are sent, and return it."""
         with self._begin_transaction() as database:
             database.execute(
                 "insert into round (number, phase, nonce, cohort) values (?, ?, ?, ?)",
@@ -211,7 +240,7 @@ class Journal:
         return opened
 
     def forget_round(self, opened: OpenedRound) -> None:
-        """Forget a round that accepted nothing, so that it can be opened with another cohort."""
+        """Remove a round that accepted no update, so that it can be opened with another cohort."""
         with self._begin_transaction() as database:
             database.execute(
                 "delete from round where number = ? and phase = ? and closed = 0 and not exists (select 1 "
@@ -220,11 +249,14 @@ class Journal:
             )
 
     def accept(self, opened: OpenedRound, updates: Iterable[StoreUpdate]) -> None:
-        """Store the updates that a round accepted, all of them or none. They are on the disk when this
-        returns.
+        """Store accepted updates of a round in one transaction. They are on the disk when this returns.
 
-        The tensors of earlier rounds are removed, and their disk space is used again. So the state after
-        those rounds must be saved.
+        The tensors of earlier rounds are removed, and their disk space is reused. The server state after
+        those rounds must be saved before.
+
+        Args:
+            opened: the round.
+            updates: the updates.
         """
         with self._begin_transaction() as database:
             database.execute("delete from tensors where number < ?", (opened.number,))
@@ -240,9 +272,7 @@ class Journal:
                 )
 
     def read_accepted(self, opened: OpenedRound) -> Iterator[Begin]:
-        """Yield the announcement of each update that a round accepted, sorted by client id and answered
-        round.
-        """
+        """Yield the announcement of each accepted update of a round, sorted by client id and answered round."""
         with self._translate_errors():
             rows = self._database.execute(
                 "select begin from accepted where number = ? and phase = ? order by client_id, answers",
@@ -252,8 +282,9 @@ class Journal:
                 yield decode_json(Begin, begin)
 
     def read_intact(self, opened: OpenedRound) -> Iterator[tuple[Begin, str]]:
-        """Yield the announcement and the codec of each accepted update whose tensors are stored and
-        undamaged, sorted as `accepted` does.
+        """Yield the announcement and codec of each accepted update whose tensors are stored and undamaged.
+
+        The order is that of `read_accepted`.
         """
         with self._translate_errors():
             rows = self._database.execute(
@@ -267,7 +298,12 @@ class Journal:
                     yield begin, codec
 
     def read_tensors(self, opened: OpenedRound, begin: Begin) -> bytes:
-        """Return the bytes of an update that a round accepted."""
+        """Return the encoded tensors of an accepted update.
+
+        Args:
+            opened: the round.
+            begin: the announcement of the update.
+        """
         with self._translate_errors():
             (content,) = self._database.execute(
                 "select content from tensors where number = ? and phase = ? and client_id = ? and "
@@ -278,17 +314,20 @@ class Journal:
         return tensors
 
     def remove_tensors(self) -> None:
-        """Remove the bytes of all updates and return their disk space."""
+        """Remove the tensors of all updates and free their disk space."""
         with self._begin_transaction() as database:
             database.execute("delete from tensors")
         with self._translate_errors():
-            # Unlike `delete`, it shortens the file and leaves nothing of the updates in it
+            # Unlike `delete`, `vacuum` shortens the file and leaves no part of the updates in it
             self._database.execute("vacuum")
             self._database.execute("pragma wal_checkpoint(truncate)")
 
     def read_latest_updates(self, count: int, phase_without: str) -> Iterator[Begin]:
-        """Yield the announcements of the updates of the last `count` rounds, except for the rounds of one
-        phase.
+        """Yield the announcements of the accepted updates of the last rounds.
+
+        Args:
+            count: number of rounds.
+            phase_without: phase whose rounds are left out.
         """
         with self._translate_errors():
             rows = self._database.execute(
@@ -300,13 +339,19 @@ class Journal:
                 yield decode_json(Begin, begin)
 
     def read_settled(self, opened: OpenedRound, since: int) -> dict[UpdateKey, str]:
-        """Return the sha256 of each update that rounds before this one accepted and that answers round
-        `since` or a later one.
+        """Return the sha256 of updates that earlier rounds of the same phase accepted.
+
+        Args:
+            opened: the current round.
+            since: the earliest round that the updates answer.
+
+        Returns:
+            The sha256 in hex, by answered round and client id.
         """
         with self._translate_errors():
             rows = self._database.execute(
-                # what answers such a round was accepted in it or later: else each round would read all before
-                # it
+                # An update that answers a round is accepted in this round or later. Without this condition,
+                # each round would read all earlier rounds.
                 "select begin from accepted where number between ? and ? and phase = ? and answers >= ?",
                 (since, opened.number - 1, opened.phase, since),
             ).fetchall()
@@ -314,7 +359,12 @@ class Journal:
         return {(begin.round, begin.client_id): begin.sha256 for begin in begins}
 
     def read_nonces(self, opened: OpenedRound, since: int) -> dict[int, str]:
-        """Return the nonce of this round and the nonces of earlier rounds of its phase from `since` on."""
+        """Return the nonces of a round and of the earlier rounds of its phase, by round.
+
+        Args:
+            opened: the current round.
+            since: the earliest round.
+        """
         with self._translate_errors():
             rows = self._database.execute(
                 "select number, nonce from round where number between ? and ? and phase = ?",
@@ -323,11 +373,15 @@ class Journal:
         return dict(rows)
 
     def close_round(self, opened: OpenedRound, loss: float | None, dropped: Sequence[DroppedClient]) -> None:
-        """Note that a round takes nothing any more, its loss (None when it has none), and whom it goes
-        without.
+        """Record that a round is closed.
 
-        A power cut may undo it until `checkpoint`: the round is closed once more then, by the updates that
-        it accepted.
+        A power cut before the next `checkpoint` may undo this. The round is then closed again, with the
+        updates that it accepted.
+
+        Args:
+            opened: the round.
+            loss: mean loss of the round, or None without a loss.
+            dropped: clients of the cohort without an accepted update.
         """
         with self._begin_transaction(synchronous="normal") as database:
             encoded = json.dumps([asdict(client) for client in dropped])
@@ -338,7 +392,7 @@ class Journal:
             )
 
     def reopen_round(self, opened: OpenedRound) -> OpenedRound:
-        """Let a closed round take updates again, and return it."""
+        """Open a closed round again, and return it."""
         with self._begin_transaction() as database:
             database.execute(
                 "update round set closed = 0, loss = null, dropped = '[]' where number = ? and phase = ?",
@@ -347,7 +401,14 @@ class Journal:
         return replace(opened, is_closed=False)
 
     def read_losses(self, phase_without: str) -> list[float | None]:
-        """Return the losses of the closed rounds in order, except for the rounds of one phase."""
+        """Return the losses of the closed rounds in order.
+
+        Args:
+            phase_without: phase whose rounds are left out.
+
+        Returns:
+            One loss per round, None for a round without a loss.
+        """
         with self._translate_errors():
             rows = self._database.execute(
                 "select loss from round where closed and phase != ? order by number", (phase_without,)
@@ -355,7 +416,7 @@ class Journal:
         return [row[0] for row in rows]
 
     def read_dropped(self) -> list[DroppedClient]:
-        """Return whom the closed rounds went without, in order."""
+        """Return the clients that the closed rounds dropped, in order."""
         with self._translate_errors():
             rows = self._database.execute(
                 "select dropped from round where closed order by number, phase"
@@ -364,7 +425,14 @@ class Journal:
 
 
 def has_federation(directory: Path) -> bool:
-    """Whether a federation began in the directory."""
+    """Return whether a directory contains a federation.
+
+    Args:
+        directory: directory of an aggregator.
+
+    Raises:
+        StateError: another process uses the directory, or the journal cannot be read.
+    """
     if not AggregatorFiles(directory).journal.exists():
         return False
     with Journal(directory) as journal:

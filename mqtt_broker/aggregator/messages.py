@@ -1,4 +1,4 @@
-"""Reads the messages that reach an aggregator as events of its round server."""
+"""Conversion of an aggregator's incoming messages to events of its round server."""
 
 from edgefl.errors import LinkError, WireError
 from edgefl.security.trust import Trust
@@ -38,11 +38,11 @@ def read_event(message: Message, session: str, trust: Trust) -> Event | None:
 
     Args:
         message: the message.
-        session: the session of this aggregator.
-        trust: knows the enrolled devices, and checks signatures.
+        session: id of the session of this aggregator.
+        trust: checks enrolments and signatures.
 
     Raises:
-        WireError: the message belongs to no client and cannot be read.
+        WireError: the message is invalid, and its topic names no client.
         LinkError: another aggregator leads the federation.
     """
     address = parse_topic(message.topic)
