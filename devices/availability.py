@@ -1,7 +1,7 @@
-"""Whether this device takes up tasks now: its owner's conditions, and a file that pauses it.
+"""The availability of a device for tasks: the conditions of its owner, and a file that pauses it.
 
-While it does not, it stays connected and its status says why. A task that the aggregator sent before it can
-have heard is still done.
+A paused device stays connected, and its status contains the reason. It still performs a task that the
+aggregator sent before it could know of the pause.
 """
 
 import math
@@ -30,9 +30,13 @@ DRAIN_PERIOD_S = 5.0
 
 
 def pause_device(state: Path) -> None:
-    """Pause the device of this state directory until `resume`, over restarts too.
+    """Pause the device of a state directory until `resume_device`, also after restarts.
 
-    StateError when the directory is not there.
+    Args:
+        state: the state directory.
+
+    Raises:
+        StateError: the directory does not exist or cannot be written.
     """
     _check(state)
     write_state(DeviceFiles(state).paused, b"", remedy="use the account that runs the device")
@@ -55,19 +59,27 @@ def resume_device(state: Path) -> None:
 
 
 def is_paused(state: Path) -> bool:
-    """Whether an operator paused the device of this state directory."""
+    """Return whether an operator paused the device of a state directory."""
     return DeviceFiles(state).paused.exists()
 
 
 def _check(state: Path) -> None:
     if not state.is_dir():
-        raise StateError(f"no directory {state}; give the --state of `edgefl device start`")
+        raise StateError(f"no directory {state}; pass the --state of `edgefl device start`")
 
 
 class Availability:
-    """Looks at conditions and pause file, every two seconds at most.
+    """Whether a device accepts tasks. It reads the sensors and the pause file at most every two seconds.
 
-    `cores`: over how many the load is shared out.
+    Args:
+        conditions: the conditions of the owner.
+        state: the state directory of the device.
+        cores: number of cores of the board.
+        root: directory that contains `proc` and `sys`. Tests pass another one.
+        clock: monotonic clock in seconds.
+
+    Attributes:
+        unchecked: whether the device still has to check its data against the plan.
     """
 
     def __init__(
@@ -84,7 +96,6 @@ class Availability:
         self._cores = cores
         self._root = root
         self._clock = clock
-        # a device that has done no task takes part as soon as it has seen that its data fit the plan
         self.unchecked = False
         self._reason = ""
         self._since = -math.inf
@@ -96,9 +107,10 @@ class Availability:
         self._counted = clock()
 
     def find_pause_reason(self, *, refresh: bool = False) -> str:
-        """Return why no task is taken up, empty when one is.
+        """Return why the device accepts no task, empty if it accepts tasks.
 
-        `anew`: look, however short ago the last time was.
+        Args:
+            refresh: whether to read the sensors now, even if the last reading is recent.
         """
         now = self._clock()
         if refresh or now - self._looked >= CHECK_INTERVAL_S:
@@ -116,21 +128,25 @@ class Availability:
         return self._reason or refusal or (UNCHECKED_REASON if self.unchecked else "")
 
     def refuse(self, reason: str, for_s: float = math.inf) -> None:
-        """Take up no task for so many seconds, or until `accept`.
+        """Accept no task for a time, or until `accept`.
 
-        The reason goes into the device's status.
+        Args:
+            reason: the reason, for the device's status.
+            for_s: the time in seconds.
         """
         self._refusal = reason
         self._refused_until = self._clock() + for_s
 
     def accept(self) -> None:
-        """End what `refuse` began."""
+        """Accept tasks again after `refuse`."""
         self._refusal = ""
         self._refused_until = -math.inf
 
     def accepts_tasks(self) -> bool:
-        """Whether a task that has come is done: always, unless the aggregator knew of the pause when it sent
-        it.
+        """Return whether the device performs a task that arrives now.
+
+        A device in a pause still does so for DRAIN_PERIOD_S seconds, because the aggregator may have sent the
+        task before it knew of the pause.
         """
         return not self._reason or self._clock() - self._since < DRAIN_PERIOD_S
 
@@ -147,5 +163,5 @@ class Availability:
 
 
 def _measure_cpu_s() -> float:
-    """The processor seconds of this process, and of the exports that it ran."""
+    """Return the processor seconds of this process and its exports."""
     return sum(os.times()[:4])

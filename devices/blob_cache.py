@@ -12,20 +12,39 @@ MAX_CACHE_BYTES = 64 * 1024 * 1024
 
 
 class BlobCache:
-    """Blobs in a directory, `limit_bytes` at most: the ones longest unused go first."""
+    """A cache of blobs in a directory. It removes the least recently used blobs first.
+
+    Args:
+        directory: the directory.
+        limit_bytes: largest total size of the blobs in bytes.
+    """
 
     def __init__(self, directory: Path, limit_bytes: int = MAX_CACHE_BYTES) -> None:
         self._directory = directory
         self._limit = limit_bytes
 
     def locate(self, sha256: str) -> Path:
-        """Return where a blob is, or would be. StateError for a name that is no sha256."""
+        """Return the path of a blob, whether or not it is in the cache.
+
+        Args:
+            sha256: digest of the blob in hex.
+
+        Raises:
+            StateError: `sha256` is not a digest.
+        """
         if not SHA256_PATTERN.fullmatch(sha256):
             raise StateError(f"blob name {sha256[:80]!r}, expected 64 hex digits")
         return self._directory / sha256
 
     def get(self, sha256: str) -> bytes | None:
-        """Return the blob, or None when it is not there or was damaged on disk."""
+        """Return a blob, or None if it is not in the cache or is damaged on disk.
+
+        Args:
+            sha256: digest of the blob in hex.
+
+        Raises:
+            StateError: `sha256` is not a digest, or the file cannot be read.
+        """
         path = self.locate(sha256)
         try:
             content = path.read_bytes()

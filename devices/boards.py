@@ -1,9 +1,9 @@
 """Board profiles: the properties of known boards, and the detection of this board.
 
-Figures are the manufacturers': memory and cores of the smallest model (`source`). `threads` is half the
-cores, so that a board that trains can do its other work. It is a choice, not a measurement, and changes no
-bit of the result. `pyproject.toml` decides the runtime of a system: ai-edge-litert and ai-edge-quantizer
-exist only for 64 bits, and a 32-bit system has tflite-runtime 2.14.
+Memory and cores come from the manufacturers (`source`), for the smallest model of a board. `threads` is half
+the cores, so that a board can do its other work while it trains. It is a choice, not a measurement, and does
+not change the result by a bit. `pyproject.toml` decides the TFLite runtime of a system: ai-edge-litert and
+ai-edge-quantizer exist only for 64 bits, and a 32-bit system has tflite-runtime 2.14.
 """
 
 import os
@@ -20,11 +20,17 @@ RUNTIMES_BY_BITS = {64: "ai-edge-litert", 32: "tflite-runtime"}
 
 @dataclass(frozen=True)
 class Board:
-    """One kind of board.
+    """A board profile.
 
     Attributes:
-        ram_mb: memory as sold in MB of 2^20 bytes, 0 if unknown.
+        name: name of the profile in options.
+        title: name of the board for a person.
+        ram_mb: memory of the smallest model in MB of 2^20 bytes, 0 if unknown.
+        cores: number of cores, 0 if unknown.
+        threads: number of threads of the learner.
         bits: word sizes of the systems that the manufacturer offers.
+        pattern: regular expression that finds the board in the model name of the device tree.
+        source: web page of the manufacturer.
     """
 
     name: str
@@ -38,7 +44,7 @@ class Board:
 
     @property
     def runtimes(self) -> dict[int, str]:
-        """The TFLite runtime of each of its systems, by bits."""
+        """The TFLite runtime by word size of the system."""
         return {bits: RUNTIMES_BY_BITS[bits] for bits in self.bits}
 
 
@@ -113,7 +119,10 @@ class Machine:
     """The properties of this machine.
 
     Attributes:
+        board: profile of the board.
+        model: model name of the device tree, empty without one.
         memory_mb: memory in MB of 10^6 bytes, NaN if unknown.
+        cores: number of cores.
         bits: word size of the Python interpreter, which may be 32 on a 64-bit kernel.
     """
 
@@ -125,12 +134,12 @@ class Machine:
 
     @property
     def runtime(self) -> str:
-        """The TFLite runtime that the base install has here."""
+        """The TFLite runtime of the base install on this machine."""
         return RUNTIMES_BY_BITS[self.bits]
 
     @property
     def can_quantize(self) -> bool:
-        """Whether the int8 model can be made here: ai-edge-quantizer exists for 64 bits alone."""
+        """Whether this machine can make the int8 model. ai-edge-quantizer exists only for 64 bits."""
         return self.bits == 64
 
 

@@ -1,4 +1,4 @@
-"""When a device takes up work, by what its owner asked for: pure functions."""
+"""The conditions of an owner under which a device accepts tasks. All functions are pure."""
 
 import math
 import re
@@ -9,15 +9,17 @@ from devices.host_sensors import PowerSupply
 from edgefl.errors import ConfigError
 
 MAX_IDLE_LOAD = 0.5
-"""What others may load each core with before the board counts as busy."""
+"""Load per core by other processes from which the board counts as busy."""
 LOAD_AVERAGE_PERIOD_S = 60.0
 
 
 @dataclass(frozen=True)
 class TimeWindow:
-    """A part of each day in local time: minutes after midnight, `start` included, `end` not.
+    """A part of each day in local time. A window whose start is after its end contains midnight.
 
-    Start above end runs over midnight.
+    Attributes:
+        start: first minute of the window, in minutes after midnight.
+        end: first minute after the window, in minutes after midnight.
     """
 
     start: int
@@ -29,7 +31,13 @@ class TimeWindow:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Conditions that must all be met before the device accepts a task. No condition means always."""
+    """Conditions that must all hold before the device accepts a task. Without a condition it accepts always.
+
+    Attributes:
+        idle: other processes use less than `MAX_IDLE_LOAD` of each core.
+        mains: the board is on mains power.
+        between: the local time lies in this window.
+    """
 
     idle: bool = False
     mains: bool = False
@@ -38,8 +46,12 @@ class Conditions:
 
 @dataclass(frozen=True)
 class HostReadings:
-    """What the board says: `load` of others for each core, whether it is on mains, and the minute of the day
-    in local time.
+    """The readings of the board that conditions depend on.
+
+    Attributes:
+        load: load of other processes per core.
+        mains: whether the board is on mains power.
+        minute: minutes after midnight in local time.
     """
 
     load: float
@@ -60,23 +72,29 @@ def parse_window(text: str) -> TimeWindow:
     window = TimeWindow(60 * hours + minutes, 60 * end_hours + end_minutes)
     if window.start == window.end:
         raise ConfigError(
-            f"--between {text!r}: both times are the same; give two, or leave --between out for the whole day"
+            f"--between {text!r}: both times are the same; pass two times, or omit it for the whole day"
         )
     return window
 
 
 def is_within(window: TimeWindow, minute: int) -> bool:
-    """Whether a minute of the day lies in the window."""
+    """Return whether a minute of the day lies in a window.
+
+    Args:
+        window: the window.
+        minute: minutes after midnight.
+    """
     if window.start < window.end:
         return window.start <= minute < window.end
     return minute >= window.start or minute < window.end
 
 
 def is_on_mains(supplies: Iterable[PowerSupply]) -> bool:
-    """Whether the board is fed from outside: a supply that is no battery is online, or no battery of its own
-    discharges.
+    """Return whether the board is on external power.
 
-    So a board without any known supply is on mains, and an unused PoE hat (offline) takes none off it.
+    It is if a supply other than a battery is online, or if no battery of the board discharges. A board
+    without any known supply is therefore on mains. A supply that is offline, such as an unused PoE hat, does
+    not change that.
     """
     board_supplies = [supply for supply in supplies if supply.scope != "Device"]
     fed = any(supply.kind != "Battery" and supply.online for supply in board_supplies)
@@ -88,12 +106,12 @@ def is_on_mains(supplies: Iterable[PowerSupply]) -> bool:
 def estimate_process_load(before: float, cpu_s: float, elapsed_s: float) -> float:
     """Return this process's share of the one-minute load average, with the kernel's decay e^(-t/60).
 
-    Without it a device that trained would regard its board as busy with the device's own work.
+    The share is subtracted from the load average. Otherwise a device would count its training as other work.
 
     Args:
-        before: the share `elapsed_s` seconds ago.
+        before: the share at the previous estimate.
+        cpu_s: processor seconds that the process has used since then.
         elapsed_s: seconds since then.
-        cpu_s: processor seconds that the process used since then.
     """
     if elapsed_s <= 0:
         return before
@@ -102,9 +120,13 @@ def estimate_process_load(before: float, cpu_s: float, elapsed_s: float) -> floa
 
 
 def find_unmet_condition(conditions: Conditions, seen: HostReadings) -> str:
-    """Return why no work is taken up now, empty when all conditions hold.
+    """Return the first condition that does not hold, empty if all hold.
 
-    The words go into the device's status.
+    The device publishes the text in its status.
+
+    Args:
+        conditions: the conditions of the owner.
+        seen: the readings of the board.
     """
     if conditions.between and not is_within(conditions.between, seen.minute):
         return f"outside {conditions.between}"

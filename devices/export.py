@@ -1,6 +1,4 @@
-"""The export as a child process: what the quantizer needs of memory is gone when it ends, and this process
-stays small.
-"""
+"""The export as a child process, so that the system gets the quantizer's memory back when it ends."""
 
 import json
 import subprocess
@@ -21,6 +19,10 @@ def export_in_child(state: Path, source: DataSource) -> Mapping[str, Any]:
 
     The files are written into `state/model`.
 
+    Args:
+        state: the state directory of the device.
+        source: where the samples are.
+
     Raises:
         ExportError: the export failed.
     """
@@ -36,12 +38,9 @@ def export_in_child(state: Path, source: DataSource) -> Mapping[str, Any]:
         "--json",
     ]
     if source.is_function:
-        # Code runs on the word of whoever started the device, not of a file
-        command += [
-            "--data",
-            source.data,
-        ]
-    remedy = f"run `edgefl export --state {state} -o model/` to see all of it"
+        # Only the command line of the device may name code to run, not a file
+        command += ["--data", source.data]
+    remedy = f"run `edgefl export --state {state} -o model/` to see its whole output"
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=EXPORT_TIMEOUT_S
@@ -56,12 +55,16 @@ def export_in_child(state: Path, source: DataSource) -> Mapping[str, Any]:
     try:
         report = json.loads(done.stdout)
     except ValueError as error:
-        raise ExportError(f"the export's report is no JSON: {error}; {remedy}") from error
+        raise ExportError(f"the export's report is not JSON: {error}; {remedy}") from error
     return dict(report)
 
 
 def extract_export_metrics(report: Mapping[str, Any]) -> dict[str, float]:
-    """Return the figures of a report that the device sends to the aggregator."""
+    """Return the figures of a report that the device sends to the aggregator.
+
+    Args:
+        report: the report of `export_in_child`.
+    """
     return {
         "accuracy_shipped_int8": float(report["accuracy_int8"]),
         "tflite_bytes": float(report["tflite_bytes"]),

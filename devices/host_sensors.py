@@ -14,7 +14,14 @@ PLAUSIBLE_RANGE_C = (-60.0, 160.0)
 
 @dataclass(frozen=True)
 class PowerSupply:
-    """One entry of /sys/class/power_supply. `scope` is `Device` for the battery of a mouse, for example."""
+    """One entry of /sys/class/power_supply.
+
+    Attributes:
+        kind: the kernel's `type`, such as `Mains` or `Battery`.
+        online: whether it supplies power.
+        status: `Charging`, `Discharging` and so on, for a battery.
+        scope: `Device` for the battery of a peripheral such as a mouse.
+    """
 
     kind: str
     online: bool
@@ -43,10 +50,7 @@ def read_power_supplies(root: Path = ROOT) -> tuple[PowerSupply, ...]:
 
 
 def read_temperature_c(root: Path = ROOT) -> float:
-    """Return the temperature of the warmest processor zone in degrees Celsius.
-
-    NaN where /sys/class/thermal has none.
-    """
+    """Return the temperature of the warmest processor zone in degrees Celsius, NaN without such a zone."""
     temperatures = []
     for zone in (root / "sys/class/thermal").glob("thermal_zone*"):
         text = read_text(zone / "temp")

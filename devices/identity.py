@@ -1,9 +1,9 @@
-"""The identity of a device on the broker: it finds the federation, and makes sure that its id is unique.
+"""The identity of a device on the broker: which federation it joins, and that its id is unique.
 
 A starting device asks on `device/{id}/claim` whether another device uses its id. A device with this id
 answers from its network thread with its status. A retained status `online` without an answer comes from a
-slow or a dead device. The new device then waits one and a half keepalive times, after which the broker
-would have published the will.
+slow or a dead device. The new device then waits one and a half keepalive times. A broker publishes the will
+of a dead device within that time.
 """
 
 import logging
@@ -22,14 +22,20 @@ RETAINED_WAIT_S = 0.5
 
 
 class DuplicateIdError(LinkError):
-    """Another device has this id: the status on the broker is that one's."""
+    """Another device uses this id, and the status on the broker belongs to it."""
 
 
 def find_federation(link: Link, timeout_s: float) -> str:
-    """Return the name of the one federation that runs on the broker, waiting until there is one.
+    """Return the name of the only federation on a broker, and wait until one runs.
 
-    An aggregator that speaks version 1 of the protocol is named once. LinkError when there are several
-    federations, or none within `timeout_s` (0: no limit).
+    A log line names each aggregator that speaks version 1 of the protocol.
+
+    Args:
+        link: the connection to the broker.
+        timeout_s: seconds to wait for a federation. 0 waits without limit.
+
+    Raises:
+        LinkError: several federations run, or no federation runs in time.
     """
     link.subscribe(FederationTopics("+").state, version1.format_state_topic("+"))
     running: dict[str, str] = {}
@@ -72,18 +78,20 @@ def find_federation(link: Link, timeout_s: float) -> str:
 
 
 def describe_older_aggregator(federation: str, url: str) -> str:
-    """Return the message for a person whose aggregator speaks version 1 of the protocol."""
+    """Return the log line about an aggregator that speaks version 1 of the protocol.
+
+    Args:
+        federation: name of the federation.
+        url: URL of the broker.
+    """
     return (
         f"the aggregator of {federation!r} at {url} speaks version {version1.OLD_PROTOCOL_VERSION} of the "
-        f"protocol, this "
-        f"device version {PROTOCOL_VERSION}; update edgefl on the aggregator's machine"
+        f"protocol, this device version {PROTOCOL_VERSION}; update edgefl on the aggregator's machine"
     )
 
 
 def _read_version1_federation(message: Message) -> set[str]:
-    """Return the name of the federation that a version 1 aggregator leads, as a set that is empty when none
-    runs.
-    """
+    """Return the federation of a version 1 aggregator as a set, empty if it does not run."""
     try:
         state = decode_json(version1.State, message.payload) if message.payload else None
     except WireError:
@@ -102,7 +110,14 @@ def _read_federation_phase(message: Message) -> tuple[str, str]:
 def check_id_is_free(
     link: Link, topics: FederationTopics, client_id: str, boot_id: str, keepalive_s: float
 ) -> set[str]:
-    """Check that no other device uses this id, and return the boot ids of dead devices.
+    """Check that no other device uses an id, and return the boot ids of dead devices with this id.
+
+    Args:
+        link: the connection to the broker.
+        topics: topics of the federation.
+        client_id: the id to check.
+        boot_id: random id of this start of the device.
+        keepalive_s: MQTT keepalive of the devices in seconds.
 
     Raises:
         DuplicateIdError: another device answers.
@@ -131,12 +146,25 @@ def check_id_is_free(
 
 
 def describe_duplicate_id(client_id: str, url: str) -> str:
-    """Return the error message for the second device with an id."""
+    """Return the error message for the second device with an id.
+
+    Args:
+        client_id: the id.
+        url: URL of the broker.
+    """
     return (
-        f"another device has the id {client_id!r} at {url}; give this one another --id, or end the other one"
+        f"another device has the id {client_id!r} at {url}; give this device another --id, or stop the other "
+        "device"
     )
 
 
 def should_yield(mine: Status, other: Status) -> bool:
-    """Whether this device must go when two of one id started at once: the earlier one stays."""
+    """Return whether this device must stop when two devices with one id start at the same time.
+
+    The device that started first stays.
+
+    Args:
+        mine: status of this device.
+        other: status of the other device.
+    """
     return (other.born, other.boot_id) < (mine.born, mine.boot_id)

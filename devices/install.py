@@ -1,4 +1,4 @@
-"""`edgefl device install`: a systemd unit that runs `edgefl device start` with the options that are given."""
+"""`edgefl device install`: a systemd unit that runs `edgefl device start` with the same options."""
 
 import getpass
 import json
@@ -14,10 +14,10 @@ from click.core import ParameterSource
 
 from edgefl.errors import ConfigError
 
-# OOMPolicy: a new plan runs in a child process first. The device goes on when the kernel kills that child for
-# memory.
-# no MemoryDenyWriteExecute: a runtime may compile its kernels. A forbidden call fails with EPERM, which a
-# library may handle.
+# OOMPolicy: a new plan runs in a child process first. The device continues if the kernel kills the child for
+# lack of memory.
+# MemoryDenyWriteExecute is not set, because a runtime may compile its kernels. A forbidden call fails with
+# EPERM, which a library may handle.
 DEVICE_UNIT_TEMPLATE = """# {board}. Written by: edgefl device install
 # The account {user} runs the device and owns its state. It reads its enrolment and its data, which only this account should be able to.
 [Unit]
@@ -65,12 +65,15 @@ INSTALL_OPTIONS = ("out", "user", "board", "as_json")
 
 
 def quote_argument(argument: str) -> str:
-    """Return a word as ExecStart= takes it: specifiers and variables are not expanded.
+    """Return an argument quoted for ExecStart=, without expansion of specifiers and variables.
 
-    ConfigError for a line break.
+    Raises:
+        ConfigError: the argument contains a control character.
     """
     if re.search(r"[\x00-\x1f]", argument):
-        raise ConfigError(f"{argument!r} has a control character, which a unit cannot hold; rename the file")
+        raise ConfigError(
+            f"{argument!r} has a control character, which a unit cannot contain; rename the file"
+        )
     plain = argument.replace("%", "%%").replace("$", "$$")
     if re.fullmatch(r"[\w@%+=:,./$-]+", plain, re.ASCII):
         return plain
@@ -78,7 +81,12 @@ def quote_argument(argument: str) -> str:
 
 
 def format_path_setting(key: str, path: str) -> str:
-    """Return a setting whose value is a path."""
+    """Return a line of a unit whose value is a path.
+
+    Args:
+        key: name of the setting.
+        path: the path. Specifiers in it are not expanded.
+    """
     escaped = path.replace("%", "%%")
     return f"{key}={escaped}" if " " not in path else f'{key}="{escaped}"'
 
@@ -117,9 +125,14 @@ def render_device_unit(
 
 
 def list_start_arguments(context: click.Context, start: click.Command, data: str) -> list[str]:
-    """Return the options of `device start` that were given, as words.
+    """Return the options of `edgefl device start` that the user passed, as command line arguments.
 
-    Paths are absolute, since a service starts in /, as `data` is.
+    Paths are absolute, because a service starts in /.
+
+    Args:
+        context: the context of `edgefl device install`.
+        start: the command `edgefl device start`.
+        data: value of --data with an absolute path.
     """
     arguments: list[str] = []
     for option in start.params:
@@ -146,7 +159,11 @@ def list_start_arguments(context: click.Context, start: click.Command, data: str
 
 
 def make_install_command(start: click.Command) -> click.Command:
-    """Return the command `install`, which takes every option that `start` takes."""
+    """Return the command `install`, which has all options of `start`.
+
+    Args:
+        start: the command `edgefl device start`.
+    """
 
     @click.pass_context
     def install(context: click.Context, /, **options: Any) -> None:
@@ -169,19 +186,18 @@ def make_install_command(start: click.Command) -> click.Command:
         client_id = enrolment.client_id if enrolment else options["client_id"]
         if not client_id:
             raise ConfigError(
-                "no --id; give this device a name such as pi-1, or --enrol with the file of `edgefl device "
-                "enrol`"
+                "no --id; pass a name such as pi-1, or --enrol with the file of `edgefl device enrol`"
             )
         check_client_id(client_id)
         if options["state"] is None:
             raise ConfigError(
-                f"no --state; a service needs a directory of its own, such as --state "
+                "no --state, but a service needs a separate directory; pass one, such as --state "
                 f"{STATES_DIRECTORY / 'edgefl'}"
             )
         if options["broker"] and parse_url(options["broker"]).password:
             raise ConfigError(
-                "--broker has a password in it, which everybody could read in the unit; enrol the board and "
-                "give --enrol"
+                "--broker contains a password, which everybody could read in the unit; enrol the board and "
+                "pass --enrol"
             )
         if options["between"]:
             parse_window(options["between"])
@@ -189,8 +205,8 @@ def make_install_command(start: click.Command) -> click.Command:
         state = options["state"].resolve()
         source = parse_source_options(options)
         board = find_board(options["board"]) if options["board"] else machine.board
-        # of this machine what the kernel has, of another board what its maker sells at least; a quarter is
-        # the system's
+        # The memory of this machine, or of the smallest model of another board. A quarter of it stays for the
+        # system.
         total_mb = (
             machine.memory_mb
             if board == machine.board and math.isfinite(machine.memory_mb)
@@ -206,8 +222,8 @@ def make_install_command(start: click.Command) -> click.Command:
         ]
         user = options["user"] or os.environ.get("SUDO_USER") or getpass.getuser()
         if user == "root":
-            click.echo("it runs as root; --user names an account that can do less", err=True)
-        # code of the owner's is imported from the folder in which this is called
+            click.echo("it runs as root; pass --user with an account that has fewer rights", err=True)
+        # Code of the owner is imported from the current directory
         folder = source.folder or (str(Path.cwd()) if options["algorithms"] or options["models"] else "")
         text = render_device_unit(
             client_id, arguments, state, user, board.title, int(total_mb / 1.048576 * 3 / 4), folder
@@ -238,18 +254,19 @@ def make_install_command(start: click.Command) -> click.Command:
             return
         if not options["out"]:
             click.echo(text)
-            click.echo(f"this is {name}; -o DIR writes it there, and then:", err=True)
+            click.echo(f"this is {name}; write it to a directory with -o DIR, and then run:", err=True)
         click.echo("\n".join(commands), err=not options["out"])
 
     install_options = [
         click.Option(
             ["-o", "--out"],
             type=click.Path(path_type=Path, file_okay=False),
-            help="Write it into this directory.",
+            help="Directory to write the unit to.",
         ),
-        click.Option(["--user"], help="The account that it runs as  [default: yours]"),
+        click.Option(["--user"], help="Account that runs the service  [default: yours]"),
         click.Option(
-            ["--board"], help="A profile of `edgefl device boards`, for MemoryMax  [default: this machine]"
+            ["--board"],
+            help="Board profile of `edgefl device boards`, for MemoryMax  [default: this machine]",
         ),
         click.Option(["--json", "as_json"], is_flag=True, help="Print unit and commands as JSON."),
     ]
@@ -259,5 +276,5 @@ def make_install_command(start: click.Command) -> click.Command:
         callback=install,
         params=[*start_options, *install_options],
         help=install.__doc__,
-        short_help="Run at boot: a systemd unit.",
+        short_help="Write a systemd unit that runs it at boot.",
     )

@@ -26,8 +26,12 @@ class JoinSettings(Protocol):
     """Settings that a device needs to join.
 
     Attributes:
+        broker: URL of the broker, or several URLs with commas.
+        client_id: id of the device.
         federation: name of the federation. Empty for the only one that runs.
+        keepalive_s: MQTT keepalive in seconds.
         wait_s: seconds to wait for a federation. 0 waits without limit.
+        enrolment: the keys of the device, or None.
     """
 
     @property
@@ -54,6 +58,8 @@ def join_federation(
     """Return a connected session that has not published a status yet.
 
     Args:
+        settings: the settings of the device.
+        samples: number of samples of the device.
         paused: reason why this device accepts no task at first, empty if it does.
         timeout_s: seconds that the broker may take to answer.
         make_order: maps the name of a federation to the order of its tasks.
@@ -64,15 +70,15 @@ def join_federation(
         StateError: the order of tasks cannot be read or written.
     """
     boot_id = secrets.token_hex(8)
-    # not the boot id, which the status tells: who knows the name of a connection can throw its owner out of
-    # the broker
+    # Not the boot id, which the status publishes. A client that connects under the name of another client
+    # makes the broker close the other connection.
     name = f"edgefl-{settings.client_id}-{secrets.token_hex(8)}"
     enrolment = settings.enrolment
     if enrolment and not all(broker.tls for broker in parse_urls(settings.broker)):
         shown = hide_password(settings.broker)
         LOGGER.warning(
-            f"{shown} is not mqtts: what is signed can be read on the way, and the broker's certificate is "
-            "not checked"
+            f"{shown} is not mqtts: others can read the signed messages on the network, and the broker's "
+            "certificate is not checked"
         )
     context = make_tls_context(enrolment) if enrolment else None
     probe = Link(

@@ -1,4 +1,4 @@
-"""The learners by the name that `edgefl device start --learner` takes."""
+"""The learners of `edgefl device start --learner`."""
 
 from collections.abc import Callable
 
@@ -24,4 +24,4 @@ LEARNERS: dict[str, Callable[[Plan, int], Learner]] = {
     "litert": _make_litert_learner,
     "keras": _make_keras_learner,
 }
-"""Name of a learner -> the function that makes it from a plan and a number of threads."""
+"""Factories of the learners, by name. Arguments: the plan, and the number of threads."""

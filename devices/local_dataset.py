@@ -12,9 +12,15 @@ from edgefl.types import Shard
 class LocalDataset:
     """The shard of one device. It is read again only for another split seed.
 
+    Args:
+        source: where the samples are.
+
     Attributes:
         source: where the samples are.
-        changes: a sentence for each change that brought the stored arrays into the form of training.
+        changes: one sentence for each conversion of the stored arrays to the form of training.
+
+    Raises:
+        DataError: the samples cannot be read.
     """
 
     def __init__(self, source: DataSource) -> None:
@@ -44,7 +50,7 @@ class LocalDataset:
             DataError: a label is out of range.
         """
         if seed is not None and seed != self._seed:
-            del self._shard  # before another one takes as much memory
+            del self._shard  # frees the memory before the next shard is read
             self._shard = self._read(seed)
         largest = int(max(self._shard.y_train.max(), self._shard.y_test.max()))
         try:
@@ -65,5 +71,9 @@ class LocalDataset:
         )
 
     def describe_shape_change(self, input_shape: tuple[int, ...]) -> str:
-        """Return a sentence about how samples get a model's input shape, "" when they stay as they are."""
+        """Return a sentence about how samples get a model's input shape, empty if they have it.
+
+        Args:
+            input_shape: input shape of the model.
+        """
         return describe_shape_change(self._shard.x_train.shape[1:], input_shape)

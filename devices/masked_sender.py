@@ -1,10 +1,10 @@
-"""Send the update of a masked round.
+"""The sender of updates in masked rounds.
 
-A masked round never sends the trained update itself, only what `edgefl.security.secagg.participant` makes of
-it. The device draws new keys for each attempt at a round and keeps them in memory until the next attempt, so
-that a repeated step gets the same bytes. Each attempt over other clients gives another sum, and the
-difference of two sums reveals an update. Therefore a device sends no keys after MOST_ATTEMPTS attempts at
-one round.
+A masked round never sends the trained update itself, only the messages of
+`edgefl.security.secagg.participant`. The device draws new keys for each attempt at a round. It stores them in
+memory until the next attempt, so that a repeated step gets the same bytes. Each attempt over other clients
+gives another sum, and the difference of two sums reveals an update. Therefore a device sends no keys after
+MAX_ATTEMPTS attempts at one round.
 """
 
 import logging
@@ -40,7 +40,14 @@ class CannotMaskError(ConfigError):
 
 @dataclass(frozen=True)
 class MaskedAttempt:
-    """This client's part of an attempt at a round: what it was asked, and what it has to say."""
+    """This client's part in one attempt at a round.
+
+    Attributes:
+        task: the first task of the attempt.
+        progress: the finished round whose update is sent.
+        participant: the keys and messages of this client.
+        make_vector: encodes the update as the vector to mask.
+    """
 
     task: Task
     progress: FinishedRound
@@ -51,8 +58,13 @@ class MaskedAttempt:
 def filter_masked_metrics(metrics: Mapping[str, float], requires_masks: bool = False) -> Mapping[str, float]:
     """Return the metrics of a masked update that may be published.
 
-    They are few, because the others may reveal which model was trained. A device that requires masks does not
-    publish `loss` either. The plan computes the loss, and a hostile plan may return any function of a sample.
+    They are few, because other metrics may reveal which model was trained. A device that requires masks does
+    not publish `loss` either. The plan computes the loss, and a hostile plan may return any function of a
+    sample.
+
+    Args:
+        metrics: metrics of the update.
+        requires_masks: whether the owner allows masked updates only, see `SharingRules`.
     """
     names = DEVICE_METRICS if requires_masks else SHARED_METRICS
     return {key: value for key, value in metrics.items() if key in names}
@@ -73,29 +85,30 @@ class MaskedSender:
         self._sharing = sharing
         self._attempt: MaskedAttempt | None = None
         self._answered = 0
-        self._attempts: tuple[str, int, int] = "", 0, 0  # session, round, and how many attempts at it
+        self._attempts: tuple[str, int, int] = "", 0, 0  # session, round, number of attempts
 
     def send(self, session: Session, task: Task, progress: FinishedRound, blob: bytes) -> Receipt:
-        """Take part in a masked round, and return the receipt that ends it: ok, or rejected with the reason.
+        """Take part in a masked round, and return the final receipt: ok, or rejected with a reason.
 
         Args:
-            session: the session of the task.
-            task: the task, masked.
-            progress: what this device computed for it.
-            blob: the trained update. It is not sent.
+            session: the session of the device.
+            task: the masked task.
+            progress: the finished round that answers the task.
+            blob: the trained update, encoded. It is not sent.
 
         Raises:
-            Superseded: the round is over.
+            Superseded: the aggregator no longer waits for the answer.
             CannotMaskError: this device lacks a package.
             DataError: the plan shares no model.
+            LinkError: the link failed.
         """
         attempt = self._attempt
         if attempt is None or (attempt.task.session, attempt.task.nonce) != (task.session, task.nonce):
             count = self._attempts[2] + 1 if self._attempts[:2] == (task.session, task.round) else 1
             if count > MAX_ATTEMPTS:
                 LOGGER.warning(
-                    f"round {task.round}: asked for keys of more than {MAX_ATTEMPTS} attempts; look at the "
-                    "aggregator's log",
+                    f"round {task.round}: the aggregator requests keys for more than {MAX_ATTEMPTS} "
+                    "attempts; look at its log",
                     extra={"round": task.round},
                 )
                 return self._send_answer(session, task, b"")
@@ -107,22 +120,26 @@ class MaskedSender:
             step = self._wait_for_step(session, task)
             receipt = self._answer(session, step)
             if step.phase == UNMASK_STEP:
-                # Enough others may have revealed theirs before
+                # Enough other clients may have answered before, so a rejection is no problem
                 return replace(receipt, outcome="ok", reason="")
             if step.phase == AGREE_STEP:
-                receipt = replace(receipt, outcome="ok", reason="")  # enough others may have agreed before
+                receipt = replace(receipt, outcome="ok", reason="")  # as above
         return receipt
 
     def answer(self, session: Session) -> None:
-        """Answer a step that comes when nothing is being sent: once more after a restart of the aggregator,
-        or after one of this device.
+        """Answer a step that arrives outside of `send`.
+
+        The aggregator repeats a step after it restarts, and a restarted device receives a step again.
+
+        Args:
+            session: the session of the device.
         """
         if session.step and session.steps_received != self._answered:
             step = session.step
             try:
                 self._answer(session, step)
             except Superseded:
-                LOGGER.info(f"round {step.round}: left, it is over", extra={"round": step.round})
+                LOGGER.info(f"round {step.round}: stopped, it is over", extra={"round": step.round})
 
     def _begin_attempt(
         self, session: Session, task: Task, progress: FinishedRound, blob: bytes
@@ -132,8 +149,8 @@ class MaskedSender:
             from edgefl.security.secagg.vectors import encode_deltas, list_shapes
         except ImportError as error:
             raise CannotMaskError(
-                f"round {task.round} is masked, which takes the package cryptography, and it cannot be "
-                f"loaded ({error}); pip install 'cryptography>=44', or leave secure_aggregation out of the "
+                f"round {task.round} is masked, which needs the package cryptography, and it cannot be "
+                f"loaded ({error}); pip install 'cryptography>=44', or remove secure_aggregation from the "
                 "federation"
             ) from error
         deltas: dict[str, dict[str, Array]] = {}
@@ -142,10 +159,10 @@ class MaskedSender:
             deltas.setdefault(model, {})[weight] = array
         if not deltas:
             raise DataError(
-                f"round {task.round} is masked, and its plan trains no model that is shared; leave "
-                "secure_aggregation out"
+                f"round {task.round} is masked, and its plan trains no shared model; remove "
+                "secure_aggregation"
             )
-        # of several models a client trains one, and all have the same weights
+        # A client trains one of several models, and all models have weights of the same shapes
         trained = next(iter(deltas.values()))
         shapes = list_shapes({model: deltas.get(model, trained) for model in task.models})
         context = hash_context(session.topics.federation, task)
@@ -173,8 +190,8 @@ class MaskedSender:
         self._answered = session.steps_received
         attempt = self._attempt
         if attempt is None or not _is_same_attempt(step, attempt.task):
-            # so that the round does not wait for it: what it drew for this attempt went with the process
-            # before this one
+            # The keys of this attempt were lost with the previous process. An empty answer tells the
+            # aggregator not to wait for this device.
             LOGGER.warning(
                 f"round {step.round}: the keys of this attempt are gone; the other clients remove this "
                 "device's masks",
@@ -183,8 +200,8 @@ class MaskedSender:
             return self._send_answer(session, step, b"")
         try:
             [sha256] = step.models.values()
-            asked = session.fetch(lambda: session.is_current(step), {sha256: MAX_STEP_BYTES})[sha256]
-            answer = attempt.participant.answer(step.phase, asked, attempt.make_vector)
+            request = session.fetch(lambda: session.is_current(step), {sha256: MAX_STEP_BYTES})[sha256]
+            answer = attempt.participant.answer(step.phase, request, attempt.make_vector)
         except (RoundError, WireError, DataError) as error:
             LOGGER.warning(f"round {step.round}: {error}", extra={"round": step.round})
             return self._send_answer(session, step, b"")

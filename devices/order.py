@@ -1,4 +1,4 @@
-"""Which tasks a device accepts: none older than the newest that it knows, and none that its owner forbids.
+"""The rules by which a device accepts tasks: no task of an earlier round, and no task that its owner forbids.
 
 A task is signed, but a recording of it is signed too. The order of tasks is (`started`, `round`): `started`
 is larger in each later run of the aggregator, and no run sends a round again after a later one. The device
@@ -26,12 +26,12 @@ MAX_LOGGED_REFUSALS = 100
 
 @dataclass(frozen=True)
 class SharingRules:
-    """What the owner of a device lets it send.
+    """Rules of a device's owner on what the device may send.
 
     Attributes:
-        masked_only: Whether the device trains only for tasks whose updates are masked.
-        least_clients: The fewest clients of a masked round that the device takes part in. More than 0 implies
-            masked rounds only.
+        masked_only: whether the device trains only for tasks whose updates are masked.
+        least_clients: smallest number of clients of a masked round that the device takes part in. More than 0
+            implies masked rounds only.
     """
 
     masked_only: bool = False
@@ -43,7 +43,7 @@ class SharingRules:
         return self.masked_only or self.least_clients > 0
 
     def combine(self, other: "SharingRules") -> "SharingRules":
-        """Return the rules of both."""
+        """Return the stricter of both rules."""
         return SharingRules(
             self.masked_only or other.masked_only, max(self.least_clients, other.least_clients)
         )
@@ -53,7 +53,11 @@ class SharingRules:
 class NewestRound:
     """The newest run of an aggregator and its newest round that a device accepted.
 
-    `masked`: whether the session masks updates.
+    Attributes:
+        session: id of the session.
+        started: start of the run in milliseconds since 1970.
+        round: number of the round.
+        masked: whether the session masks updates.
     """
 
     session: str
@@ -63,18 +67,20 @@ class NewestRound:
 
 
 def is_unmasked_update(task: Task) -> bool:
-    """Return whether the answer to a task is an update that nothing hides."""
+    """Return whether the answer to a task is an update without masks."""
     return task.codec != MASKED_CODEC and task.phase != PHASE_PERSONALIZE and task.phase not in SECAGG_STEPS
 
 
 def check_masked_task(task: Task) -> None:
-    """Raise WireError for a task that no masked round has: a masked task to personalize, or an exchange
-    without exactly one blob.
+    """Check that a task is possible in a masked round.
+
+    Raises:
+        WireError: the task is a masked task to personalize, or a step without exactly one blob.
     """
     if task.codec == MASKED_CODEC and task.phase == PHASE_PERSONALIZE:
         raise WireError(
             f"a task of round {task.round} to {PHASE_PERSONALIZE} has the codec {MASKED_CODEC}, expected "
-            f"one without masks"
+            "a codec without masks"
         )
     if task.phase in SECAGG_STEPS and len(task.models) != 1:
         raise WireError(
@@ -112,7 +118,7 @@ class TaskOrder:
         self._newest = self._load()
         self._logged: set[tuple[int, str, int, bool]] = set()
         self.pause_reason = ""
-        """Why the device takes up no task of the present run; empty when it does."""
+        """Why the device accepts no task of the current run, empty if it accepts tasks."""
 
     def _load(self) -> NewestRound | None:
         try:
@@ -126,9 +132,15 @@ class TaskOrder:
             ) from error
 
     def accepts(self, message: Task | State) -> bool:
-        """Return whether a message with a right signature counts, and remember it.
+        """Return whether a message counts, and store its run and round.
 
         A refused message is logged once.
+
+        Args:
+            message: a task or state whose signature was checked.
+
+        Raises:
+            StateError: the disk does not accept the file.
         """
         reason = self._explain_stale(message)
         if not reason:
@@ -172,7 +184,7 @@ class TaskOrder:
         return ""
 
     def _advance(self, message: Task | State) -> NewestRound:
-        """Return the newest run, which may be that of this message. A later run ends a pause."""
+        """Return the newest run, which may be the run of this message. A later run ends a pause."""
         newest = self._newest
         if newest and message.started == newest.started:
             return newest
@@ -213,7 +225,7 @@ class TaskOrder:
             write_state(self._path, encode_json(newest))
 
     def should_withhold(self, task: Task) -> bool:
-        """Return whether the answer to a task may not leave the device: it is not masked, and must be."""
+        """Return whether the answer to a task must not leave the device, because it has to be masked."""
         newest = self._newest
         was_masked = newest is not None and newest.masked and newest.session == task.session
         return is_unmasked_update(task) and (self._sharing.requires_masks or was_masked)

@@ -1,4 +1,4 @@
-"""The task of a trained update that the aggregator has not acknowledged yet. A restarted device sends it."""
+"""The task of a pending update: trained, but not acknowledged yet. A restarted device sends the update."""
 
 from pathlib import Path
 
@@ -11,7 +11,11 @@ from edgefl.wire.strict_json import decode_json, encode_json
 
 
 class PendingUpdate:
-    """One file in a device's state directory. Only tasks that accept a late answer are stored."""
+    """A file with the task of a pending update. Only a task that accepts a late answer is stored.
+
+    Args:
+        directory: the state directory of the device.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._path = DeviceFiles(directory).pending_task
@@ -26,8 +30,14 @@ class PendingUpdate:
             write_state(self._path, encode_json(task), SECRET_MODE)
 
     def find_earlier_task(self, task: Task, progress: FinishedRound | None) -> Task | None:
-        """Return the earlier task of the same session whose update was trained and not acknowledged, or
-        None.
+        """Return the stored task if it is an earlier task of the same session with a trained update.
+
+        Args:
+            task: the new task.
+            progress: the last round that the device finished, or None before the first.
+
+        Returns:
+            The earlier task, or None.
         """
         try:
             stored = decode_json(Task, self._path.read_bytes())
@@ -38,5 +48,5 @@ class PendingUpdate:
         return stored if done and stored.session == task.session and stored.round < task.round else None
 
     def forget(self) -> None:
-        """Remove the task: the aggregator accepted or rejected its update."""
+        """Remove the task after the aggregator accepted or rejected its update."""
         self._path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Whether this device runs a plan: the names in it first, then one run of its program in a child process.
+"""The checks of a plan before a device runs it: its names, then one run of its program in a child process.
 
 A plan comes from the network. It may name any Python module, and its program may crash the TFLite runtime,
-whose parser is not made for hostile bytes. A refused plan pauses the device, and never ends it.
+whose parser does not expect hostile bytes. A refused plan pauses the device but does not end it.
 """
 
 import faulthandler
@@ -30,15 +30,27 @@ MIN_TRIAL_MB = 256
 
 @dataclass(frozen=True)
 class AllowedCode:
-    """Names that a plan may use in addition to the registered ones: `module:name`, or a `.keras` file."""
+    """Names that a plan may use in addition to the registered ones.
+
+    Attributes:
+        algorithms: algorithms as `module:name`.
+        models: models as `module:function` or a `.keras` file.
+    """
 
     algorithms: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
 
 
 def check_names(spec: PlanSpec, learner: str, allowed: AllowedCode) -> None:
-    """Raise PlanError for a plan that names code which edgefl does not have and this device was not started
-    with. Imports nothing.
+    """Check that a plan names only registered or allowed code, without importing any.
+
+    Args:
+        spec: the spec of the plan.
+        learner: a name of `LEARNERS`. Only `keras` loads models by name.
+        allowed: the names that the owner allows.
+
+    Raises:
+        PlanError: the plan names other code, or its sizes are not positive.
     """
     sizes = (spec.num_classes, *spec.input_shape)
     if not all(isinstance(size, int) and size > 0 for size in sizes):
@@ -53,10 +65,10 @@ def check_names(spec: PlanSpec, learner: str, allowed: AllowedCode) -> None:
             "this name"
         )
     if learner != "keras":
-        return  # the others read the compiled program, and no model by its name
+        return  # other learners run the compiled program and load no model by name
     from edgefl.models import list_models
 
-    # an option may name a model too, such as the gate's
+    # An option may also name a model, such as the gate's
     options = [
         value
         for value in spec.options.values()
@@ -71,12 +83,14 @@ def check_names(spec: PlanSpec, learner: str, allowed: AllowedCode) -> None:
 
 
 class PlanTrials:
-    """Runs each new plan once in a child process and keeps the verdict in the state directory, by the plan's
-    sha256.
+    """Runs each new plan once in a child process, and stores the outcome by the plan's sha256.
 
-    It also notes which plan this process runs, and catches a fatal signal: a plan that crashes this process
-    in spite of its trial is refused from the next start on, so that a service manager cannot start it over
-    and over.
+    It also records which plan this process runs and catches fatal signals. A plan that passes its trial but
+    crashes this process is refused from the next start on. Otherwise a service manager would restart the
+    crash forever.
+
+    Args:
+        directory: the state directory of the device.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -86,9 +100,13 @@ class PlanTrials:
         self._crash: IO[str] | None = None
 
     def start(self) -> str:
-        """Read what ended the process before this one.
+        """Catch fatal signals, and return the sha256 of the plan that crashed the previous process.
 
-        Return the sha256 of the plan that crashed it, empty for none.
+        Returns:
+            The sha256 in hex, empty if no plan crashed it.
+
+        Raises:
+            StateError: a file cannot be read or written.
         """
         open_plan = str(self._read().get("open", ""))
         try:
@@ -102,7 +120,7 @@ class PlanTrials:
             ) from error
         if not faulthandler.is_enabled():
             faulthandler.enable(self._crash, all_threads=False)
-        if open_plan:  # a crash of this process before it opens a plan is no plan's doing
+        if open_plan:  # a crash before this process opens a plan is not caused by a plan
             self.record_open_plan("")
         if not report or not open_plan:
             return ""
@@ -117,15 +135,28 @@ class PlanTrials:
             self._crash = None
 
     def record_open_plan(self, sha256: str) -> None:
-        """Note which plan this process runs from now on."""
+        """Record which plan this process runs from now on.
+
+        Args:
+            sha256: digest of the plan in hex, empty for no plan.
+
+        Raises:
+            StateError: the file cannot be written.
+        """
         content = self._read()
         if content.get("open") != sha256:
             self._write({**content, "open": sha256})
 
     def check(self, sha256: str, blob: Path) -> None:
-        """Try a plan that was not tried before with this runtime.
+        """Check that a plan runs, with a trial if this runtime has not tried the plan before.
 
-        `blob`: the file that holds it. PlanError when it is refused.
+        Args:
+            sha256: digest of the plan in hex.
+            blob: the file that contains the plan.
+
+        Raises:
+            PlanError: the plan is refused.
+            StateError: the outcome cannot be stored.
         """
         verdict = self._read_verdicts().get(sha256)
         if verdict is None or verdict.get("runtime") != RUNTIME_VERSION:
@@ -155,7 +186,7 @@ class PlanTrials:
         try:
             content = json.loads(self._path.read_bytes())
         except (OSError, ValueError):
-            return {}  # not there, or cut short by a power cut: a plan is tried again
+            return {}  # missing, or truncated by a power cut: plans are tried again
         return content if isinstance(content, dict) else {}
 
     def _write(self, content: Mapping[str, Any]) -> None:
@@ -163,7 +194,7 @@ class PlanTrials:
 
 
 def choose_trial_limit_mb() -> int:
-    """Return how much memory a trial may allocate, in MB of 2^20 bytes: half of the machine's."""
+    """Return the memory limit of a trial in MB of 2^20 bytes: half of the machine's memory."""
     memory = detect_machine().memory_mb
     return max(MIN_TRIAL_MB, int(memory / 2 / 1.048576)) if math.isfinite(memory) else MIN_TRIAL_MB
 
@@ -173,8 +204,13 @@ def try_in_child(
 ) -> tuple[str, bool]:
     """Run every signature of a plan once in a child process with limits.
 
-    Returns why the plan is refused, empty when it runs, and whether that is final: a trial without an end may
-    do better another time.
+    Args:
+        blob: the file that contains the plan.
+        command: the command of the child process. The path and the memory limit in MB are appended.
+
+    Returns:
+        The reason why the plan is refused, empty if it runs, and whether the outcome is final. A trial that
+            ran out of time may succeed later.
     """
     try:
         done = subprocess.run(
@@ -192,7 +228,7 @@ def try_in_child(
         name = signal.Signals(-done.returncode).name
         if name == "SIGXCPU":
             return "one run of its program did not end within the processor time of a trial", False
-        # The system or a service manager ended it, perhaps for another reason than the plan
+        # The system or a service manager may have ended it for a reason other than the plan
         if name in ("SIGKILL", "SIGTERM", "SIGINT"):
             return f"its trial was ended by {name}, as by a system that has no memory left", False
         return f"its program crashed the TFLite runtime ({name})", True

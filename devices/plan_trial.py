@@ -19,11 +19,20 @@ from edgefl.plan.spec import Plan, SignatureSpec, decode_plan
 
 CPU_LIMIT_S = 240
 KILL_AFTER_S = 10
-"""How long after the limit on processor time, which ends the process with SIGXCPU, the kernel kills it."""
+"""Processor time between SIGXCPU at the soft limit and SIGKILL at the hard limit."""
 
 
 def draw_noise_arguments(signature: SignatureSpec, num_classes: int) -> dict[str, np.ndarray]:
-    """Return arguments of a signature: numbers in [0, 1), labels of every class in turn, slots of zeros."""
+    """Return random arguments of a signature.
+
+    Args:
+        signature: the signature.
+        num_classes: number of classes. Labels run through all classes.
+
+    Returns:
+        Arrays with the shapes and dtypes of the signature, by argument name. Data and weights are uniform in
+            [0, 1), and optimizer slots are 0.
+    """
     rng = np.random.default_rng(0)
     arguments = {f"d_{spec.name}": rng.random(spec.shape).astype(spec.dtype) for spec in signature.data}
     for letter, specs in (("t", signature.trained), ("f", signature.frozen), ("n", signature.noise)):
@@ -39,27 +48,40 @@ def draw_noise_arguments(signature: SignatureSpec, num_classes: int) -> dict[str
 
 
 def run_once(plan: Plan) -> None:
-    """Run each signature of a plan once. PlanError, or what the runtime raises."""
+    """Run each signature of a plan once.
+
+    Raises:
+        PlanError: the plan cannot be run. The TFLite runtime may raise other errors.
+    """
     learner = LiteRTLearner(plan)
     for signature in plan.spec.signatures:
         learner.step(signature.name, draw_noise_arguments(signature, plan.spec.num_classes))
 
 
 def set_limits(limit_mb: int) -> None:
-    """Let this process allocate so many MB (2^20 bytes) more than it has now, and write no file."""
+    """Limit the memory and processor time of this process, and forbid writing to files.
+
+    Args:
+        limit_mb: memory that the process may allocate from now on, in MB of 2^20 bytes.
+    """
     [size] = re.findall(r"VmSize:\s*(\d+) kB", Path("/proc/self/status").read_text()) or ["0"]
     most = int(size) * 1024 + limit_mb * 2**20
     for kind, value in ((resource.RLIMIT_AS, most), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):
         resource.setrlimit(kind, (value, value))
-    # the soft limit is below the hard one: its signal names the reason, SIGKILL does not
+    # The soft limit is below the hard limit, because its signal names the reason. SIGKILL does not.
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_LIMIT_S, CPU_LIMIT_S + KILL_AFTER_S))
 
 
 def main(blob: str, limit_mb: str) -> int:
-    """Try the plan and return the exit code. The last line of standard error names the problem."""
+    """Try a plan and return the exit code. The last line of standard error names the problem.
+
+    Args:
+        blob: path of the plan.
+        limit_mb: memory limit in MB of 2^20 bytes.
+    """
     content = Path(blob).read_bytes()
     with contextlib.suppress(EdgeflError):
-        # Is refused, and has loaded the runtime's libraries, which the limit does not count
+        # The runtime refuses this model, but loads its libraries before the memory limit applies
         load_interpreter(b"\0\0\0\0TFL3")
     set_limits(int(limit_mb))
     try:
@@ -68,7 +90,7 @@ def main(blob: str, limit_mb: str) -> int:
         print(f"its program needs more than {limit_mb} MB", file=sys.stderr)
     except EdgeflError as error:
         print(str(error), file=sys.stderr)
-    except Exception as error:  # a spec and a program that do not fit together fail in many ways
+    except Exception as error:  # a program that does not fit its spec fails in many ways
         print(f"its program does not run: {error!r}".replace("\n", " "), file=sys.stderr)
     else:
         return 0

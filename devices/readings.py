@@ -1,7 +1,4 @@
-"""Sensor messages <-> windows: what a payload says, and which readings follow on one another.
-
-No network in here.
-"""
+"""Conversion of sensor messages to windows of consecutive readings. Nothing here uses the network."""
 
 import json
 import math
@@ -26,9 +23,12 @@ MAX_LABEL_NUMBER = 999_999
 def parse_reading(payload: bytes, channels: tuple[str, ...]) -> dict[str, float]:
     """Return the channels of a reading with their values.
 
-    A number is the channel `value`. A list has the channels `0`, `1` and so on. An object has its fields by
-    name.
-    `channels` selects some of them.
+    A number is the channel `value`. A list has the channels `0`, `1` and so on. An object has one channel per
+    field.
+
+    Args:
+        payload: the message, JSON.
+        channels: names of the channels to return. Empty returns all.
 
     Raises:
         DataError: the payload is not JSON, contains anything but finite numbers, or lacks a channel.
@@ -36,8 +36,8 @@ def parse_reading(payload: bytes, channels: tuple[str, ...]) -> dict[str, float]
     try:
         raw = json.loads(payload, parse_constant=lambda _: None)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"no JSON, expected a number, a list or an object: {str(error)[:80]}") from error
-    # sorted: an object's fields have no order, and boards must agree on one
+        raise DataError(f"not JSON, expected a number, a list or an object: {str(error)[:80]}") from error
+    # Sorted, because the fields of an object have no order, and boards must agree on one
     items = (
         sorted(raw.items())
         if isinstance(raw, dict)
@@ -63,8 +63,14 @@ def parse_reading(payload: bytes, channels: tuple[str, ...]) -> dict[str, float]
 
 
 def parse_label(payload: bytes, classes: tuple[str, ...]) -> int:
-    """Return the class number of a label: one of the classes' names, or a whole number where classes have no
-    names. DataError.
+    """Return the class number of a label.
+
+    Args:
+        payload: the message: the name of a class, or a whole number if classes have no names.
+        classes: names of the classes. Empty if classes have no names.
+
+    Raises:
+        DataError: the label is not a class.
     """
     text = payload[:1024].decode(errors="replace").strip().strip('"')
     if classes:
@@ -73,18 +79,23 @@ def parse_label(payload: bytes, classes: tuple[str, ...]) -> int:
         return classes.index(text)
     if not (text.isascii() and text.isdecimal() and len(text) < 8 and int(text) <= MAX_LABEL_NUMBER):
         raise DataError(
-            f"the label {text[:40]!r} is no whole number from 0 to {MAX_LABEL_NUMBER}; give --classes "
-            f"FILE with one "
-            "class name a line"
+            f"the label {text[:40]!r} is not a whole number from 0 to {MAX_LABEL_NUMBER}; pass --classes "
+            "FILE with one class name per line"
         )
     return int(text)
 
 
 @dataclass(frozen=True)
 class SensorTopics:
-    """Where readings and labels come from.
+    """The topics of readings and labels.
 
-    A label topic with wildcards speaks of the sensor for which they stand for the same words.
+    Attributes:
+        readings: MQTT filter of the readings.
+        labels: MQTT filter of the labels, empty without labels. A label belongs to the sensor whose topic has
+            the same values for the wildcards. Without wildcards it belongs to all sensors.
+
+    Raises:
+        ConfigError: a topic is not a filter, or the numbers of wildcards differ.
     """
 
     readings: str
@@ -94,20 +105,24 @@ class SensorTopics:
         for topic in filter(None, (self.readings, self.labels)):
             if not re.fullmatch(r"(\+|[^+#\0/]*)(/(\+|[^+#\0/]*))*(/#)?|#", topic):
                 raise ConfigError(
-                    f"the topic {topic!r} is no MQTT filter, expected such as a/+/accel: + is one whole "
-                    "level, # all at the end"
+                    f"the topic {topic!r} is not an MQTT filter, expected one such as a/+/accel; + stands "
+                    "for one whole level, # for all levels at the end"
                 )
         wild = [sum(topic.count(mark) for mark in "+#") for topic in (self.readings, self.labels)]
         if self.labels and wild[1] not in (0, wild[0]):
             raise ConfigError(
                 f"--label-topic {self.labels!r} has {wild[1]} wildcards, --topic {self.readings!r} "
-                f"{wild[0]}; expected as many, or none"
+                f"{wild[0]}; use the same number, or none in --label-topic"
             )
 
     def match(self, topic: str) -> tuple[str, tuple[str, ...]] | None:
-        """Return `labels` or `readings` and what its wildcards stand for, None for another topic.
+        """Return the kind of a topic and the values of the wildcards, or None for another topic.
 
-        Labels come first where both fit.
+        Args:
+            topic: topic of a message.
+
+        Returns:
+            `labels` or `readings`, and the part of the topic for each wildcard. `labels` if both fit.
         """
         for kind, pattern in (("labels", self.labels), ("readings", self.readings)):
             if pattern and (wildcards := _match_filter(pattern, topic)) is not None:
@@ -123,7 +138,13 @@ def _match_filter(pattern: str, topic: str) -> tuple[str, ...] | None:
 
 @dataclass
 class Sensor:
-    """The readings of one sensor that follow on one another, the last `window` of them."""
+    """The newest consecutive readings of one sensor, at most `window`.
+
+    Attributes:
+        rows: readings with their labels. A reading has shape (channels,), float32.
+        recording: number of the recording.
+        seen: number of readings in the recording.
+    """
 
     rows: deque[tuple[Array, int]]
     recording: int
@@ -132,9 +153,11 @@ class Sensor:
 
 @dataclass(frozen=True)
 class SensorWindow:
-    """A window of readings, float32[window, channels], with its origin.
+    """A window of readings with its origin.
 
     Attributes:
+        values: readings, shape (window, channels), float32.
+        label: number of the class.
         recording: number of the recording. A sensor begins another recording after a gap.
         first_row: index of the window's first reading in the recording.
     """
@@ -149,13 +172,20 @@ class SensorWindow:
 class WindowCutter:
     """Cuts the readings of each sensor into windows, one reading at a time.
 
-    The windows equal those of `edgefl.data.sources.windows.cut_windows`. A reading before the first label
-    is only counted. A gap restarts the window, since the rows of a window must be consecutive.
+    The windows are the same as those of `edgefl.data.sources.windows.cut_windows`. A reading before the first
+    label is only counted. A gap restarts the window, because the rows of a window must be consecutive.
 
     Attributes:
+        topics: topics of the readings and labels.
+        window: number of readings per window.
+        step: number of readings between the starts of two windows.
         on_window: receives each window.
-        channels: the fields to use. Empty uses all.
-        form: the channels of the first reading, which all others must have.
+        channels: names of the channels to use. Empty uses all.
+        classes: names of the classes. Empty if classes have no names.
+        label: number of the class of all readings. None uses the labels of the label topic.
+        channel_names: channels of the first reading, which all other readings must have.
+        readings: number of readings.
+        unlabelled: number of readings before the first label.
     """
 
     topics: SensorTopics
@@ -175,7 +205,12 @@ class WindowCutter:
     def take(self, topic: str, payload: bytes, retained: bool = False) -> None:
         """Process one message.
 
-        A retained reading is ignored, because it is of an earlier time. A retained label counts.
+        A retained reading is ignored, because it may be old. A retained label counts.
+
+        Args:
+            topic: topic of the message.
+            payload: the message.
+            retained: whether the broker retained the message.
 
         Raises:
             DataError: the message cannot be used. It has no other effect.
@@ -184,7 +219,7 @@ class WindowCutter:
         if kind == "labels":
             number = parse_label(payload, self.classes)
             if len(self._labels) >= MAX_SENSORS and wildcards not in self._labels:
-                raise DataError(f"labels of more than {MAX_SENSORS} sensors; take a narrower --label-topic")
+                raise DataError(f"labels of more than {MAX_SENSORS} sensors; use a narrower --label-topic")
             self._labels[wildcards] = number
         elif kind == "readings" and not retained:
             self._take_reading(topic, wildcards, parse_reading(payload, self.channels))
@@ -201,7 +236,7 @@ class WindowCutter:
             self.unlabelled += 1
             return
         if len(self._sensors) >= MAX_SENSORS and topic not in self._sensors:
-            raise DataError(f"readings of more than {MAX_SENSORS} sensors; take a narrower --topic")
+            raise DataError(f"readings of more than {MAX_SENSORS} sensors; use a narrower --topic")
         if topic not in self._sensors:
             self._sensors[topic] = Sensor(deque(maxlen=self.window), self._recordings)
             self._recordings += 1
@@ -221,5 +256,5 @@ class WindowCutter:
 
 
 def format_counts(counts: Mapping[str, Any]) -> str:
-    """Return counts in words, those that are 0 left out."""
+    """Return counts as text, without the counts that are 0."""
     return ", ".join(f"{value} {key}" for key, value in counts.items() if value)

@@ -1,4 +1,4 @@
-"""Sensor topics recorded into a ring of windows. This device only listens: no sample goes to any topic."""
+"""The recorder of sensor topics, which writes a ring of windows. It publishes nothing."""
 
 import contextlib
 import logging
@@ -21,9 +21,20 @@ PROBLEMS_LOG_INTERVAL_S = 60.0
 
 @dataclass(frozen=True)
 class RecordSettings:
-    """What the options of `edgefl device record` say.
+    """The options of `edgefl device record`.
 
-    save_s: the most seconds that a kill may cost. count: after how many new windows to end, 0: never.
+    Attributes:
+        broker: URL of the broker.
+        topics: topics of the readings and labels.
+        window: number of readings per window.
+        step: number of readings between the starts of two windows.
+        capacity: number of windows in the file.
+        out: the file.
+        label: label of all windows. None uses the label topic.
+        channels: names of the channels to record. Empty records all.
+        classes: names of the classes. Empty if classes have no names.
+        save_s: seconds between writes of the file.
+        count: number of new windows after which to stop. 0 records until a signal.
     """
 
     broker: str
@@ -40,14 +51,21 @@ class RecordSettings:
 
 
 class Recorder:
-    """One recording."""
+    """Records the readings of sensors.
+
+    Args:
+        settings: the options of `edgefl device record`.
+
+    Raises:
+        DataError: the ring would be too large, or the label is not a class.
+    """
 
     def __init__(self, settings: RecordSettings) -> None:
         self._settings = settings
-        # Seen now, not at the first window
+        # Checked now, not only at the first window
         check_ring_size(settings.capacity, settings.window, max(1, len(settings.channels)))
         self._ring: Ring | None = None
-        self._recordings: dict[int, int] = {}  # of the cutter -> of the ring
+        self._recordings: dict[int, int] = {}  # number in the cutter -> number in the ring
         self._new = self._malformed = self._lost = 0
         self._last_problem = ""
         self._logged_problems = (0, 0, 0)
@@ -63,7 +81,10 @@ class Recorder:
         )
 
     def run(self) -> dict[str, Any]:
-        """Record until `count` windows or a stop signal, and return the counts.
+        """Record until `count` windows or a stop signal.
+
+        Returns:
+            Number of windows and messages by kind, and the path of the file.
 
         Raises:
             LinkError: the broker does not answer.
@@ -100,11 +121,11 @@ class Recorder:
         if self._ring is not None:
             if settings.channels and settings.channels != self._ring.channels:
                 raise DataError(
-                    f"{settings.out} has the channels {', '.join(self._ring.channels)}, asked for are "
-                    f"{', '.join(settings.channels)}; ask for the same, or give another -o"
+                    f"{settings.out} has the channels {', '.join(self._ring.channels)}, --channels is "
+                    f"{', '.join(settings.channels)}; pass the same channels, or another -o"
                 )
             self._cutter.channel_names = self._ring.channels
-            LOGGER.info(f"{settings.out} holds {len(self._ring)} windows; going on")
+            LOGGER.info(f"{settings.out} holds {len(self._ring)} windows; continuing")
 
     def _add_window(self, window: SensorWindow) -> None:
         if self._ring is None:
@@ -145,7 +166,7 @@ class Recorder:
                 self._logged_problems = self._count_problems()
                 LOGGER.warning(
                     f"{format_counts(self._count_messages())}; last: "
-                    f"{self._last_problem or 'no label came yet'}"
+                    f"{self._last_problem or 'no label has arrived yet'}"
                 )
 
     def _count_problems(self) -> tuple[int, int, int]:

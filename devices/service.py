@@ -47,7 +47,7 @@ LOGGER = logging.getLogger("edgefl.device")
 MAX_PLAN_BYTES = 64 * 1024 * 1024
 FIRST_RETRY_S = 5.0
 LONGEST_RETRY_S = 300.0
-"""How long a device that refused a task takes up no other; twice as long each time, until a task succeeds."""
+"""Range of the pause after a refused task. The pause doubles each time, until a task succeeds."""
 MAX_REASON_LENGTH = 300
 
 
@@ -56,14 +56,28 @@ class TaskRefusedError(Exception):
 
 
 class TaskDivergedError(TaskRefusedError):
-    """A task with which the loss is no finite number."""
+    """A task for which the training loss is not a finite number."""
 
 
 @dataclass(frozen=True)
 class DeviceSettings:
-    """What the options of `edgefl device start` say.
+    """The options of `edgefl device start`.
 
-    `wait_s`: seconds to wait for a federation, 0 for ever.
+    Attributes:
+        broker: URL of the broker, or several URLs with commas.
+        client_id: id of the device.
+        data: where the samples are.
+        state: the state directory.
+        federation: name of the federation. Empty for the only one that runs.
+        learner: a name of `LEARNERS`.
+        threads: number of threads of the learner.
+        keepalive_s: MQTT keepalive in seconds.
+        wait_s: seconds to wait for a federation. 0 waits without limit.
+        export: whether the device exports an int8 model at the end.
+        enrolment: the keys of the device. None connects without a client certificate and signatures.
+        conditions: conditions under which the device accepts tasks.
+        allowed: names that a plan may use in addition to the registered ones.
+        sharing: rules of the owner on what the device may send.
     """
 
     broker: str
@@ -83,8 +97,13 @@ class DeviceSettings:
 
 
 def should_mask(task: Task, progress: FinishedRound | None) -> bool:
-    """Return whether a task asks for a plain update of a session for which this device masked one, whatever
-    came in between.
+    """Return whether a task asks for a plain update although this device masked one of the same session.
+
+    Sessions between the two do not matter.
+
+    Args:
+        task: the new task.
+        progress: the last round that the device finished, or None before the first.
     """
     return is_unmasked_update(task) and progress is not None and task.session in progress.masked_sessions
 
@@ -99,7 +118,13 @@ def run_device(settings: DeviceSettings) -> dict[str, Any]:
         The id, the path of the int8 model (None without an export), and the metrics of the personalization.
 
     Raises:
-        EdgeflError: this device cannot take part. The message names the remedy.
+        ConfigError: the client id or the name of the federation is not valid.
+        DataError: the samples cannot be read or do not fit the plan, or the last task failed.
+        DuplicateIdError: another device uses the id.
+        ExportError: the int8 model cannot be made. The federation has ended.
+        FederationDivergedError: the aggregator stopped, because the training diverged.
+        LinkError: the broker does not answer, or no federation runs, or it ended without this device.
+        StateError: the state directory cannot be used.
     """
     check_client_id(settings.client_id)
     if settings.federation:
@@ -152,7 +177,7 @@ class DeviceService:
         samples: the samples of this device.
         store: what this device stores between rounds.
         trials: the plans that crashed this device.
-        availability: says whether this device takes up tasks.
+        availability: whether this device accepts tasks now.
         session: the connection to the federation.
     """
 
@@ -184,7 +209,19 @@ class DeviceService:
         self._retry_s = FIRST_RETRY_S
 
     def run(self) -> dict[str, Any]:
-        """Perform tasks until the federation is done. See `run_device`."""
+        """Perform tasks until the federation is done.
+
+        Returns:
+            The results, see `run_device`.
+
+        Raises:
+            DataError: the samples do not fit the plan, or the last task failed.
+            DuplicateIdError: another device uses the id.
+            ExportError: the int8 model cannot be made. The federation has ended.
+            FederationDivergedError: the aggregator stopped, because the training diverged.
+            LinkError: the link failed, no federation ran in time, or it ended without this device.
+            StateError: the state directory cannot be read or written.
+        """
         session = self._session
         federation = session.topics.federation
         began = time.monotonic()
@@ -195,15 +232,17 @@ class DeviceService:
             self._update_availability(at_work=False)
             state = session.state
             task = session.task
-            # a task that comes again after its answer was received is answered again: the aggregator has lost
-            # what it had
+            # A task that arrives again after its answer was received is answered again, because the
+            # aggregator has lost the answer
             is_new = task and session.tasks_received != self._answered and session.is_current(task)
             if task and is_new and task.plan != self._refused_plan and self._availability.accepts_tasks():
                 try:
                     self._answer_task(task, federation)
                     self._accept()
                 except Superseded:
-                    LOGGER.info(f"round {task.round}: left, it is over", extra={"round": task.round})
+                    LOGGER.info(
+                        f"round {task.round}: stopped, because the round is over", extra={"round": task.round}
+                    )
                 except TaskRefusedError as error:
                     diverged = DIVERGED_PREFIX if isinstance(error, TaskDivergedError) else ""
                     self._refuse_task(task, str(error), diverged)
@@ -237,24 +276,24 @@ class DeviceService:
                 )
 
     def _refuse_plan(self, sha256: str, reason: str) -> None:
-        """Take up no task with this plan. The device stays, and tries the plan of a later federation."""
+        """Accept no task with this plan. The device stays connected, and tries another plan."""
         self._refused_plan = sha256
-        LOGGER.error(f"the plan is refused, and this device waits for another one: {reason}")
+        LOGGER.error(f"the plan is refused, and this device waits for another plan: {reason}")
         self._availability.refuse(f"{REFUSAL_PREFIX}the plan: {reason}"[:MAX_REASON_LENGTH])
         self._update_availability(at_work=False)
 
     def _wait_for_package(self, reason: str) -> None:
-        """Leave this task, and try again later: somebody may install the package meanwhile."""
+        """Skip this task and pause. Somebody may install the package meanwhile."""
         self._answered = self._session.tasks_received
         LOGGER.warning(f"{reason}. This device tries another task in {self._retry_s:g} s")
         self._pause_for_a_while(f"masked rounds: {reason}")
 
     def _refuse_task(self, task: Task, reason: str, kind: str) -> None:
-        """Leave this task, and take up no other for a while: the next model may be a good one.
+        """Skip this task and pause. The models of a later round may be usable.
 
         Args:
             task: the task.
-            reason: why, for the owner and the aggregator.
+            reason: the reason, for the owner and the aggregator.
             kind: `DIVERGED_PREFIX`, or empty.
         """
         self._answered = self._session.tasks_received
@@ -267,8 +306,8 @@ class DeviceService:
         )
         self._pause_for_a_while(f"round {task.round}: {kind}{reason}")
 
-    def _pause_for_a_while(self, what: str) -> None:
-        self._availability.refuse(f"{REFUSAL_PREFIX}{what}"[:MAX_REASON_LENGTH], self._retry_s)
+    def _pause_for_a_while(self, reason: str) -> None:
+        self._availability.refuse(f"{REFUSAL_PREFIX}{reason}"[:MAX_REASON_LENGTH], self._retry_s)
         self._retry_s = min(LONGEST_RETRY_S, 2 * self._retry_s)
         self._update_availability(at_work=False)
 
@@ -279,13 +318,13 @@ class DeviceService:
         self._availability.accept()
 
     def _update_availability(self, *, at_work: bool) -> None:
-        """See whether this device takes up tasks, and tell the aggregator when that changed."""
+        """Check whether this device accepts tasks, and publish a change."""
         before = self._paused
         reason = self._availability.find_pause_reason(refresh=at_work)
         if reason in ("", UNCHECKED_REASON):
             reason = self._session.order.pause_reason or reason
         if reason not in (before, UNCHECKED_REASON) and (reason or before != UNCHECKED_REASON):
-            LOGGER.info(f"paused: {reason}" if reason else "takes up tasks again")
+            LOGGER.info(f"paused: {reason}" if reason else "accepts tasks again")
         self._paused = reason
         self._session.publish_pause(reason, draining=bool(reason) and at_work)
 
@@ -318,14 +357,14 @@ class DeviceService:
         }
 
     def _answer_task(self, task: Task, federation: str) -> None:
-        """Answer a task: compute what it asks for, unless this device has done so before, and send it.
+        """Compute the answer to a task and send it. A stored answer is sent again.
 
         Raises:
-            Superseded: the aggregator does not wait for the answer any more.
-            TaskRefusedError: this device cannot answer it, or must not.
+            Superseded: the aggregator no longer waits for the answer.
+            TaskRefusedError: this device cannot or must not answer the task.
             CannotMaskError: the task is masked, and this device lacks a package for it.
-            PlanError: its plan cannot be run here.
-            ConfigError: its plan names what this device does not allow.
+            PlanError: this device cannot run the plan, or the plan names code that is not allowed.
+            ConfigError: the plan has options that its algorithm does not accept.
         """
         self._update_availability(at_work=True)
         progress = self._store.read_progress()
@@ -340,9 +379,9 @@ class DeviceService:
             progress = self._compute(task, federation)
         if task.codec == MASKED_CODEC:
             progress = self._store.mark_masked(progress)
-        # Before the update, so that the aggregator knows it when it draws the next cohort
+        # Before the update, so that the aggregator knows of a pause when it draws the next cohort
         self._update_availability(at_work=True)
-        if self._session.order.should_withhold(task):  # A masked task of this session came meanwhile
+        if self._session.order.should_withhold(task):  # a masked task of this session has arrived meanwhile
             raise Superseded
         try:
             self._send(task, progress)
@@ -350,7 +389,7 @@ class DeviceService:
             raise TaskRefusedError(str(error)) from error
 
     def _send_late(self, task: Task, progress: FinishedRound | None) -> None:
-        """Send the update of an earlier task that the aggregator has not acknowledged and still takes."""
+        """Send the pending update of an earlier task if the aggregator still accepts it."""
         late = self._pending.find_earlier_task(task, progress)
         if late is None or progress is None or should_mask(late, progress):
             return
@@ -360,14 +399,14 @@ class DeviceService:
     def _compute(self, task: Task, federation: str) -> FinishedRound:
         """Train or personalize as a task asks, and store the result."""
         runner = self._open_runner(task)
-        settled = {
+        note = {
             "id": self._settings.client_id,
             "federation": federation,
             "seed": task.seed,
             **self._settings.data.to_json(),
         }
         masked = {"masked": True} if was_masked(task, self._store.read_note()) else {}
-        self._store.save_note(settled | masked)
+        self._store.save_note(note | masked)
         try:
             models = self._fetch_models(task, runner.plan)
             if task.phase == PHASE_PERSONALIZE:
@@ -375,17 +414,14 @@ class DeviceService:
             return self._train(task, runner, models)
         except DivergedError as error:
             raise TaskDivergedError(str(error)) from error
-        except (
-            DataError,
-            WireError,
-            PlanError,
-        ) as error:  # The samples were checked before: it is the models
+        except (DataError, WireError, PlanError) as error:
+            # The samples were checked before, so the models are at fault
             raise TaskRefusedError(str(error)) from error
-        except (LookupError, TypeError, ValueError, ArithmeticError) as error:  # Such as a missing model
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:  # such as a missing model
             raise TaskRefusedError(f"its models do not fit the plan: {error!r}") from error
 
     def _send(self, task: Task, progress: FinishedRound) -> None:
-        """Send what was computed for a task, and publish its metrics."""
+        """Send the answer to a task, and publish its metrics."""
         settings = self._settings
         session = self._session
         blob = self._store.read_update(progress)
@@ -413,14 +449,19 @@ class DeviceService:
         publish_telemetry(session, settings.client_id, task.round, figures)
 
     def _check_data(self, state: State) -> None:
-        """Look at the plan before there is a task, so that a shard that does not fit it ends this device at
-        once. Raises DataError.
+        """Check the shard against the plan before the first task arrives.
+
+        A shard that does not fit ends this device at once.
+
+        Raises:
+            DataError: the plan cannot be trained on the shard.
+            PlanError: this device cannot run the plan, or the plan names code that is not allowed.
         """
         session = self._session
 
         def is_needed() -> bool:
-            spoken = session.task or session.state
-            return spoken is not None and spoken.plan == state.plan
+            newest = session.task or session.state
+            return newest is not None and newest.plan == state.plan
 
         with contextlib.suppress(Superseded):
             plan = self._load_plan(state.plan, is_needed)
@@ -501,7 +542,7 @@ class DeviceService:
             try:
                 metrics |= extract_export_metrics(export_in_child(self._settings.state, self._settings.data))
             except ExportError as error:
-                # the federation goes on without this int8 model; this device says so when it ends
+                # The federation continues without this int8 model. `_end` raises the error.
                 self._export_error = error
                 LOGGER.error(str(error))
         traffic = {"bytes_up": float(link.bytes_up), "bytes_down": float(link.bytes_down)}

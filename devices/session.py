@@ -1,4 +1,4 @@
-"""A device's side of the wire: its link, and the last that it heard of each kind."""
+"""The session of a device on the broker: its link, and the newest message of each kind."""
 
 import contextlib
 import logging
@@ -25,11 +25,11 @@ from edgefl.wire.version1 import is_version1
 LOGGER = logging.getLogger("edgefl.device")
 BLOB_REQUEST_TIMEOUT_S = 2.0
 UNCOUNTED_BYTES = 20 * CHUNK_BYTES
-"""As much as a broker has on its way to a device at QoS 1; mosquitto and paho allow 20 messages."""
+"""The most bytes that a broker has in flight to a device at QoS 1: mosquitto and paho allow 20 messages."""
 
 
 class Superseded(Exception):
-    """What this device is doing is not wanted any more: another task came, or the federation ended."""
+    """The current work is obsolete, because another task arrived or the federation ended."""
 
 
 def _select_state_change(state: State) -> tuple[str, int, str, str]:
@@ -66,15 +66,18 @@ class Session:
         self._older_since = 0.0
 
     def start(self) -> None:
-        """Say that this device is here, and listen."""
+        """Subscribe to the device's topics and publish its status.
+
+        Raises:
+            LinkError: the broker does not answer or refuses a topic.
+        """
         device = self.topics.format_device
         link = self.link
         client_id = self._status.client_id
         link.answer_on_network(device(client_id, "claim"), self._answer_claim)
-        # a task may follow at once on the status, so what it comes on is subscribed before; the status's own
-        # topic after, since
-        # it holds that of an earlier boot until then. QoS 1 would end with the connection, and what is lost
-        # with it comes again
+        # A task may follow the status at once, so the task topics are subscribed first. The status topic is
+        # subscribed afterwards, because until then it retains the status of an earlier boot. QoS 1 would not
+        # outlast the connection, and lost messages are sent again.
         device_topics = (device(client_id, leaf) for leaf in ("claim", "task", "receipt"))
         link.subscribe(
             *device_topics, self.topics.state, version1.format_state_topic(self.topics.federation), qos=0
@@ -83,26 +86,43 @@ class Session:
         link.subscribe(device(client_id, "status"), qos=0)
 
     def _answer_claim(self, message: Message) -> None:
-        # on the network thread, which an exception would end
+        # Runs on the network thread, which an exception would end
         with contextlib.suppress(WireError):
             if decode_json(Claim, message.payload).boot_id != self._status.boot_id:
                 self.publish_status()
 
     def publish_status(self, online: bool = True) -> None:
-        """Publish the retained status."""
+        """Publish the retained status of this device.
+
+        Args:
+            online: False if the device ends.
+        """
         status = replace(self._status, online=online, ts=time.time())
         self.link.publish(
             self.topics.format_device(status.client_id, "status"), encode_json(status), retain=True
         )
 
     def publish_pause(self, reason: str, *, draining: bool) -> None:
-        """Publish why this device takes up no task, or that it does again (""), when that is news."""
+        """Publish the pause of this device if it changed.
+
+        Args:
+            reason: why the device accepts no task, empty if it accepts tasks.
+            draining: whether the device still finishes its current task.
+        """
         if (reason, draining) != (self._status.paused, self._status.draining):
             self._status = replace(self._status, paused=reason, draining=draining)
             self.publish_status()
 
     def pump(self, timeout_s: float) -> None:
-        """Take one event, if one comes in time."""
+        """Process one event of the link, if one arrives in time. A malformed message is logged and ignored.
+
+        Args:
+            timeout_s: the longest wait in seconds.
+
+        Raises:
+            DuplicateIdError: an earlier device with the same id appeared.
+            LinkError: the link failed.
+        """
         event = self.link.get(timeout_s)
         if isinstance(event, Connected):
             LOGGER.info(f"the link to the broker is up again at {event.url}")
@@ -131,7 +151,7 @@ class Session:
             case "state":
                 state = decode_json(State, message.payload)
                 current = self.state
-                # most say only that the next round is open, as the task does
+                # Most states only announce the next round, as the task does. They are not checked.
                 if current is None or _select_state_change(state) != _select_state_change(current):
                     self.trust.check(state, message.payload)
                     self.state = state if self.order.accepts(state) else current
@@ -165,8 +185,7 @@ class Session:
                 if assembler.add(address.index, message.payload):
                     self.progressed_at = time.monotonic()
             case "blob" if message.payload and address.sha256 in self.assemblers:
-                # a broker gives what it retains in any order; a chunk may come before the size that it is
-                # checked by
+                # A broker sends retained messages in any order. A chunk may arrive before its manifest.
                 early = self.early_chunks.setdefault(address.sha256, {})
                 if sum(map(len, early.values())) + len(message.payload) <= self.limits[address.sha256]:
                     early[address.index] = message.payload
@@ -182,8 +201,8 @@ class Session:
 
     def _on_status(self, other: Status) -> None:
         if other.boot_id == self._status.boot_id:
-            # a cluster may publish the will of a connection that broke after this device is back at another
-            # of its machines
+            # A cluster of brokers may publish the will of a broken connection after this device is connected
+            # to another of its machines
             if not other.online:
                 self.publish_status()
             return
@@ -192,10 +211,15 @@ class Session:
         self.publish_status()
 
     def is_current(self, task: Task, within: int = 0) -> bool:
-        """Whether this task is still the one to work on, or one of its phase so many rounds later is.
+        """Return whether the aggregator still accepts the answer to a task.
 
-        A task of a masked round: whether nothing was heard since of another attempt. A task whose answer must
-        not leave the device is not current.
+        A task is current until a later task arrives or the federation ends. A task of a masked round is
+        current until a task of another attempt arrives. A task whose answer must not leave the device is
+        never current.
+
+        Args:
+            task: the task.
+            within: number of rounds by which the newest task of the same phase may be later.
         """
         if self.order.should_withhold(task):
             return False
@@ -216,21 +240,29 @@ class Session:
         return same and not ended
 
     def fetch(self, is_needed: Callable[[], bool], limits: dict[str, int]) -> dict[str, bytes]:
-        """Fetch blobs of at most so many bytes each, by sha256.
+        """Fetch blobs.
 
-        Asks for what the broker does not have, again for what does not come.
+        The device requests blobs that the broker does not retain, and requests missing chunks again.
 
-        Raises Superseded as soon as `is_wanted` says no.
+        Args:
+            is_needed: whether the blobs are still needed. Called about twice per second.
+            limits: largest size in bytes of each blob, by sha256.
+
+        Returns:
+            The blobs by sha256.
+
+        Raises:
+            Superseded: `is_needed` returned False.
+            LinkError: the link failed.
         """
         blobs: dict[str, bytes] = {}
         filters = [self.topics.format_blob(sha256, "+") for sha256 in limits]
         self.limits = limits
         self.assemblers = dict.fromkeys(limits)
         self.early_chunks = {}
-        # the broker takes one's messages in their order: who asks now is subscribed when the answer comes;
-        # QoS 1 would keep what the
-        # broker holds for a slow device small, and has no other use in a session that ends with its
-        # connection
+        # The broker processes messages of one client in their order, so the subscription is in place before
+        # an answer arrives. QoS 1 limits the broker's queue for a slow device. It has no other use in a
+        # session that ends with its connection.
         self.link.subscribe(*filters, qos=int(sum(limits.values()) > UNCOUNTED_BYTES), timeout_s=0.0)
         patience = BLOB_REQUEST_TIMEOUT_S
         asked = time.monotonic()
@@ -246,7 +278,7 @@ class Session:
                 self.pump(0.5)
                 for sha256, assembler in self.assemblers.items():
                     if sha256 not in blobs and assembler and assembler.is_complete():
-                        # Damaged: it lacks all its chunks again and is asked for again
+                        # A damaged blob loses all its chunks, and they are requested again
                         with contextlib.suppress(WireError):
                             blobs[sha256] = assembler.assemble()
                 if not is_needed():

@@ -1,9 +1,9 @@
-"""A device's state directory.
+"""The state directory of a device.
 
-What belongs together is written under new names first, and `progress.json` last, which names them.
+The files of a round are written under new names first. `progress.json` names them and is written last.
 
-The round before is kept too: a card that lost power may hold less than it said it had, and a round can be
-trained again to the same bits.
+The files of the previous round stay too. A memory card that lost power may lack data that it acknowledged.
+The device then trains the last round again, with the same result bit for bit.
 """
 
 import fcntl
@@ -29,10 +29,17 @@ MAX_MASKED_SESSIONS = 64
 
 @dataclass(frozen=True)
 class FinishedRound:
-    """The last round that this device finished, and which files hold its update and its client state.
+    """The last round that this device finished, with the files of its update and its client state.
 
     Attributes:
-        masked_sessions: The newest sessions for which this device masked an update, at most
+        session: id of the session.
+        round: number of the round.
+        phase: phase of the round.
+        num_samples: number of samples that weigh the update.
+        metrics: metrics of the update.
+        update: file name of the encoded update.
+        client_state: file name of the encoded client state.
+        masked_sessions: the newest sessions for which this device masked an update, at most
             MAX_MASKED_SESSIONS.
     """
 
@@ -48,14 +55,15 @@ class FinishedRound:
     masked_sessions: tuple[str, ...] = ()
 
     def is_answer_to(self, task: Task) -> bool:
-        """Return whether this is what a task asks for. A round has a task to train and may have one to
-        personalize.
+        """Return whether this round answers a task.
+
+        One round may have a task to train and a task to personalize.
         """
         return (self.session, self.round, self.phase) == (task.session, task.round, task.phase)
 
 
 def _try_lock(lock: int, kind: int) -> bool:
-    # a second try: `device status` may hold it for an instant
+    # `device status` may hold the lock for an instant, so try twice
     for wait_s in (0.1, 0.0):
         try:
             fcntl.flock(lock, kind | fcntl.LOCK_NB)
@@ -66,7 +74,11 @@ def _try_lock(lock: int, kind: int) -> bool:
 
 
 def is_in_use(directory: Path) -> bool:
-    """Whether a device runs with this state directory. StateError when that cannot be seen."""
+    """Return whether a device runs with this state directory.
+
+    Raises:
+        StateError: this account may not read the lock file.
+    """
     path = DeviceFiles(directory).lock
     try:
         lock = os.open(path, os.O_RDONLY)
@@ -74,7 +86,7 @@ def is_in_use(directory: Path) -> bool:
         return False
     except OSError as error:
         raise StateError(
-            f"cannot read {path}: {error.strerror}; ask as the account that runs the device"
+            f"cannot read {path}: {error.strerror}; use the account that runs the device"
         ) from error
     try:
         return not _try_lock(lock, fcntl.LOCK_SH)
@@ -83,9 +95,10 @@ def is_in_use(directory: Path) -> bool:
 
 
 def read_last_round(directory: Path) -> FinishedRound | None:
-    """Return the last round that the device of this directory finished, None before the first.
+    """Return the last finished round of the device with this state directory, or None before the first.
 
-    StateError when it is damaged.
+    Raises:
+        StateError: the file is damaged or cannot be read.
     """
     return _read_progress(DeviceFiles(directory).progress)
 
@@ -105,7 +118,7 @@ def _read(path: Path) -> bytes | None:
         return None
     except OSError as error:
         raise StateError(
-            f"cannot read {path}: {error.strerror}; let this account read it, or give another --state"
+            f"cannot read {path}: {error.strerror}; let this account read it, or pass another --state"
         ) from error
 
 
@@ -116,9 +129,17 @@ def _write_named(path_of: Callable[..., Path], content: bytes) -> str:
 
 
 class DeviceStore:
-    """One device's files.
+    """The files of one device in its state directory, which it locks.
 
-    StateError when the directory is another device's, in use, damaged or cannot be written.
+    Args:
+        directory: the state directory. It is created if it does not exist.
+        client_id: id of the device.
+
+    Attributes:
+        recovered: a message for the log if the files of the last round were damaged, otherwise empty.
+
+    Raises:
+        StateError: the directory belongs to another device, is in use, is damaged, or cannot be written.
     """
 
     def __init__(self, directory: Path, client_id: str) -> None:
@@ -128,17 +149,17 @@ class DeviceStore:
             self._lock = os.open(self._files.lock, os.O_CREAT | os.O_RDWR, 0o644)
         except OSError as error:
             raise StateError(
-                f"cannot use {directory}: {error.strerror}; give a directory that this account can write"
+                f"cannot use {directory}: {error.strerror}; pass a directory that this account can write"
             ) from error
         if not _try_lock(self._lock, fcntl.LOCK_EX):
             os.close(self._lock)
-            raise StateError(f"another device uses {directory}; give each device a --state of its own")
+            raise StateError(f"another device uses {directory}; pass a separate --state to each device")
         owner = self.read_note().get("id", client_id)
         if owner != client_id:
             self.close()
             raise StateError(
-                f"{directory} belongs to {owner!r}, this device is {client_id!r}; give each device a --state "
-                "of its own"
+                f"{directory} belongs to {owner!r}, this device is {client_id!r}; pass a separate --state to "
+                "each device"
             )
         try:
             self.recovered = self._recover()
@@ -162,7 +183,7 @@ class DeviceStore:
         if before is None:  # it was the first round
             path.replace(self._files.progress_damaged)
             return (
-                f"{path.name} of the first round is damaged, as after a power cut; this device begins again"
+                f"{path.name} of the first round is damaged, as after a power cut; this device starts again"
             )
         try:
             self._check(self._files.progress_before)
@@ -170,8 +191,8 @@ class DeviceStore:
             raise damage from None
         write_state(path, before, SECRET_MODE)
         return (
-            "the files of the last round are damaged, as after a power cut; this device goes on from the "
-            "round before"
+            "the files of the last round are damaged, as after a power cut; this device continues from "
+            "the previous round"
         )
 
     def _check(self, path: Path) -> None:
@@ -180,31 +201,54 @@ class DeviceStore:
             self._read_named(file)
 
     def close(self) -> None:
-        """Let others use the directory."""
+        """Unlock the directory."""
         os.close(self._lock)
 
     def read_note(self) -> dict[str, Any]:
-        """Return the content of device.json, or an empty object if the file does not exist."""
+        """Return the content of device.json, or an empty mapping if the file is missing or damaged.
+
+        Raises:
+            StateError: the file cannot be read.
+        """
         try:
             return decode_note(_read(self._files.note) or b"{}")
         except ValueError:
             return {}  # damaged, as after a power cut; it is written again with the next round
 
     def save_note(self, note: Mapping[str, Any]) -> None:
-        """Write device.json: id, federation, data, seed, session."""
+        """Write device.json if its content changed.
+
+        Args:
+            note: id, federation, seed and data source of the device, for the export.
+
+        Raises:
+            StateError: the file cannot be written.
+        """
         if self.read_note() != dict(note):
             write_state(self._files.note, encode_note(note), SECRET_MODE)
 
     def read_progress(self) -> FinishedRound | None:
-        """Return the last finished round, or None before the first."""
+        """Return the last finished round, or None before the first.
+
+        Raises:
+            StateError: the file is damaged or cannot be read.
+        """
         return _read_progress(self._files.progress)
 
     def read_update(self, progress: FinishedRound) -> bytes:
-        """Return the encoded update of that round."""
+        """Return the encoded update of a finished round.
+
+        Raises:
+            StateError: the file is missing or damaged.
+        """
         return self._read_named(progress.update)
 
     def read_client_state(self, session: str) -> ClientState:
-        """Return the client state of a session. A new session has an empty state."""
+        """Return the client state of a session. A new session has an empty state.
+
+        Raises:
+            StateError: the file is missing or damaged.
+        """
         progress = self.read_progress()
         if progress is None or progress.session != session:
             return ClientState()
@@ -227,8 +271,24 @@ class DeviceStore:
         update: bytes,
         state: ClientState,
     ) -> FinishedRound:
-        """Keep update and client state together, before the update is sent: a repeated task is answered with
-        the same bytes.
+        """Store the update and the client state of a round together.
+
+        The device stores them before it sends the update, and answers a repeated task with the same bytes.
+
+        Args:
+            session: id of the session.
+            round: number of the round.
+            phase: phase of the round.
+            num_samples: number of samples that weigh the update.
+            metrics: metrics of the update.
+            update: the encoded update.
+            state: the client state after the round.
+
+        Returns:
+            The stored round.
+
+        Raises:
+            StateError: a file cannot be read or written.
         """
         update_name = _write_named(self._files.update, update)
         state_name = _write_named(self._files.client_state, encode_client_state(state))
@@ -250,7 +310,13 @@ class DeviceStore:
         return progress
 
     def mark_masked(self, progress: FinishedRound) -> FinishedRound:
-        """Keep that updates of this progress's session leave the device under masks only."""
+        """Record that this device masked an update of a session, and return the new progress.
+
+        From then on, the device sends no plain update of the session.
+
+        Raises:
+            StateError: the file cannot be written.
+        """
         if progress.session in progress.masked_sessions:
             return progress
         sessions = (*progress.masked_sessions, progress.session)[-MAX_MASKED_SESSIONS:]
@@ -259,5 +325,9 @@ class DeviceStore:
         return marked
 
     def save_personal(self, plan: Plan, mixture: Mixture) -> None:
-        """Write the plan and the mixture, for the export on this device."""
+        """Write the plan and the mixture for the export on this device.
+
+        Raises:
+            StateError: a file cannot be written.
+        """
         save_personal_model(self._files, plan, mixture)

@@ -1,6 +1,6 @@
-"""What a device tells of its board after its part of a round.
+"""The metrics that a device publishes after its part of a round.
 
-It is published and forgotten: no result is made of it.
+They are only for people and programs that watch. No result depends on them.
 """
 
 import json
@@ -22,9 +22,14 @@ METRIC_NAME_PATTERN = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
 def make_telemetry(client_id: str, round: int, metrics: Mapping[str, float]) -> Metrics:
-    """Return the message: at most 32 numbers of the round, by name, and four of the board.
+    """Return the message with at most 32 metrics of the round and four figures of the board.
 
-    No array has a way into it.
+    The message cannot contain an array.
+
+    Args:
+        client_id: id of the device.
+        round: number of the round.
+        metrics: metrics of the round. `seconds` is the duration of the device's part.
     """
     valid = {key: float(value) for key, value in metrics.items() if METRIC_NAME_PATTERN.fullmatch(key)}
     values = dict(list(valid.items())[:MAX_METRICS])
@@ -33,7 +38,14 @@ def make_telemetry(client_id: str, round: int, metrics: Mapping[str, float]) -> 
 
 
 def publish_telemetry(session: Session, client_id: str, round: int, metrics: Mapping[str, float]) -> None:
-    """Publish on `device/{id}/metrics`, QoS 0: what is lost is not sent again."""
+    """Publish metrics on `device/{id}/metrics` at QoS 0. A lost message is not sent again.
+
+    Args:
+        session: the session of the device.
+        client_id: id of the device.
+        round: number of the round.
+        metrics: metrics of the round, see `make_telemetry`.
+    """
     session.link.publish(
         session.topics.format_device(client_id, "metrics"),
         encode_json(make_telemetry(client_id, round, metrics)),
@@ -42,7 +54,11 @@ def publish_telemetry(session: Session, client_id: str, round: int, metrics: Map
 
 
 def read_field_figures(state: Path) -> dict[str, float]:
-    """Return the figures of `edgefl export drift`, or {} if the file is missing or damaged."""
+    """Return the figures of `edgefl export drift`, or an empty mapping if the file is missing or damaged.
+
+    Args:
+        state: the state directory of the device.
+    """
     try:
         figures = json.loads(DeviceFiles(state).field_figures.read_bytes())
         return {str(name): float(value) for name, value in figures.items()}

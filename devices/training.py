@@ -1,4 +1,4 @@
-"""What a device computes for a task: no network in here."""
+"""The computations of a device for a task. Nothing here uses the network."""
 
 import logging
 from collections.abc import Mapping
@@ -21,11 +21,16 @@ LOGGER = logging.getLogger("edgefl.device")
 
 
 def check_shard(shard: Shard, plan: Plan) -> None:
-    """Raise DataError when the plan cannot be trained on the shard."""
+    """Check that a plan can be trained on a shard.
+
+    Raises:
+        DataError: the samples do not have the input shape of the plan.
+    """
     expected = plan.spec.input_shape
     if shard.x_train.shape[1:] != tuple(expected):
         raise DataError(
-            f"a sample of this device is {shard.x_train.shape[1:]}, the plan expects {tuple(expected)}; "
+            f"a sample of this device has the shape {shard.x_train.shape[1:]}, the plan expects "
+            f"{tuple(expected)}; "
             "reshape the shard, or build the plan with this input_shape"
         )
 
@@ -51,6 +56,13 @@ def make_work_item(
 
     An accuracy or a score has no mask. A device with masked updates therefore measures neither, even if the
     task asks for it.
+
+    Args:
+        task: the task.
+        models: weights of the task's models, by name.
+        state: the client state after the previous round.
+        client_id: the client of this device.
+        epochs: number of epochs to train, or None for the algorithm's option.
     """
     scalars = task.scalars
     if task.codec == MASKED_CODEC:
@@ -61,16 +73,23 @@ def make_work_item(
 
 
 def measure_gate(runner: ClientRunner, mixture: Mixture, client_id: str) -> dict[str, float]:
-    """Return the utilization of a mixture's gate on the client's held-out samples."""
+    """Return the mean gate weights of a mixture on the client's held-out samples.
+
+    Returns:
+        The metrics `gate_0`, `gate_1` and so on, see `measure_gate_utilization`.
+    """
     return measure_gate_utilization(runner.learner, mixture.weights, runner.shards[client_id].x_test)
 
 
 def was_masked(task: Task, note: Mapping[str, Any]) -> bool:
-    """Return whether a federation masks its updates, so that it is nobody's business which expert a client
-    leans on.
+    """Return whether a federation masks its updates.
 
-    The task to personalize does not say so: then it counts what the device's note says of the tasks before
-    it.
+    Such a device does not publish how much it uses each expert. A task to personalize is never masked, so
+    the device's note decides: it says whether an earlier task was masked.
+
+    Args:
+        task: the task.
+        note: content of the device's device.json, see `DeviceStore.read_note`.
     """
     return task.codec == MASKED_CODEC or (task.phase == PHASE_PERSONALIZE and note.get("masked") is True)
 

@@ -1,4 +1,4 @@
-"""Sending an update: announce it, send what the aggregator lacks, until it says ok or rejected."""
+"""Upload of an update: announce it, then send missing chunks until the aggregator accepts or rejects it."""
 
 import hashlib
 import random
@@ -25,18 +25,19 @@ def send_update(
     metrics: Mapping[str, float],
     num_samples: int,
 ) -> Receipt:
-    """Send the answer to a task, and return the receipt that ends it: ok, or rejected with the reason.
+    """Send the answer to a task, and return the final receipt: ok, or rejected with a reason.
 
     Args:
-        session: the session of the task.
-        client_id: this device.
-        task: the task that is answered.
-        blob: the answer, encoded as the task says.
-        metrics: published with it.
-        num_samples: number of samples that the answer is weighed with.
+        session: the session of the device.
+        client_id: id of the device.
+        task: the task.
+        blob: the answer in the codec of the task.
+        metrics: metrics of the answer.
+        num_samples: number of samples that weigh the answer.
 
     Raises:
-        Superseded: the aggregator does not wait for the answer any more.
+        Superseded: the aggregator no longer waits for the answer.
+        LinkError: the link failed.
     """
     begin = Begin(
         client_id,
@@ -56,14 +57,21 @@ def send_update(
 
 
 def upload_update(session: Session, task: Task, begin: Begin, blob: bytes) -> Receipt:
-    """Upload an update and return the receipt that ends the upload: ok, or rejected with a reason.
+    """Upload an update and return the final receipt: ok, or rejected with a reason.
 
-    The announcement is repeated until the aggregator answers with the state of the upload. It is also
-    repeated when a task arrives, because a round is open then. The task says whether an update for an
-    earlier round is still useful.
+    The device repeats the announcement until the aggregator answers with the state of the upload. It also
+    repeats the announcement when a task arrives, because a round is open then. The task says whether the
+    aggregator accepts an update of an earlier round.
+
+    Args:
+        session: the session of the device.
+        task: the task that the update answers.
+        begin: the announcement of the update.
+        blob: the encoded update.
 
     Raises:
         Superseded: another task replaced the task of this update.
+        LinkError: the link failed.
     """
     topics = session.topics
     link = session.link
@@ -80,7 +88,7 @@ def upload_update(session: Session, task: Task, begin: Begin, blob: bytes) -> Re
             link.publish(topics.format_upload(begin.client_id, begin.sha256, "begin"), announcement, qos=0)
             if granted:
                 _send(session, task, begin, blob, ((0, begin.count),))
-            granted = False  # what was lost of it, a receipt says
+            granted = False  # a receipt names the chunks that were lost
             until = time.monotonic() + patience
             patience = min(QUEUED_TIMEOUT_S, patience * random.uniform(1.4, 1.8))
         session.pump(min(0.5, max(0.0, until - time.monotonic())))
@@ -106,7 +114,7 @@ def _send(session: Session, task: Task, begin: Begin, blob: bytes, missing: Rang
     topics = session.topics
     for low, high in missing:
         for index in range(max(0, low), min(high, begin.count)):
-            # few at a time: on a slow link a heartbeat must not wait behind a whole update
+            # Few at a time, because on a slow link a heartbeat must not wait behind a whole update
             if not link.wait_in_flight(MAX_UPLOAD_CHUNKS_IN_FLIGHT, ACK_TIMEOUT_S):
                 return
             link.publish(

@@ -1,4 +1,4 @@
-"""`edgefl device boards | pause | resume | status`."""
+"""The commands `edgefl device boards`, `pause`, `resume` and `status`."""
 
 import json
 import math
@@ -13,8 +13,8 @@ STATE_OPTION = click.option(
 )
 
 
-@click.command(short_help="The boards that are known, and which one this is.")
-@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
+@click.command(short_help="List the board profiles.")
+@click.option("--json", "as_json", is_flag=True, help="Print the profiles as JSON.")
 def boards(as_json: bool) -> None:
     """List the board profiles with memory, cores, threads and TFLite runtime, and mark this board.
 
@@ -50,24 +50,23 @@ def boards(as_json: bool) -> None:
     )
 
 
-@click.command(short_help="Take up no more tasks for now.")
+@click.command(short_help="Pause a device.")
 @STATE_OPTION
 def pause(state: Path) -> None:
     """Pause the device that runs with this state directory.
 
-    It finishes its current task, stays connected and accepts no other task. It stays paused after a
-    restart, until
-    `edgefl device resume`.
+    The device finishes its current task, stays connected and accepts no other task. It stays paused until
+    `edgefl device resume`, also after a restart.
 
     Example: edgefl device pause --state state
     """
     from devices.availability import pause_device as pause_device
 
     pause_device(state)
-    click.echo(f"paused; take tasks up again: edgefl device resume --state {state}")
+    click.echo(f"paused; accept tasks again with: edgefl device resume --state {state}")
 
 
-@click.command(short_help="Take tasks up again.")
+@click.command(short_help="End the pause of a device.")
 @STATE_OPTION
 def resume(state: Path) -> None:
     """End the pause of `edgefl device pause`.
@@ -77,17 +76,16 @@ def resume(state: Path) -> None:
     from devices.availability import resume_device as resume_device
 
     resume_device(state)
-    click.echo("takes up tasks again, when the conditions of its start hold")
+    click.echo("accepts tasks again, if the conditions of its start hold")
 
 
-@click.command(short_help="Whether the device of a state directory runs.")
+@click.command(short_help="Show whether a device runs.")
 @STATE_OPTION
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
 def status(state: Path, as_json: bool) -> None:
-    """Say whether a device runs with this state directory, whether it is paused there, and its last finished
-    round.
+    """Show whether a device runs with this state directory, its pause and its last finished round.
 
-    Exits with 1 when none runs, so that it serves as a health check.
+    The exit code is 1 if no device runs, so this can be a health check.
 
     Example: edgefl device status --state state
     """

@@ -1,4 +1,4 @@
-"""`edgefl device ...`."""
+"""The command group `edgefl device`."""
 
 import json
 import sys
@@ -167,12 +167,13 @@ def start(
 
     Another start with the same --state continues where the device stopped.
 
-    --data is one of these: an .npz file with x and y, also the file of `edgefl device record`. A folder of
-    DIR/CLASS/FILE with .npy, .png, .jpg or .wav files. A .csv file with a header, or a folder of them, with
-    --window and
-    --label. A function MODULE:NAME that returns (x, y). Named classes are numbered in the order of their
-    names. If a
-    board may lack a class, put the same classes.txt with one name per line into the folder on every board.
+    --data accepts an .npz file with x and y, such as the file of `edgefl device record`. It also accepts a
+    folder of DIR/CLASS/FILE with .npy, .png, .jpg or .wav files. It also accepts a .csv file with a header,
+    or a folder of them, with --window and --label. The last form is a function MODULE:NAME that returns
+    (x, y).
+
+    Named classes are numbered in the order of their names. If a board may lack a class, put the same
+    classes.txt with one name per line into the folder on every board.
 
     Example: edgefl device start --broker mqtt://192.168.1.10:1883 --id pi-1 --data shard.npz --state
     /var/lib/edgefl
@@ -189,7 +190,7 @@ def start(
     enrolment = load_enrolment(enrol) if enrol else None
     if enrolment and client_id not in (None, enrolment.client_id):
         raise ConfigError(
-            f"{enrol} is of {enrolment.client_id!r}, --id says {client_id!r}; leave --id out, or enrol "
+            f"{enrol} belongs to {enrolment.client_id!r}, --id is {client_id!r}; omit --id, or enrol "
             f"{client_id!r}"
         )
     broker, client_id = (
@@ -197,7 +198,7 @@ def start(
     )
     if not client_id:
         raise ConfigError(
-            "no --id; give this device a name such as pi-1, or --enrol with the file of `edgefl device enrol`"
+            "no --id; pass a name such as pi-1, or --enrol with the file of `edgefl device enrol`"
         )
     broker = broker or DEFAULT_BROKER
     state = state or Path(check_client_id(client_id))
@@ -230,7 +231,7 @@ def start(
             made = run_device(settings)
         except Stopped as stopped:
             LOGGER.info("stopped")
-            if stopped.is_interrupt:  # a service manager's SIGTERM is no failure
+            if stopped.is_interrupt:  # SIGTERM of a service manager is not a failure
                 raise click.Abort from None
             return
     if as_json:
@@ -242,21 +243,21 @@ def start(
 device.add_command(record)
 
 
-@device.command("enrol", short_help="Make a board's keys.")
+@device.command("enrol", short_help="Make the keys of a board.")
 @click.argument("client_id")
 @SECURITY_OPTION
 @click.option(
     "-o",
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Where the board's file goes  [default: ID.enrol]",
+    help="Output file for the board  [default: ID.enrol]",
 )
 @click.option(
     "--days",
     type=click.IntRange(1, 3650),
     default=730,
     show_default=True,
-    help="How long its certificate counts.",
+    help="Number of days that the certificate is valid.",
 )
 @CA_OPTION
 @add_sharing_options(", whatever the board's command line says")
@@ -269,7 +270,9 @@ def enrol_device(
     masked_only: bool,
     least_clients: int,
 ) -> None:
-    """Write one file for a board: its certificate and keys, the broker's address and authority, the
+    """Write the enrolment of a board.
+
+    The file contains the board's certificate and keys, the broker's address and authority, and the
     aggregator's public key.
 
     Example: edgefl device enrol pi-7 --security broker -o pi-7.enrol
@@ -282,19 +285,19 @@ def enrol_device(
         raise ConfigError(f"{out} already exists; pass another -o, or remove it")
     made = create_enrolment(security, client_id, days, ca)
     save_enrolment(replace(made, masked_only=masked_only, least_clients=least_clients), out)
-    click.echo(f"made {out}: whoever has it is {client_id}; copy it to the board and remove it here")
+    click.echo(f"made {out}: it identifies {client_id}; copy it to the board and remove it here")
     click.echo(f"  scp {out} {client_id}.local:")
     click.echo(f"  edgefl device start --enrol {out.name} --data shard.npz --state state      (on the board)")
 
 
-@device.command("revoke", short_help="Take a board's rights away.")
+@device.command("revoke", short_help="Revoke the rights of a board.")
 @click.argument("client_id")
 @SECURITY_OPTION
 @CA_OPTION
 def revoke_device(client_id: str, security: Path, ca: Path | None) -> None:
     """Put a board's certificate on the revocation list. A running aggregator ignores the board from then on.
 
-    The broker reads the list for new connections only: restart the broker to end the board's present
+    The broker reads the list only for new connections. Restart the broker to end the board's current
     connection.
 
     Example: edgefl device revoke pi-7 --security broker

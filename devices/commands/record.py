@@ -1,4 +1,4 @@
-"""`edgefl device record`."""
+"""The command `edgefl device record`."""
 
 import json
 from pathlib import Path
@@ -29,9 +29,7 @@ from edgefl.system.signals import raise_on_signal
     type=click.Path(path_type=Path, dir_okay=False),
     help="File with one class name per line, if labels are names.",
 )
-@click.option(
-    "--channels", default="", help="Fields to use of readings that are objects, A,B,C  [default: all]"
-)
+@click.option("--channels", default="", help="Channels to record, A,B,C  [default: all]")
 @click.option("--window", type=click.IntRange(1), required=True, help="Number of readings per window.")
 @click.option(
     "--step",
@@ -90,8 +88,7 @@ def record(
     """Record sensor messages with labels as training data for `edgefl device start --data`.
 
     A reading is JSON: a number, a list of numbers with one per channel, or an object of numbers. Readings
-    stay on this
-    board. Another start with the same -o continues the recording.
+    stay on this board. Another start with the same -o continues the recording.
 
     Example: edgefl device record --broker mqtt://localhost:1883 --topic 'sensors/+/accel' --label-topic
     'sensors/+/activity' --window 128 --capacity 2000 -o ring.npz
@@ -101,7 +98,7 @@ def record(
     from edgefl.data.sources.classes import read_class_list
 
     if (label is None) == (not label_topic):
-        raise ConfigError("a window needs a label: give either --label-topic or --label")
+        raise ConfigError("a window needs a label; pass either --label-topic or --label")
     if out.suffix != ".npz":
         raise ConfigError(f"-o is {out}, expected a name that ends in .npz")
     settings = RecordSettings(

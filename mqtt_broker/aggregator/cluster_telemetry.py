@@ -101,7 +101,13 @@ class ClusterTelemetry:
             link.publish(topics.clusters, payload, retain=True)
 
     def make_message(self, session: str, round: int, after: ServerState) -> Clusters | None:
-        """Return the cluster message of a round, or None without clusters or with more than 1,024 clients."""
+        """Return the cluster message of a round, or None without clusters or with more than 1,024 clients.
+
+        Args:
+            session: id of the session.
+            round: number of the round.
+            after: server state after the round.
+        """
         assigned: Mapping[str, int] = (read_assignments(after) or self._experts) if self._is_public else {}
         if not assigned or len(assigned) > MAX_ITEMS:
             return None

@@ -100,10 +100,10 @@ class Journal:
         except OSError as error:
             self._lock.close()
             raise StateError(
-                f"another aggregator uses {directory}; give each federation an --out of its own"
+                f"another aggregator uses {directory}; pass a separate --out to each federation"
             ) from error
         with self._translate_errors():
-            # SQLite gives its other files the same mode
+            # SQLite creates its other files with the same mode
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
             self._path.chmod(0o600)
             self._database = self._connect()
@@ -216,7 +216,7 @@ class Journal:
             return OpenedRound(number, phase, row[0], tuple(json.loads(row[1])), bool(row[2]))
 
     def read_next_round(self, number: int) -> OpenedRound | None:
-        """Return the round that was opened after this round, or None."""
+        """Return the round that was opened after round `number`, or None."""
         with self._translate_errors():
             row = self._database.execute("select phase from round where number = ?", (number + 1,)).fetchone()
         return None if row is None else self.read_round(number + 1, row[0])

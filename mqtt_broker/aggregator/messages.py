@@ -1,4 +1,4 @@
-"""Reads the messages that reach an aggregator as events of its round server."""
+"""Conversion of an aggregator's incoming messages to events of its round server."""
 
 from edgefl.errors import LinkError, WireError
 from edgefl.security.trust import Trust

@@ -181,7 +181,7 @@ def test_a_word_of_a_command_line_is_the_same_word_to_a_reader_of_units(word):
     ("arguments", "says"),
     [
         (("--broker", "mqtt://h"), "no --id"),
-        (("--broker", "mqtts://pi-7:secret@h", "--id", "pi-7"), "has a password in it"),
+        (("--broker", "mqtts://pi-7:secret@h", "--id", "pi-7"), "contains a password"),
         (("--broker", "mqtt://h", "--id", "../x"), "client id"),
         (("--broker", "mqtt://h", "--id", "pi-7", "--board", "pi-6"), "no board 'pi-6'"),
         (("--broker", "mqtt://h", "--id", "pi-7", "--between", "22-6"), "expected two times of day"),

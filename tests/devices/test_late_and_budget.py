@@ -46,7 +46,7 @@ def test_a_late_update_is_sent_as_long_as_its_task_says_and_then_the_newest_task
     while sixth.round == 3:
         sixth = aggregator.next("begin")
     assert sixth.round == 6, "three rounds are too many"
-    assert "round 3: left, it is over" in device.said
+    assert "round 3: stopped, because the round is over" in device.said
     aggregator.task(7, "personalize")
     last = aggregator.next("begin")
     while last.round == 6:

@@ -135,7 +135,7 @@ def test_a_device_has_no_keys_for_more_than_8_attempts_at_a_round(federate, mosq
     begin = aggregator.next("begin")
     assert begin.size == 0, "keys for a ninth attempt at one round"
     aggregator.receipt(begin, "rejected", reason="cannot")
-    device.wait_for("asked for keys of more than 8 attempts")
+    device.wait_for("requests keys for more than 8 attempts")
     aggregator.task(2, codec=MASKED_CODEC, nonce="9-advertise")
     assert aggregator.next("begin").size > 0
 
@@ -281,7 +281,7 @@ def test_a_masked_round_of_a_plan_that_shares_no_model_is_refused_and_the_device
     while not (status := aggregator.next("status")).paused or "yet to see" in status.paused:
         pass
     assert status.online, "it ended"
-    assert "trains no model that is shared" in status.paused
+    assert "trains no shared model" in status.paused
     assert "Traceback" not in device.said
 
 
@@ -321,7 +321,7 @@ def test_a_device_without_cryptography_says_what_to_install(federate, mosquitto_
     while not (status := aggregator.next("status")).paused:
         pass
     assert status.online
-    assert "round 1 is masked, which takes the package cryptography" in status.paused
+    assert "round 1 is masked, which needs the package cryptography" in status.paused
     assert "the plan" not in status.paused, "it is not the plan's fault"
     assert "pip install" in status.paused
     device.wait_for("pip install")

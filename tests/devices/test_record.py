@@ -81,7 +81,7 @@ def test_it_goes_on_after_a_kill_within_its_capacity_and_says_nothing_on_any_top
 
     (tmp_path / ".ring.npz.half").write_text("what a kill in the midst of a write leaves")
     again = record()
-    again.wait_for("holds 3 windows; going on")
+    again.wait_for("holds 3 windows; continuing")
     say(sensor, home, 8, 8)
     again.wait_for("4 new")
     again.popen.terminate()
@@ -129,7 +129,7 @@ def test_readings_before_a_label_are_told(record, sensor, home, tmp_path):
     process = record()
     for _ in range(4):
         sensor.publish(f"{home}/pi/accel", b"1")
-    process.wait_for("unlabelled; last: no label came yet")
+    process.wait_for("unlabelled; last: no label has arrived yet")
     process.popen.send_signal(signal.SIGINT)
     assert process.end() == 0
     assert not (tmp_path / "ring.npz").exists()
@@ -162,7 +162,7 @@ def test_a_ring_of_another_form_is_left_alone(record, sensor, home, tmp_path):
     before = (tmp_path / "ring.npz").read_bytes()
     for more, options, says in [
         ((), {"window": 3}, "holds windows of 2 rows"),
-        (("--label", "1", "--channels", "x"), {}, "has the channels x, y, asked for are x"),
+        (("--label", "1", "--channels", "x"), {}, "has the channels x, y, --channels is x"),
     ]:
         process = record(*more, listening=False, **options)
         assert process.end() == 1
@@ -228,7 +228,7 @@ def test_no_window_spans_a_time_without_a_broker(start, tmp_path):
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ((), "give either --label-topic or --label"),
+        ((), "pass either --label-topic or --label"),
         (("--label", "1", "--label-topic", "l"), "give either"),
         (("--label", "walk"), "--classes FILE"),
         (("--label", "1", "--topic", "a/#/b"), "no MQTT filter"),

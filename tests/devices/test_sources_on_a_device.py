@@ -124,7 +124,7 @@ def test_windows_that_do_not_fit_the_plan(federate, mosquitto_url, lead, tmp_pat
     while aggregator.next("status").online:
         pass
     assert device.end() == 1
-    assert "a sample of this device is (4, 1), the plan expects (4,)" in device.said
+    assert "a sample of this device has the shape (4, 1), the plan expects (4,)" in device.said
 
 
 @pytest.mark.parametrize(

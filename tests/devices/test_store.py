@@ -113,7 +113,7 @@ def test_after_a_power_cut_in_the_first_round_it_begins_again_and_keeps_what_is_
     for path in (tmp_path / "progress.json", tmp_path / "device.json"):
         path.write_bytes(path.read_bytes()[:-9])
     again = DeviceStore(tmp_path, "pi-1")
-    assert "begins again" in again.recovered
+    assert "starts again" in again.recovered
     assert again.read_progress() is None
     assert (tmp_path / "progress.json.damaged").exists()
 

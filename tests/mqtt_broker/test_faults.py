@@ -245,7 +245,7 @@ def test_a_shard_that_cannot_be_trained_on_ends_its_device_and_nobody_elses(fede
     aggregator.wait_for("pi-1 is online")
     other_task = federation.device("pi-5", wide)
     assert other_task.end() == 1
-    assert "a sample of this device is (9,), the plan expects (4,)" in other_task.said
+    assert "a sample of this device has the shape (9,), the plan expects (4,)" in other_task.said
     second = federation.device("pi-2", toys.shard(2))
     assert aggregator.end() == 0
     assert (fine.end(), second.end()) == (0, 0)

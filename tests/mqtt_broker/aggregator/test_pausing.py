@@ -143,7 +143,7 @@ def test_a_board_paused_in_mid_round_finishes_it_and_is_left_out_until_it_resume
     second = other.next("task")
     assert second.round == 2
     resume_device(state)
-    device.wait_for("takes up tasks again")
+    device.wait_for("accepts tasks again")
     aggregator.wait_for("pi-1 is online", times=2)  # else it may hear the other client's update first
     other.send(second, update(toys))
     third = other.next("task")
