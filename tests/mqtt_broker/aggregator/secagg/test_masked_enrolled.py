@@ -43,8 +43,7 @@ def test_enrolled_devices_come_to_the_simulators_bits(secured_broker, federate, 
     assert aggregator.end() == 0, aggregator.said
     assert (
         "vouchers for pi-0, pi-1, pi-2 expired, or expire within 14 days; renew them with `edgefl broker "
-        "vouch`"
-        in aggregator.said
+        "vouch`" in aggregator.said
     )
     assert [device.end() for device in devices] == [0, 0, 0], [device.said for device in devices]
     config = FederationConfig(
