@@ -120,7 +120,7 @@ class Machine:
 
     Attributes:
         board: profile of the board.
-        model: model name of the device tree, empty without one.
+        model: model name of the device tree, or empty.
         memory_mb: memory in MB of 10^6 bytes, NaN if unknown.
         cores: number of cores.
         bits: word size of the Python interpreter, which may be 32 on a 64-bit kernel.

@@ -210,5 +210,5 @@ def test_conditions_are_seen_under_the_root(tmp_path):
 
 def test_a_directory_that_is_not_there(tmp_path):
     for change in (pause_device, resume_device):
-        with pytest.raises(StateError, match="give the --state"):
+        with pytest.raises(StateError, match="pass the --state"):
             change(tmp_path / "none")

@@ -35,11 +35,11 @@ def test_a_reading(payload, channels, expected):
 
 
 BAD = [
-    (b"", (), "no JSON"),
-    (b"\xff\x00", (), "no JSON"),
-    (b"{", (), "no JSON"),
-    (b"[" * 100_000, (), "no JSON"),
-    (b"9" * 5000, (), "no JSON"),
+    (b"", (), "not JSON"),
+    (b"\xff\x00", (), "not JSON"),
+    (b"{", (), "not JSON"),
+    (b"[" * 100_000, (), "not JSON"),
+    (b"9" * 5000, (), "not JSON"),
     (b'"walk"', (), "value is 'walk', expected a finite number"),
     (b"true", (), "value is 'True'"),
     (b"null", (), "value is 'None'"),
@@ -81,12 +81,12 @@ def test_labels():
     assert parse_label(b" 7\n", ()) == 7
     assert parse_label(b'"run"', ("walk", "run")) == 1
     for payload, classes, says in [
-        (b"walk", (), "no whole number .* --classes FILE"),
-        (b"-1", (), "no whole number"),
-        (b"99999999", (), "no whole number"),
-        ("²".encode(), (), "no whole number"),
+        (b"walk", (), "is not a whole number .* --classes FILE"),
+        (b"-1", (), "is not a whole number"),
+        (b"99999999", (), "is not a whole number"),
+        ("²".encode(), (), "is not a whole number"),
         (b"wlak", ("walk", "run"), "no class 'wlak'; did you mean 'walk'"),
-        (b"\xff", (), "no whole number"),
+        (b"\xff", (), "is not a whole number"),
     ]:
         with pytest.raises(DataError, match=says):
             parse_label(payload, classes)
@@ -100,7 +100,7 @@ def test_which_sensor_a_topic_is_of():
     assert SensorTopics("#", "label").match("label") == ("labels", ())
     assert SensorTopics("a.c/+").match("abc/d") is None
     for bad in ("a/#/b", "a+/b", "#a", "a/b#", "a\0"):
-        with pytest.raises(ConfigError, match="no MQTT filter"):
+        with pytest.raises(ConfigError, match="is not an MQTT filter"):
             SensorTopics(bad)
     with pytest.raises(ConfigError, match="has 1 wildcards, --topic 'a' 0"):
         SensorTopics("a", "label/+")

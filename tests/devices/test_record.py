@@ -111,7 +111,7 @@ def test_malformed_messages_are_counted_and_told(record, sensor, home, tmp_path)
     process = record("--label", "1", "--count", "2")
     for payload in (b"oops", b"[1]", b"[NaN]", b"[1, 2]", b"x" * 100_000, b"[2]", b"", b"[3]", b"[4]"):
         sensor.publish(f"{home}/pi/accel", payload)
-    process.wait_for(f"last: {home}/pi/accel: no JSON")
+    process.wait_for(f"last: {home}/pi/accel: not JSON")
     assert process.end() == 0
     counts = json.loads(process.out)
     assert counts == {
@@ -229,9 +229,9 @@ def test_no_window_spans_a_time_without_a_broker(start, tmp_path):
     ("more", "says"),
     [
         ((), "pass either --label-topic or --label"),
-        (("--label", "1", "--label-topic", "l"), "give either"),
+        (("--label", "1", "--label-topic", "l"), "pass either"),
         (("--label", "walk"), "--classes FILE"),
-        (("--label", "1", "--topic", "a/#/b"), "no MQTT filter"),
+        (("--label", "1", "--topic", "a/#/b"), "is not an MQTT filter"),
         (("--label", "1", "--classes", "none.txt"), "cannot be read"),
         (("--label", "1", "-o", "ring.csv"), "ends in .npz"),
         (("--label", "1", "--broker", "http://x"), "expected mqtt://"),

@@ -98,7 +98,7 @@ def test_after_a_power_cut_that_took_the_last_files_it_goes_on_from_the_round_be
     )
     path.write_bytes(path.read_bytes()[:left])
     again = DeviceStore(tmp_path, "pi-1")
-    assert "from the round before" in again.recovered
+    assert "from the previous round" in again.recovered
     assert again.read_progress() == before
     assert again.read_update(before) == b"update"
     assert again.read_client_state("s").scalars == {"beta": 0.25}
@@ -142,7 +142,7 @@ def test_a_directory_has_one_owner_at_a_time_and_one_id_for_ever(tmp_path):
 
 def test_a_place_that_is_no_directory(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StateError, match="give a directory"):
+    with pytest.raises(StateError, match="pass a directory"):
         DeviceStore(tmp_path / "file", "pi-1")
 
 

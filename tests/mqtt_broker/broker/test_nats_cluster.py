@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(NATS is None, reason="nats-server is not install
 def access(devices):
     """Return the access list that the project ships, with a block for each device."""
     head, mark, rest = (
-        (TEMPLATES / "nats-access.conf").read_text().partition("    # one such block for each device\n")
+        (TEMPLATES / "nats-access.conf").read_text().partition("    # Repeat this block for each device\n")
     )
     block, end, tail = rest.rpartition("    }\n")
     return head + mark + "".join((block + end).replace("@DEVICE@", device) for device in devices) + tail

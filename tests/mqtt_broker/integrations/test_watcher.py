@@ -129,7 +129,7 @@ def test_commands_and_their_errors(secured_broker, watcher, tmp_path):
             ["watcher", "--security", str(tmp_path / "none"), "-o", str(tmp_path / "x")],
             "edgefl broker init",
         ),
-        (device_commands, ["enrol", "watcher", *security], "the watcher's own"),
+        (device_commands, ["enrol", "watcher", *security], "reserved for the watcher"),
     ):
         assert says in str(run(command, arguments).exception)
     assert json.loads((secured_broker.directory / "devices.json").read_text())["watcher"]["signing_key"] == ""
