@@ -100,7 +100,7 @@ def test_a_device_masks_once_and_reveals_once_whatever_it_is_asked_again(federat
     other = first.step("mask", first.inbox("pi-1", "pi-2"))
     assert other.size == 0
     aggregator.receipt(other, "rejected", reason="cannot")
-    device.wait_for("asked to mask for other clients than before, with the same keys; nothing is said")
+    device.wait_for("asked to mask for other clients than before, with the same keys; nothing is sent")
 
     lists = encode_lists(IDS, IDS)
     others = encode_lists(IDS, IDS[:2])

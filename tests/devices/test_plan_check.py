@@ -106,7 +106,7 @@ from pathlib import Path
 from devices.plan_check import PlanTrials
 trials = PlanTrials(Path(sys.argv[1]))
 print(trials.start())
-trials.note_open("{plan}")
+trials.record_open_plan("{plan}")
 os.kill(os.getpid(), signal.{signal})
 """
 

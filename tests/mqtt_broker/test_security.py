@@ -256,7 +256,7 @@ def test_commands_and_their_errors(tmp_path, secured):
         (args, "already exists"),
         ([*args[:-1], str(tmp_path / "b")], "pi-9 is enrolled already"),
         (["enrol", "PI", "--security", str(secured.directory)], "client id 'PI'"),
-        (["enrol", "aggregator", "--security", str(secured.directory)], "the aggregator's own"),
+        (["enrol", "aggregator", "--security", str(secured.directory)], "reserved for the aggregator"),
         (["enrol", "pi-1", "--security", str(tmp_path / "none")], "edgefl broker init"),
         (["revoke", "pi-1", "--security", str(secured.directory)], "is not enrolled"),
     ):

@@ -129,4 +129,4 @@ def test_a_command_that_fails_logs_an_error_to_the_journal(tmp_path):
         command = [sys.executable, "-m", "edgefl", "device", "start", "--data", "none.npz"]
         ended = subprocess.run(command, env=environment, stderr=stream, cwd=tmp_path, check=False)
     assert ended.returncode == 1
-    assert path.read_text().startswith("<3>edgefl: no --id; give")
+    assert path.read_text().startswith("<3>edgefl: no --id; pass")
