@@ -100,7 +100,7 @@ def test_infer_in_tflite_micro(model, state, micro_environment) -> None:
     done = run(
         "infer", broken, "--data", state / "shard.npz", "--runtime", "tflite-micro", env=micro_environment
     )
-    assert done.returncode == 1 and "refuses this model" in done.stderr
+    assert done.returncode == 1 and "rejects this model" in done.stderr
 
 
 def refused(done: subprocess.CompletedProcess[str], *texts: str) -> None:
@@ -113,7 +113,7 @@ def test_infer_explains_errors(model, state, digits, tmp_path) -> None:
     data = state / "shard.npz"
     content = model.read_bytes()
     for number, (blob, text) in enumerate(
-        ((content[:1000], "refuses"), (b"not a model at all", "TFL3"), (b"", "TFL3"))
+        ((content[:1000], "rejects"), (b"not a model at all", "TFL3"), (b"", "TFL3"))
     ):
         (tmp_path / f"{number}.tflite").write_bytes(blob)
         refused(run("infer", tmp_path / f"{number}.tflite", "--data", data), text)

@@ -85,9 +85,9 @@ def same(one, two):
     assert encode_mixture(one.mixture) == encode_mixture(two.mixture)
     assert one.metrics == two.metrics
     np.testing.assert_array_equal(one.class_share, two.class_share)
-    assert list(one.on_test) == list(two.on_test)
-    for name, by_class in one.on_test.items():
-        np.testing.assert_array_equal(by_class, two.on_test[name])
+    assert list(one.test_accuracies) == list(two.test_accuracies)
+    for name, by_class in one.test_accuracies.items():
+        np.testing.assert_array_equal(by_class, two.test_accuracies[name])
 
 
 def broken(federation, client_id):

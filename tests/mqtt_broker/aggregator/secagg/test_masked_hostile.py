@@ -168,8 +168,8 @@ def test_of_a_seal_that_one_client_cannot_open_both_ends_are_left_out(play):
     assert f"{LIAR} sealed a share that is not genuine, according to pi-4; {left}" in said
     assert f"pi-4 accuses {LIAR} of a sealed share that is not genuine; {left}" in said
     assert dropped == {
-        LIAR: "sealed a share that is not genuine, says pi-4",
-        "pi-4": f"says that {LIAR} sealed a share that is not genuine",
+        LIAR: "sealed a share that is not genuine, according to pi-4",
+        "pi-4": f"accuses {LIAR} of a sealed share that is not genuine",
     }
 
 
@@ -192,7 +192,7 @@ def test_a_share_that_is_off_by_one_is_not_used(play):
         revealed[task.nonce].set()
 
     said, _ = play(out=(), changed=changed, after=after, others=wait)
-    assert f"rejected from {LIAR}: {LIAR} sent a share that is not the one dealt to it by pi-0" in said
+    assert f"rejected from {LIAR}: {LIAR} revealed a share that differs from the share sent by pi-0" in said
 
 
 def test_shares_of_another_seed_leave_who_dealt_them_out(play):
@@ -202,9 +202,9 @@ def test_shares_of_another_seed_leave_who_dealt_them_out(play):
         own = participant._secrets
         if task.phase == "share":
             seeds.setdefault(task.nonce, own.self_seed)  # a task may come twice
-            participant._own = replace(own, own_seed=bytes(32))
+            participant._secrets = replace(own, self_seed=bytes(32))
         elif task.phase == "mask":
-            participant._own = replace(own, own_seed=seeds[task.nonce.replace("mask", "share")])
+            participant._secrets = replace(own, self_seed=seeds[task.nonce.replace("mask", "share")])
 
     said, _ = play(before=before)
     assert (
