@@ -94,7 +94,7 @@ def test_a_federation_with_the_plan_of_an_older_version_is_refused_with_the_reme
     assert aggregator.end() == 1
     assert "'baseline_epochs', which this version of edgefl does not know" in aggregator.said
     assert "continue with the version that started this federation" in aggregator.said
-    assert "start again with --fresh" in aggregator.said
+    assert "start a new one with --fresh" in aggregator.said
 
 
 def test_a_killed_run_is_refused_with_the_remedy(old):
@@ -155,7 +155,7 @@ def test_a_pause_and_a_noise_key_are_read(old):
 
 def test_every_old_file_is_declared_with_its_mode(old):
     for root in sorted(old.iterdir()):
-        table = KINDS.get(root.name, DeviceFiles).table()
+        table = KINDS.get(root.name, DeviceFiles).list_files()
         for path in (path for path in root.rglob("*") if path.is_file()):
             name = str(path.relative_to(root)).removesuffix("-wal")
             rows = [row for row in table if re.match(pattern(row.name), name)]

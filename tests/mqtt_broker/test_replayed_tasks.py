@@ -33,7 +33,9 @@ class Relay:
 
     def listen(self, federation):
         self.topics = federation.topics
-        self.link.subscribe(self.topics.device("pi-1", "task"), f"{self.topics.root}/device/pi-1/up/+/+")
+        self.link.subscribe(
+            self.topics.format_device("pi-1", "task"), f"{self.topics.root}/device/pi-1/up/+/+"
+        )
 
     def next(self, wanted, ended=lambda: False, deadline_s=40):
         """Return the first message that is wanted; None when `ended` says so and nothing came after it."""
@@ -58,7 +60,7 @@ class Relay:
         return found.payload
 
     def say(self, payload):
-        self.link.publish(self.topics.device("pi-1", "task"), payload)
+        self.link.publish(self.topics.format_device("pi-1", "task"), payload)
 
     def sign(self, task):
         """Return a task that bears the signature of the aggregator's key."""

@@ -65,5 +65,5 @@ def test_a_truncated_file_is_an_error_that_says_so(cut):
 
 
 def test_one_kind_is_not_read_as_another():
-    with pytest.raises(StateError, match="holds a mixture, expected a client state"):
+    with pytest.raises(StateError, match="contains a mixture, expected a client state"):
         decode_client_state(encode_mixture(Mixture({})))

@@ -39,7 +39,7 @@ def test_the_first_update_places_a_client(federate, mosquitto_url, toys, puppet,
 
     first = play("abc")
     second = {client_id: clients[client_id].next("task") for client_id in "abc"}
-    heard = listen(federation, federation.topics.device("late", "status"))
+    heard = listen(federation, federation.topics.format_device("late", "status"))
     clients["late"] = puppet(federation, "late")
     heard.until("status")
     for client_id, task in second.items():

@@ -23,7 +23,7 @@ def test_a_device_killed_in_mid_round_is_dropped_by_quorum_and_joins_again(
     federation = federate(
         mosquitto_url, rounds=3, min_clients=3, quorum=0.5, grace_s=0.2, options={"epochs": 40}
     )
-    heard = listen(federation, federation.topics.device("pi-2", "+"))
+    heard = listen(federation, federation.topics.format_device("pi-2", "+"))
     aggregator = federation.aggregator()
     devices = [federation.device(f"pi-{i}", toys.shard(i)) for i in range(2)]
     victim = federation.device("pi-2", toys.shard(2, 40_000))
@@ -67,7 +67,7 @@ def test_a_device_that_comes_when_all_is_over_says_so_and_leaves_as_offline(
 ):
     """It took part in the first round, was away for the last phase, and finds the federation done."""
     federation = federate(mosquitto_url, rounds=1, min_clients=2, grace_s=0.0)
-    heard = listen(federation, federation.topics.device("pi-1", "status"))
+    heard = listen(federation, federation.topics.format_device("pi-1", "status"))
     aggregator = federation.aggregator()
     device = federation.device("pi-1", toys.shard(1))
     other = puppet(federation, "pi-2")
@@ -102,7 +102,7 @@ def test_a_will_that_comes_after_its_device_is_back_takes_it_offline_for_a_momen
 ):
     """As in a cluster, where the machine that a device left publishes its will late."""
     federation = federate(mosquitto_url, min_clients=2)
-    topic = federation.topics.device("pi-1", "status")
+    topic = federation.topics.format_device("pi-1", "status")
     heard = listen(federation, topic)
     aggregator = federation.aggregator()
     federation.device("pi-1", toys.shard(1))

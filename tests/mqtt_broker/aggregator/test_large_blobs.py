@@ -16,8 +16,10 @@ DEADLINE_S = 60.0
 
 def fetch(client, topics, sha256):
     """Ask for a blob and return its chunks in order."""
-    client.link.subscribe(topics.blob(sha256, "+"))
-    client.link.publish(topics.device(client.client_id, "want"), encode_json(Want(sha256, (), time.time())))
+    client.link.subscribe(topics.format_blob(sha256, "+"))
+    client.link.publish(
+        topics.format_device(client.client_id, "want"), encode_json(Want(sha256, (), time.time()))
+    )
     chunks = {}
     size = None
     deadline = time.monotonic() + DEADLINE_S
