@@ -16,7 +16,7 @@ from tests.support.numpy_learner.softmax import softmax_spec
 
 def models_down(traffic, broadcast, client_id):
     """Return the bytes without those of the task: asked a second time it is the task alone."""
-    return traffic.down(broadcast, client_id) - traffic.down(broadcast, client_id)
+    return traffic.count_bytes_down(broadcast, client_id) - traffic.count_bytes_down(broadcast, client_id)
 
 
 def test_a_stopped_model_of_aem_costs_nothing_and_at_the_end_nothing_again():

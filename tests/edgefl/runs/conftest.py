@@ -39,8 +39,8 @@ name = "{algorithm}"
 epochs = 1
 """
 MAIN = (
-    "import sys; from edgefl.runs import directory; directory.CHECKPOINT_INTERVAL_S = 0.2; from edgefl.cli.main "
-    "import run_command; sys.exit(run_command())"
+    "import sys; from edgefl.runs import directory; directory.CHECKPOINT_INTERVAL_S = 0.2; "
+    "from edgefl.cli.main import run_command; sys.exit(run_command())"
 )
 """The command as a process of its own, with a checkpoint every few rounds of so small a federation."""
 

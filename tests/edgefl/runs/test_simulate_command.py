@@ -174,9 +174,8 @@ def test_a_full_disk_and_on_when_there_is_space(prepare, start):
     _, whole = prepare("whole", algorithm="ifca", num_train=40, num_experts=6)
     message = ends(start("simulate", config, "--out", out, "--resume", preexec_fn=limited(140_000)))
     assert (
-        message
-        == f"edgefl: cannot write {out}/server_state.safetensors: File too large; free some space, then continue "
-        "with --resume"
+        message == f"edgefl: cannot write {out}/server_state.safetensors: File too large; free some space, "
+        "then continue with --resume"
     )
     message = ends(start("simulate", config, "--out", out, "--resume", preexec_fn=limited(100_000)))
     assert re.search(

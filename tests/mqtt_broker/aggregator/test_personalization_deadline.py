@@ -25,7 +25,7 @@ def test_a_silent_device_holds_the_end_by_what_the_rounds_took(federate, mosquit
         assert doll.send(task, still, metrics={"loss": 1.0, "seconds": 0.005}).outcome == "ok"
     task = dolls[0].next("task")
     assert (task.phase, task.deadline_s) == ("personalize", pytest.approx(8.02))
-    aggregator.wait_for("waits 8 s at most")
+    aggregator.wait_for("waits at most 8 s")
     assert dolls[0].send(task, encode_models({})).outcome == "ok"
     assert aggregator.end() == 0, aggregator.said
     assert [each["reason"] for each in federation.result()["dropped"]] == ["too late"]

@@ -50,7 +50,7 @@ def test_a_clustered_federation_has_a_report(federate, mosquitto_url, toys):
     assert lines[0]["updates"].keys() == shards.keys()
     assert lines[0]["updates"]["pi-2"]["num_samples"] == len(shards["pi-2"].y_train)
     told = json.loads((federation.out / "clusters.json").read_text())
-    assert told == records[0].likeness
+    assert told == records[0].similarity
     assert set(told["assignment"]) == set(shards)
 
     folder = read_folder(federation.out)
