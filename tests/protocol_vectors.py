@@ -163,7 +163,7 @@ def masked() -> list[tuple[str, str]]:
     told = clients()
     context = hash_context("kitchen", TASK)
     public = {client_id: keys for client_id, (_, keys) in told.items()}
-    words = to_vector(np.array([0.5, -0.25], np.float64), 3)
+    elements = to_vector(np.array([0.5, -0.25], np.float64), 3)
     keys = encode_keys(
         [Introduced(to_advertised(each, client_id, context)) for client_id, each in public.items()]
     )
@@ -186,16 +186,16 @@ def masked() -> list[tuple[str, str]]:
         ),
         ("key list of a, b and c, not enrolled", keys.decode().replace("\t", "\\t").replace("\n", "\\n")),
         ("binding, of that context and list", binding),
-        ("words of the deltas .5, -.25 at 3 samples, as u64", json.dumps(words.tolist())),
+        ("elements of the deltas .5, -.25 at 3 samples, as u64", json.dumps(elements.tolist())),
         (
-            "mask of a's seed, 3 words as bytes",
+            "mask of a's seed, 3 elements as bytes",
             expand_mask(told["a"][0].self_seed, 3).astype("<u8").tobytes().hex(),
         ),
     ]
     total = np.zeros(3, np.uint64)
     for client_id, (own, _) in told.items():
-        hidden = mask_vector(own, client_id, public, public, words, binding)
-        rows.append((f"masked words of {client_id}", hidden.astype("<u8").tobytes().hex()))
+        hidden = mask_vector(own, client_id, public, public, elements, binding)
+        rows.append((f"masked elements of {client_id}", hidden.astype("<u8").tobytes().hex()))
         total += hidden
     rows.append(("their sum", total.astype("<u8").tobytes().hex()))
     # f(p) = secret + 5 p, so threshold 2
@@ -254,7 +254,7 @@ are none of them: any stream that unpacks to the same is right.
 
 The delta is `fc/bias` = [0.5, -0.25, 0] and `fc/kernel` = [[1, -3, 0.1], [0.001, 2, -0.7]]. In what is signed and in the key
 list, `\\n` stands for a newline, `\\t` for a tab.
-In the masked sum three clients a, b and c send the same words.
+In the masked sum three clients a, b and c send the same elements.
 """  # noqa: E501
 
 

@@ -20,7 +20,7 @@ KINDS = {name for name in dir(errors) if name.endswith("Error")} | {
 }
 # A remedy stands after a semicolon, or says what is expected, to give, or to look at; or the message ends
 # with the cause's own words.
-REMEDY = re.compile(r"; |\bexpected\b|\bgive\b|\bits log\b|: \{\}$|:\n\{\}$")
+REMEDY = re.compile(r"; |\bexpected\b|\b(give|pass)\b|\bits log\b|: \{\}$|:\n\{\}$")
 # Said to nobody but a log: what a stranger's message was counted as. Or the remedy is in what is filled in.
 EXEMPT = {
     "edgefl/monitor/view.py",

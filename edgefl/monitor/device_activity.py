@@ -99,8 +99,6 @@ def classify_activity(
     if device.task and device.task[0] == state.session and device.task[1] <= state.round:
         if device.task[1] == state.round or not device.answer:
             return _classify_work(device, state, typical_s, now)
-        if device.answer == REJECTED and device.task[1] == state.round:
-            return Activity("rejected", f"rejected: {device.reason}")
     return Activity(
         "idle",
         "not selected for this round"
