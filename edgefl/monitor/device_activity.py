@@ -96,9 +96,10 @@ def classify_activity(
         return Activity("idle", "the aggregator has stopped")
     if state.phase == JOINING_PHASE:
         return Activity("idle", "the first round has not started")
-    if device.task and device.task[0] == state.session and device.task[1] <= state.round:
-        if device.task[1] == state.round or not device.answer:
-            return _classify_work(device, state, typical_s, now)
+    session, number = device.task or ("", 0)
+    has_work = number == state.round or (number < state.round and not device.answer)
+    if device.task and session == state.session and has_work:
+        return _classify_work(device, state, typical_s, now)
     return Activity(
         "idle",
         "not selected for this round"
