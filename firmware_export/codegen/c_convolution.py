@@ -188,7 +188,7 @@ def build_conv_2d(
             op,
             (source.index,),
             made.index,
-            ("dsp", "convolution", "column", "conv_2d"),
+            ("dsp", "limit", "convolution", "column", "conv_2d"),
             f"conv_2d(&{name}_shape, {window[0]}, {window[1]}, {length}, &{{p}}->{name}_range, {part}, "
             "{a}, {out}, model_columns);",
             fields,
@@ -224,7 +224,7 @@ def build_depthwise_conv_2d(network: QuantizedModel, operator: Operator, name: s
             operator.name,
             (source.index,),
             output.index,
-            ("convolution", "depthwise_conv_2d"),
+            ("dsp", "limit", "convolution", "depthwise_conv_2d"),
             f"depthwise_conv_2d(&{name}_shape, {multiple}, &{{p}}->{name}_range, {part}, {{a}}, {{out}});",
             (*fields, Field(f"{name}_weights", "int8_t", flatten_ints(kernel.data))),
             "struct convolution",

@@ -35,7 +35,7 @@ def build_fully_connected(network: QuantizedModel, operator: Operator, name: str
     call = f"{source.size // inputs}, {inputs}, {outputs}, &{{p}}->{name}_range, {part}"
     stored = kernel.data
     values = np.unique(stored)
-    kernels = ("dsp", "products", "fully_connected")
+    kernels = ("dsp", "limit", "products", "fully_connected")
     columns = 0
     note = ""
     bits = (
@@ -54,7 +54,7 @@ def build_fully_connected(network: QuantizedModel, operator: Operator, name: str
         )
         stored = pack_indices(np.searchsorted(values, stored), bits)
         call = f"fully_connected_narrow({bits}, {{p}}->{name}_values, (int8_t *)model_columns, {call}"
-        kernels = ("dsp", "products", "fully_connected_narrow")
+        kernels = ("dsp", "limit", "products", "fully_connected_narrow")
         columns = 4 * min(inputs, MAX_UNPACKED_WEIGHTS) + 8
         note = f"weights of {bits} bits"
     else:

@@ -13,6 +13,7 @@ from firmware_export.tflite.quantized_model import QuantizedModel
 MAX_LINE_LENGTH = 120
 KERNEL_ORDER = (
     "dsp",
+    "limit",
     "convolution",
     "column",
     "conv_2d",

@@ -4,25 +4,57 @@
 #define MODEL_DSP 1
 #endif
 
+#if defined(__thumb2__) && defined(__OPTIMIZE__)
+#define MODEL_THUMB2 1
+#endif
+
 /* A separate function, so that its variables stay in registers. */
 #if defined(__GNUC__)
 #define MODEL_APART __attribute__((noinline))
 #define MODEL_INLINE static inline __attribute__((unused))
+#define MODEL_LIKELY(condition) __builtin_expect(condition, 1)
 #else
+#define MODEL_LIKELY(condition) (condition)
 #define MODEL_APART
 #define MODEL_INLINE static inline
 #endif
 
-/* value * multiplier * 2^(shift - 31), rounded twice like the interpreter: high half to nearest, then a half away from zero. */
+/* value * multiplier * 2^(-31 - right), rounded twice like the interpreter: high half to nearest, then a half away from zero. right > 0 */
+MODEL_INLINE int32_t rescale_down(int32_t value, int32_t multiplier, int32_t right)
+{
+    int32_t high;
+#ifdef MODEL_THUMB2
+    int32_t low; /* After each shift the carry is the last bit that left, which rounds. */
+    __asm__("smull %0, %1, %2, %3\n\t"
+            "lsrs %0, %0, #31\n\t"
+            "adc %1, %0, %1, lsl #1\n\t"
+            "add %1, %1, %1, asr #31\n\t"
+            "asrs %1, %1, %4\n\t"
+            "adc %1, %1, #0"
+            : "=&r"(low), "=&r"(high)
+            : "r"(value), "r"(multiplier), "r"(right)
+            : "cc");
+    return high;
+#else
+    high = (int32_t)(((int64_t)value * multiplier + (1 << 30)) >> 31);
+    high += high >> 31;
+    return ((high >> (right - 1)) + 1) >> 1;
+#endif
+}
+
+/* value * multiplier * 2^(left - 31) */
+MODEL_INLINE int32_t rescale_up(int32_t value, int32_t multiplier, int32_t left)
+{
+    value = (int32_t)((uint32_t)value << left);
+    return (int32_t)(((int64_t)value * multiplier + (1 << 30)) >> 31);
+}
+
 MODEL_INLINE int32_t rescale(int32_t value, int32_t multiplier, int32_t shift)
 {
-    if (shift < 0) {
-        int32_t high = (int32_t)(((int64_t)value * multiplier + (1 << 30)) >> 31);
-        high += high >> 31;
-        return ((high >> (-shift - 1)) + 1) >> 1;
+    if (MODEL_LIKELY(shift < 0)) {
+        return rescale_down(value, multiplier, -shift);
     }
-    value = (int32_t)((uint32_t)value << shift);
-    return (int32_t)(((int64_t)value * multiplier + (1 << 30)) >> 31);
+    return rescale_up(value, multiplier, shift);
 }
 
 MODEL_INLINE int8_t clamp(int32_t value, int32_t low, int32_t high)
@@ -34,4 +66,13 @@ MODEL_INLINE int8_t clamp(int32_t value, int32_t low, int32_t high)
         value = high;
     }
     return (int8_t)value;
+}
+
+MODEL_INLINE int8_t saturate(int32_t value)
+{
+#ifdef MODEL_DSP
+    return (int8_t)__ssat(value, 8);
+#else
+    return clamp(value, -128, 127);
+#endif
 }

@@ -1,31 +1,28 @@
 /* Four columns times all channels: `together` output pixels, each the maximum of a window of one, two or four columns. Sums are compared
    before they are rescaled, because rescaling preserves their order. */
-MODEL_APART static void conv_channels(const void *columns, int32_t length, int32_t channels, int32_t window, int32_t together,
-                          const struct model_range *range, const int32_t *bias, const int32_t *multiplier, const int8_t *shift,
-                          const int8_t *weights, int8_t *out)
+MODEL_APART static void conv_channels(const void *columns, int32_t length, int32_t channels, int32_t window, int32_t together, int32_t zero,
+                                      const int32_t *bias, const int32_t *multiplier, const int8_t *shift, const int8_t *weights, int8_t *out)
 {
-    const int32_t zero = range->output_zero, low = range->low, high = range->high;
-    const int8_t *const end = out + channels;
-    for (; out != end; out++, weights += length) {
-        const int32_t add = *bias++, times = *multiplier++, by = *shift++;
+    for (int32_t c = 0; c < channels; c++, weights += length) {
         int32_t sums[4];
         column_products(columns, weights, length, sums);
-        if (window == 1) {
-            int8_t *to = out;
-            for (int32_t i = 0; i < together; i++, to += channels) {
-                *to = clamp(rescale(sums[i] + add, times, by) + zero, low, high);
+        if (window > 1) {
+            sums[0] = sums[1] > sums[0] ? sums[1] : sums[0];
+            sums[1] = sums[3] > sums[2] ? sums[3] : sums[2];
+            if (window == 4) {
+                sums[0] = sums[1] > sums[0] ? sums[1] : sums[0];
             }
-            continue;
         }
-        const int32_t first = sums[1] > sums[0] ? sums[1] : sums[0];
-        const int32_t second = sums[3] > sums[2] ? sums[3] : sums[2];
-        if (window == 4) {
-            *out = clamp(rescale((second > first ? second : first) + add, times, by) + zero, low, high);
-            continue;
-        }
-        *out = clamp(rescale(first + add, times, by) + zero, low, high);
-        if (together > 1) {
-            out[channels] = clamp(rescale(second + add, times, by) + zero, low, high);
+        const int32_t add = bias[c], times = multiplier[c], by = shift[c];
+        int8_t *to = out + c;
+        if (by < 0) {
+            for (int32_t i = 0; i < together; i++, to += channels) {
+                *to = saturate(rescale_down(sums[i] + add, times, -by) + zero);
+            }
+        } else {
+            for (int32_t i = 0; i < together; i++, to += channels) {
+                *to = saturate(rescale_up(sums[i] + add, times, by) + zero);
+            }
         }
     }
 }
@@ -40,6 +37,7 @@ static void conv_2d(const struct convolution *shape, int32_t pool_height, int32_
     const int32_t channels = shape->out_channels;
     const int32_t width = shape->out_width / pool_width;
     int32_t left = width * (shape->out_height / pool_height);
+    int8_t *const start = out;
     int32_t x = 0, y = 0;
     while (left > 0) {
         const int32_t together = window == 4 ? 1 : window == 2 ? left > 1 ? 2 : 1 : left > 3 ? 4 : left;
@@ -49,8 +47,8 @@ static void conv_2d(const struct convolution *shape, int32_t pool_height, int32_
                 for (int32_t column = 0; column < pool_width; column++, pixel++) {
 #ifdef MODEL_DSP
                     int16_t *const to = columns;
-                    int8_t *const bytes = (int8_t *)columns + 8 * length;
-                    column_at(shape, in, y * pool_height + row, x * pool_width + column, range->input_zero, bytes);
+                    const int8_t *const bytes = column_read(shape, in, y * pool_height + row, x * pool_width + column, length,
+                                                            range->input_zero, (int8_t *)columns + 8 * length);
                     column_widen(bytes, length, to + 4 * pixel);
 #else
                     int8_t *const to = columns;
@@ -63,8 +61,9 @@ static void conv_2d(const struct convolution *shape, int32_t pool_height, int32_
                 y++;
             }
         }
-        conv_channels(columns, length, channels, window, together, range, bias, multiplier, shift, weights, out);
+        conv_channels(columns, length, channels, window, together, range->output_zero, bias, multiplier, shift, weights, out);
         out += together * channels;
         left -= together;
     }
+    limit(channels * width * (shape->out_height / pool_height), range, start);
 }

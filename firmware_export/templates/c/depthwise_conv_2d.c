@@ -1,25 +1,107 @@
+/* Kernel elements inside the input along one axis: first to end - 1. `start` is the input position of element 0. */
+static int32_t first_inside(int32_t start, int32_t dilation)
+{
+    return start < 0 ? (dilation - 1 - start) / dilation : 0;
+}
+
+static int32_t end_inside(int32_t start, int32_t dilation, int32_t kernel, int32_t size)
+{
+    const int32_t end = (size - start + dilation - 1) / dilation;
+    return end < kernel ? end : kernel;
+}
+
+/* Steps of one pixel's loops over the kernel elements inside the input. */
+struct depthwise_window {
+    int32_t rows, columns, row_step, column_step, weight_row_step, channels, input_zero;
+};
+
+/* Four neighbouring channels times one kernel element, added to four sums. */
+static inline void depthwise_products(const int8_t *x, const int8_t *w, int32_t zero, int32_t *sums)
+{
+#ifdef MODEL_DSP /* `zero` is minus the zero point, twice as int16 */
+    const uint32_t inputs = load_bytes(x), kernel = load_bytes(w);
+    const int16x2_t x_even = add_even_bytes(zero, inputs), w_even = even_bytes(kernel);
+    const int16x2_t x_odd = add_odd_bytes(zero, inputs), w_odd = odd_bytes(kernel);
+    sums[0] = __smlabb(x_even, w_even, sums[0]);
+    sums[1] = __smlabb(x_odd, w_odd, sums[1]);
+    sums[2] = __smlatt(x_even, w_even, sums[2]);
+    sums[3] = __smlatt(x_odd, w_odd, sums[3]);
+#else
+    sums[0] += (x[0] - zero) * w[0];
+    sums[1] += (x[1] - zero) * w[1];
+    sums[2] += (x[2] - zero) * w[2];
+    sums[3] += (x[3] - zero) * w[3];
+#endif
+}
+
+/* Four neighbouring channels of one pixel. */
+MODEL_APART static void depthwise_four(const struct depthwise_window *window, int32_t output_zero, const int32_t *bias, const int32_t *multiplier,
+                                       const int8_t *shift, const int8_t *weights, const int8_t *in, int8_t *out)
+{
+    const int32_t channels = window->channels, step = window->column_step;
+    int32_t sums[4] = {bias[0], bias[1], bias[2], bias[3]};
+#ifdef MODEL_DSP
+    const int32_t zero = (int32_t)((uint32_t)(uint16_t)-window->input_zero * 0x10001u);
+#else
+    const int32_t zero = window->input_zero;
+#endif
+    for (int32_t ky = window->rows; ky > 0; ky--) {
+        const int8_t *x = in, *w = weights;
+        for (int32_t kx = window->columns; kx > 0; kx--) {
+            depthwise_products(x, w, zero, sums);
+            x += step;
+            w += channels;
+        }
+        in += window->row_step;
+        weights += window->weight_row_step;
+    }
+    out[0] = saturate(rescale(sums[0], multiplier[0], shift[0]) + output_zero);
+    out[1] = saturate(rescale(sums[1], multiplier[1], shift[1]) + output_zero);
+    out[2] = saturate(rescale(sums[2], multiplier[2], shift[2]) + output_zero);
+    out[3] = saturate(rescale(sums[3], multiplier[3], shift[3]) + output_zero);
+}
+
 /* One filter per output channel. `multiple` output channels read one input channel. */
 static void depthwise_conv_2d(const struct convolution *shape, int32_t multiple, const struct model_range *range, const int32_t *bias,
                               const int32_t *multiplier, const int8_t *shift, const int8_t *weights, const int8_t *in, int8_t *out)
 {
     const int32_t channels = shape->out_channels;
+    const int32_t zero = range->output_zero;
+    int8_t *const start = out;
+    struct depthwise_window window;
+    window.row_step = shape->dilation_height * shape->in_width * shape->in_channels;
+    window.column_step = shape->dilation_width * shape->in_channels;
+    window.weight_row_step = shape->kernel_width * channels;
+    window.channels = channels;
+    window.input_zero = range->input_zero;
     for (int32_t y = 0; y < shape->out_height; y++) {
+        const int32_t top = y * shape->stride_height - shape->pad_top;
+        const int32_t first_row = first_inside(top, shape->dilation_height);
+        window.rows = end_inside(top, shape->dilation_height, shape->kernel_height, shape->in_height) - first_row;
         for (int32_t x = 0; x < shape->out_width; x++, out += channels) {
-            const int32_t top = y * shape->stride_height - shape->pad_top;
             const int32_t left = x * shape->stride_width - shape->pad_left;
-            for (int32_t c = 0; c < channels; c++) {
+            const int32_t first_column = first_inside(left, shape->dilation_width);
+            const int32_t row = top + first_row * shape->dilation_height, column = left + first_column * shape->dilation_width;
+            const int8_t *const from = in + (row * shape->in_width + column) * shape->in_channels;
+            const int8_t *const w = weights + (first_row * shape->kernel_width + first_column) * channels;
+            window.columns = end_inside(left, shape->dilation_width, shape->kernel_width, shape->in_width) - first_column;
+            int32_t c = 0;
+            if (multiple == 1) {
+                for (; c + 4 <= channels; c += 4) {
+                    depthwise_four(&window, zero, bias + c, multiplier + c, shift + c, w + c, from + c, out + c);
+                }
+            }
+            for (; c < channels; c++) {
                 int32_t sum = bias[c];
-                const int8_t *w = weights + c;
-                for (int32_t ky = 0, row = top; ky < shape->kernel_height; ky++, row += shape->dilation_height) {
-                    for (int32_t kx = 0, column = left; kx < shape->kernel_width; kx++, column += shape->dilation_width, w += channels) {
-                        if (row >= 0 && row < shape->in_height && column >= 0 && column < shape->in_width) {
-                            const int32_t at = (row * shape->in_width + column) * shape->in_channels + c / multiple;
-                            sum += (in[at] - range->input_zero) * *w;
-                        }
+                const int8_t *a = from + c / multiple, *b = w + c;
+                for (int32_t ky = window.rows; ky > 0; ky--, a += window.row_step, b += window.weight_row_step) {
+                    for (int32_t kx = 0; kx < window.columns; kx++) {
+                        sum += (a[kx * window.column_step] - window.input_zero) * b[kx * channels];
                     }
                 }
-                out[c] = clamp(rescale(sum, multiplier[c], shift[c]) + range->output_zero, range->low, range->high);
+                out[c] = saturate(rescale(sum, multiplier[c], shift[c]) + zero);
             }
         }
     }
+    limit((int32_t)(out - start), range, start);
 }

@@ -2,6 +2,8 @@
 static void fully_connected(int32_t rows, int32_t inputs, int32_t outputs, const struct model_range *range, const int32_t *bias,
                             const int32_t *multiplier, const int8_t *shift, const int8_t *weights, const int8_t *in, int8_t *out)
 {
+    const int32_t zero = range->output_zero;
+    int8_t *const start = out;
     for (; rows > 0; rows--, in += inputs) {
         const int8_t *w = weights;
         int32_t together = 4;
@@ -14,9 +16,9 @@ static void fully_connected(int32_t rows, int32_t inputs, int32_t outputs, const
                 sums[0] = one_product(inputs, in, w);
             }
             for (int32_t i = 0; i < together; i++) {
-                const int32_t at = c + i;
-                *out++ = clamp(rescale(sums[i] + bias[at], multiplier[at], shift[at]) + range->output_zero, range->low, range->high);
+                *out++ = saturate(rescale(sums[i] + bias[c + i], multiplier[c + i], shift[c + i]) + zero);
             }
         }
     }
+    limit((int32_t)(out - start), range, start);
 }

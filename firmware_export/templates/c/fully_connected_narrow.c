@@ -27,6 +27,8 @@ static void fully_connected_narrow(int32_t bits, const int8_t *values, int8_t *w
                                    const int8_t *packed, const int8_t *in, int8_t *out)
 {
     const int32_t row = (inputs + 7) / 8 * bits;
+    const int32_t zero = range->output_zero;
+    int8_t *const start = out;
     for (; rows > 0; rows--, in += inputs) {
         for (int32_t c = 0; c < outputs; c += 4) {
             const int32_t together = outputs - c < 4 ? outputs - c : 4;
@@ -49,9 +51,9 @@ static void fully_connected_narrow(int32_t bits, const int8_t *values, int8_t *w
                 }
             }
             for (int32_t i = 0; i < together; i++) {
-                const int32_t at = c + i;
-                *out++ = clamp(rescale(sums[i] + bias[at], multiplier[at], shift[at]) + range->output_zero, range->low, range->high);
+                *out++ = saturate(rescale(sums[i] + bias[c + i], multiplier[c + i], shift[c + i]) + zero);
             }
         }
     }
+    limit((int32_t)(out - start), range, start);
 }

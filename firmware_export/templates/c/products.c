@@ -1,3 +1,30 @@
+#if defined(MODEL_DSP) && !defined(__clang__)
+#define FOUR_INPUTS \
+    "ldr %[even], [%[x]], #4\n\t" \
+    "ldr %[a], [%[w], %[inputs]]\n\t" \
+    "sxtb16 %[odd], %[even], ror #8\n\t" \
+    "sxtb16 %[even], %[even]\n\t" \
+    "sxtb16 %[b], %[a]\n\t" \
+    "sxtb16 %[a], %[a], ror #8\n\t" \
+    "smlad %[s1], %[even], %[b], %[s1]\n\t" \
+    "smlad %[s1], %[odd], %[a], %[s1]\n\t" \
+    "ldr %[a], [%[w]], #4\n\t" \
+    "sxtb16 %[b], %[a]\n\t" \
+    "sxtb16 %[a], %[a], ror #8\n\t" \
+    "smlad %[s0], %[even], %[b], %[s0]\n\t" \
+    "smlad %[s0], %[odd], %[a], %[s0]\n\t" \
+    "ldr %[a], [%[w2], %[inputs]]\n\t" \
+    "sxtb16 %[b], %[a]\n\t" \
+    "sxtb16 %[a], %[a], ror #8\n\t" \
+    "smlad %[s3], %[even], %[b], %[s3]\n\t" \
+    "smlad %[s3], %[odd], %[a], %[s3]\n\t" \
+    "ldr %[a], [%[w2]], #4\n\t" \
+    "sxtb16 %[b], %[a]\n\t" \
+    "sxtb16 %[a], %[a], ror #8\n\t" \
+    "smlad %[s2], %[even], %[b], %[s2]\n\t" \
+    "smlad %[s2], %[odd], %[a], %[s2]\n\t"
+#endif
+
 /* The products of one input with four neighbouring rows of weights. */
 MODEL_APART static void four_products(int32_t inputs, const int8_t *x, const int8_t *w, int32_t *sums)
 {
@@ -8,30 +35,10 @@ MODEL_APART static void four_products(int32_t inputs, const int8_t *x, const int
 #if defined(MODEL_DSP) && !defined(__clang__)
     if (x != quads) { /* In assembly, because GCC spills registers with intrinsics. Clang cannot allocate the 13 registers. */
         uint32_t even, odd, a, b;
-        __asm__("1:\n\t"
-                "ldr %[even], [%[x]], #4\n\t"
-                "ldr %[a], [%[w], %[inputs]]\n\t"
-                "sxtb16 %[odd], %[even], ror #8\n\t"
-                "sxtb16 %[even], %[even]\n\t"
-                "sxtb16 %[b], %[a]\n\t"
-                "sxtb16 %[a], %[a], ror #8\n\t"
-                "smlad %[s1], %[even], %[b], %[s1]\n\t"
-                "smlad %[s1], %[odd], %[a], %[s1]\n\t"
-                "ldr %[a], [%[w]], #4\n\t"
-                "sxtb16 %[b], %[a]\n\t"
-                "sxtb16 %[a], %[a], ror #8\n\t"
-                "smlad %[s0], %[even], %[b], %[s0]\n\t"
-                "smlad %[s0], %[odd], %[a], %[s0]\n\t"
-                "ldr %[a], [%[w2], %[inputs]]\n\t"
-                "sxtb16 %[b], %[a]\n\t"
-                "sxtb16 %[a], %[a], ror #8\n\t"
-                "smlad %[s3], %[even], %[b], %[s3]\n\t"
-                "smlad %[s3], %[odd], %[a], %[s3]\n\t"
-                "ldr %[a], [%[w2]], #4\n\t"
-                "sxtb16 %[b], %[a]\n\t"
-                "sxtb16 %[a], %[a], ror #8\n\t"
-                "smlad %[s2], %[even], %[b], %[s2]\n\t"
-                "smlad %[s2], %[odd], %[a], %[s2]\n\t"
+        __asm__("sub %[even], %[quads], %[x]\n\t"
+                "tst %[even], #4\n\t"
+                "bne 2f\n\t"
+                "1:\n\t" FOUR_INPUTS "2:\n\t" FOUR_INPUTS
                 "cmp %[x], %[quads]\n\t"
                 "bne 1b"
                 : [x] "+r"(x), [w] "+r"(w), [w2] "+r"(w2), [s0] "+r"(s0), [s1] "+r"(s1), [s2] "+r"(s2), [s3] "+r"(s3),
