@@ -44,14 +44,14 @@ FIRMWARE_SAMPLES = 10
 def write_bundle(
     out: Path, x: Array, y: Labels, request: ExportRequest, old: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Complete a folder that holds model.tflite, model_float.tflite and report.json.
+    """Complete a folder that holds the files of `list_input_files`.
 
     The certificate is written last. If it exists, all files that it lists exist.
 
     Args:
         out: the folder.
-        x: the device's held-out samples, shape (n, ...), float32.
-        y: their labels, shape (n,), int64.
+        x: samples, such as the device's held-out samples, shape (n, ...), float32.
+        y: their labels, shape (n,), int64. Shape (0,) if they have none.
         request: the options of the export.
         old: names of the files of an earlier export, from `remove_certificate`.
 
@@ -64,18 +64,18 @@ def write_bundle(
     try:
         old = {*old, *remove_certificate(out)}
         model = (out / MODEL_FILE).read_bytes()
-        model_float = (out / FLOAT_MODEL_FILE).read_bytes()
+        model_float = None if request.imported else (out / FLOAT_MODEL_FILE).read_bytes()
         source = generate_c(model, threshold=request.threshold)
         golden = make_golden(model, x, y)
         certificate = make_certificate(model, model_float, source, golden, request)
-        certificate["quantization"] = read_quantization((out / REPORT_JSON_FILE).read_bytes())
+        certificate["quantization"] = (
+            {} if request.imported else read_quantization((out / REPORT_JSON_FILE).read_bytes())
+        )
         derived = derive_files(model, source, golden, request, certificate)
         derived[GOLDEN_FILE] = encode_golden(golden)
         for name, content in derived.items():
             write_atomic(out / name, content, SECRET_MODE if name in PRIVATE_FILES else None)
-        exported = {
-            name: (out / name).read_bytes() for name in (MODEL_FILE, FLOAT_MODEL_FILE, REPORT_JSON_FILE)
-        }
+        exported = {name: (out / name).read_bytes() for name in list_input_files(imported=request.imported)}
         certificate["files"] = {
             name: sha256(content).hexdigest() for name, content in sorted({**exported, **derived}.items())
         }
@@ -86,6 +86,11 @@ def write_bundle(
             f"cannot write the export to {out}: {error}; choose another directory with -o"
         ) from error
     return certificate
+
+
+def list_input_files(*, imported: bool) -> tuple[str, ...]:
+    """Return the names of the files that a certificate starts from, except the golden vectors."""
+    return (MODEL_FILE,) if imported else (MODEL_FILE, FLOAT_MODEL_FILE, REPORT_JSON_FILE)
 
 
 def derive_files(

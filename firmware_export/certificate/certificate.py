@@ -28,6 +28,9 @@ from firmware_export.tflite.interpreter import load_tflite
 
 CERTIFICATE_FILE = "certificate.json"
 CERTIFICATE_FORMAT = 1
+DEVICE_INPUTS = "device"
+FILE_INPUTS = "file"
+RANDOM_INPUTS = "random"
 QUANTIZATION_KEYS = ("route", "quantizer", "recipe", "calibration_samples", "mixing", "held_out")
 
 
@@ -41,6 +44,7 @@ class ExportRequest:
         threshold: gate value below which an expert is skipped.
         update_key: public key for the firmware's updates, in base64. Empty if the firmware takes no updates.
         update_device: id of the device that accepts the updates.
+        inputs: origin of the golden inputs. One of DEVICE_INPUTS, FILE_INPUTS and RANDOM_INPUTS.
     """
 
     target: str
@@ -48,11 +52,17 @@ class ExportRequest:
     threshold: float = 0.0
     update_key: str = ""
     update_device: str = ""
+    inputs: str = DEVICE_INPUTS
+
+    @property
+    def imported(self) -> bool:
+        """Whether the model is a given int8 .tflite, without a float model and a quantization report."""
+        return self.inputs != DEVICE_INPUTS
 
 
 def make_certificate(
     model: bytes,
-    model_float: bytes,
+    model_float: bytes | None,
     source: CSource,
     golden: GoldenVectors,
     request: ExportRequest,
@@ -62,7 +72,7 @@ def make_certificate(
 
     Args:
         model: the integer .tflite.
-        model_float: the float .tflite.
+        model_float: the float .tflite. None for an imported model.
         source: the C that was generated from `model` with the request's threshold.
         golden: the golden vectors of `model`.
         request: the options of the export.
@@ -113,8 +123,12 @@ def make_certificate(
                 "parts": source.parts,
             },
             "tools": list_tool_versions(),
-            "warnings": find_warnings(golden.outputs),
-            "golden": {"samples": len(golden.y), "outputs_sha256": hash_outputs(golden.outputs)},
+            "warnings": find_warnings(golden.outputs, classifies=not request.imported or len(golden.y) > 0),
+            "golden": {
+                "inputs": request.inputs,
+                "samples": len(golden.inputs),
+                "outputs_sha256": hash_outputs(golden.outputs),
+            },
             "parity": [_make_reference_row(golden), *map(_make_parity_row, compared)],
             "skipping": skipping
             and {**skipping, "instructions_all_run": _find_worst_instructions(compared, request.target)},
@@ -211,8 +225,12 @@ def read_request(certificate: Mapping[str, Any]) -> ExportRequest:
         budget = Budget(int(certificate["budget"]["ram_bytes"]), int(certificate["budget"]["flash_bytes"]))
         key = str(certificate["update_key"])
         device = str(certificate.get("update_device", ""))
-        return ExportRequest(str(certificate["target"]), budget, float(certificate["threshold"]), key, device)
-    except (ValueError, KeyError, TypeError) as error:
+        threshold = float(certificate["threshold"])
+        inputs = str(certificate["golden"].get("inputs", DEVICE_INPUTS))
+        if inputs not in (DEVICE_INPUTS, FILE_INPUTS, RANDOM_INPUTS):
+            raise ValueError(f"golden.inputs is {inputs!r}")
+        return ExportRequest(str(certificate["target"]), budget, threshold, key, device, inputs)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ExportError(f"certificate.json is damaged: {error!r}; export again") from error
 
 
@@ -231,7 +249,7 @@ def _make_reference_row(golden: GoldenVectors) -> dict[str, Any]:
     return {
         "place": "tflite-micro",
         "status": EQUAL,
-        "samples": len(golden.y),
+        "samples": len(golden.inputs),
         "reason": "",
         "tools": f"tflite-micro {read_tflm_version()}",
         "outputs_sha256": hash_outputs(golden.outputs),

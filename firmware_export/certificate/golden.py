@@ -1,6 +1,6 @@
-"""Golden vectors: the device's held-out samples as quantized inputs, and tflite-micro's outputs for them.
+"""Golden vectors: samples as quantized inputs, and tflite-micro's outputs for them.
 
-The samples are the device's own data. Keep golden.npz and samples.bin private.
+For a mixture they are the device's held-out samples. Keep golden.npz and samples.bin private.
 """
 
 import io
@@ -22,7 +22,7 @@ class GoldenVectors:
 
     Attributes:
         x: samples, shape (n, ...), float32.
-        y: labels, shape (n,), int64.
+        y: labels, shape (n,), int64. Shape (0,) if the samples have no labels.
         inputs: quantized samples, shape (n, ...), int8.
         outputs: outputs of tflite-micro, shape (n, classes), int8.
     """
@@ -40,13 +40,13 @@ class ClassAccuracy:
     Attributes:
         label: the label.
         samples: number of samples with the label.
-        accuracy_float: share of them that the float model answers correctly.
+        accuracy_float: share of them that the float model answers correctly. None without a float model.
         accuracy_int8: share of them that the int8 model answers correctly.
     """
 
     label: int
     samples: int
-    accuracy_float: float
+    accuracy_float: float | None
     accuracy_int8: float
 
 
@@ -56,16 +56,16 @@ class AccuracyComparison:
 
     Attributes:
         samples: number of samples.
-        accuracy_float: share of correct answers of the float model.
-        accuracy_int8: share of correct answers of the int8 model.
-        agreement: share of samples for which both models give the same answer.
+        accuracy_float: share of correct answers of the float model. None without labels or a float model.
+        accuracy_int8: share of correct answers of the int8 model. None without labels.
+        agreement: share of samples for which both models give the same answer. None without a float model.
         by_class: the accuracy for each label.
     """
 
     samples: int
-    accuracy_float: float
-    accuracy_int8: float
-    agreement: float
+    accuracy_float: float | None
+    accuracy_int8: float | None
+    agreement: float | None
     by_class: tuple[ClassAccuracy, ...]
 
 
@@ -93,7 +93,7 @@ def make_golden(model: bytes, x: Array, y: Labels) -> GoldenVectors:
     Args:
         model: the int8 .tflite.
         x: samples, shape (n, ...), float32.
-        y: labels, shape (n,), int64.
+        y: labels, shape (n,), int64. Shape (0,) if the samples have no labels.
 
     Raises:
         ExportError: the model's input is not int8, the samples have another shape, or tflite-micro is missing
@@ -108,31 +108,39 @@ def make_golden(model: bytes, x: Array, y: Labels) -> GoldenVectors:
     return GoldenVectors(np.asarray(x, np.float32), np.asarray(y, np.int64), inputs, run_tflm(model, inputs))
 
 
-def compare_accuracy(golden: GoldenVectors, model_float: bytes) -> AccuracyComparison:
+def compare_accuracy(golden: GoldenVectors, model_float: bytes | None) -> AccuracyComparison:
     """Compare the accuracy of the float model and of the golden outputs.
 
     The float model runs on LiteRT's default kernels.
+
+    Args:
+        golden: the golden vectors of the int8 model.
+        model_float: the float .tflite. None if there is only the int8 model.
     """
-    answers, _ = run_samples(load_tflite(model_float), golden.x)
-    of_float = answers.argmax(axis=1)
     of_int8 = golden.outputs.argmax(axis=1)
-    classes = [
+    of_float = None
+    if model_float is not None:
+        of_float = run_samples(load_tflite(model_float), golden.x)[0].argmax(axis=1)
+    agreement = None if of_float is None else float((of_float == of_int8).mean())
+    if not len(golden.y):
+        return AccuracyComparison(len(golden.inputs), None, None, agreement, ())
+
+    def measure(answers: Any, at: Any) -> float:
+        return float((answers[at] == golden.y[at]).mean())
+
+    classes = tuple(
         ClassAccuracy(
             int(label),
             int(at.sum()),
-            float((of_float[at] == label).mean()),
-            float((of_int8[at] == label).mean()),
+            None if of_float is None else measure(of_float, at),
+            measure(of_int8, at),
         )
         for label in np.unique(golden.y)
         for at in [golden.y == label]
-    ]
-    return AccuracyComparison(
-        len(golden.y),
-        float((of_float == golden.y).mean()),
-        float((of_int8 == golden.y).mean()),
-        float((of_float == of_int8).mean()),
-        tuple(classes),
     )
+    everything = slice(None)
+    accuracy_float = None if of_float is None else measure(of_float, everything)
+    return AccuracyComparison(len(golden.y), accuracy_float, measure(of_int8, everything), agreement, classes)
 
 
 def encode_golden(golden: GoldenVectors) -> bytes:
@@ -159,6 +167,6 @@ def decode_golden(blob: bytes) -> GoldenVectors:
         raise ExportError(f"golden.npz cannot be read: {error!r}; export again") from error
     if golden.inputs.dtype != np.int8 or golden.outputs.dtype != np.int8 or golden.outputs.ndim != 2:
         raise ExportError("golden.npz contains other types than int8; export again")
-    if not count or not x == inputs == outputs == count:
+    if not count or not x == inputs == outputs == count or golden.y.shape not in ((0,), (count,)):
         raise ExportError("golden.npz has different numbers of inputs, outputs and labels; export again")
     return golden

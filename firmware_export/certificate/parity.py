@@ -132,7 +132,7 @@ def _run_target(
 ) -> ParityResult:
     if reason := explain_not_runnable(target):
         return ParityResult(target.name, NOT_RUN, 0, reason, "", "")
-    count = min(len(golden.y), MAX_SMALL_TARGET_SAMPLES) if target.small else len(golden.y)
+    count = min(len(golden.inputs), MAX_SMALL_TARGET_SAMPLES) if target.small else len(golden.inputs)
     with tempfile.TemporaryDirectory(prefix="edgefl-firmware-") as work:
         try:
             built, ran = build_and_run(model, target, golden.inputs[:count], Path(work))

@@ -20,9 +20,11 @@ from firmware_export.certificate.bundle import (
     REPORT_HTML_FILE,
     REPORT_JSON_FILE,
     derive_files,
+    list_input_files,
 )
 from firmware_export.certificate.certificate import (
     CERTIFICATE_FILE,
+    DEVICE_INPUTS,
     make_certificate,
     read_certificate,
     read_quantization,
@@ -61,11 +63,11 @@ def verify_bundle(out: Path) -> VerificationResult:
         ExportError: a file or a figure differs. The error names the first one.
     """
     certificate = read_certificate(_read(out, CERTIFICATE_FILE))
-    contents = check_files(out, certificate["files"])
-    model = contents[MODEL_FILE]
-    model_float = contents[FLOAT_MODEL_FILE]
-    golden = decode_golden(contents[GOLDEN_FILE])
     request = read_request(certificate)
+    contents = check_files(out, certificate["files"], imported=request.imported)
+    model = contents[MODEL_FILE]
+    model_float = None if request.imported else contents[FLOAT_MODEL_FILE]
+    golden = decode_golden(contents[GOLDEN_FILE])
     source = generate_c(model, threshold=request.threshold)
     again = make_golden(model, golden.x, golden.y)
     if not np.array_equal(again.inputs, golden.inputs):
@@ -85,7 +87,7 @@ def verify_bundle(out: Path) -> VerificationResult:
                 "export again"
             )
     rebuilt = make_certificate(model, model_float, source, again, request)
-    rebuilt["quantization"] = read_quantization(contents[REPORT_JSON_FILE])
+    rebuilt["quantization"] = {} if request.imported else read_quantization(contents[REPORT_JSON_FILE])
     unchecked = list(_compare_certificates(certificate, rebuilt))
     if contents.get(REPORT_HTML_FILE) != derived[REPORT_HTML_FILE]:
         raise ExportError(
@@ -99,7 +101,7 @@ def verify_bundle(out: Path) -> VerificationResult:
             "made again",
             f"{accuracy['samples']} samples, every output byte the same: {', '.join(equal_runtimes)}",
             *(f"WARNING: {warning}" for warning in rebuilt["warnings"]),
-            f"accuracy: float {accuracy['accuracy_float']:.4f}, int8 {accuracy['accuracy_int8']:.4f}",
+            *describe_accuracy(accuracy),
         ),
         tuple(unchecked),
     )
@@ -120,8 +122,8 @@ def profile_bundle(out: Path, target: str | None) -> tuple[str, tuple[LayerCost,
             run.
     """
     certificate = read_certificate(_read(out, CERTIFICATE_FILE))
-    contents = check_files(out, certificate["files"])
     request = read_request(certificate)
+    contents = check_files(out, certificate["files"], imported=request.imported)
     chosen = target or request.target
     if TARGETS[chosen].is_host:
         raise ExportError("instructions are counted in QEMU, but the target is host; use --target cortex-m4")
@@ -130,12 +132,23 @@ def profile_bundle(out: Path, target: str | None) -> tuple[str, tuple[LayerCost,
     return chosen, layers, asdict(request.budget)
 
 
-def check_files(out: Path, digests: Mapping[str, str]) -> dict[str, bytes]:
+def describe_accuracy(accuracy: Mapping[str, Any]) -> list[str]:
+    """Return a line with the accuracies of a certificate that were measured. No line if none was."""
+    measured = [
+        f"{kind} {accuracy[f'accuracy_{kind}']:.4f}"
+        for kind in ("float", "int8")
+        if accuracy[f"accuracy_{kind}"] is not None
+    ]
+    return [f"accuracy: {', '.join(measured)}"] if measured else []
+
+
+def check_files(out: Path, digests: Mapping[str, str], *, imported: bool = False) -> dict[str, bytes]:
     """Check the files of a folder against their digests.
 
     Args:
         out: folder of the export.
         digests: SHA-256 of each file by name.
+        imported: whether the model was imported, and so has no float model and no report.
 
     Returns:
         The content of each file by name.
@@ -143,7 +156,7 @@ def check_files(out: Path, digests: Mapping[str, str]) -> dict[str, bytes]:
     Raises:
         ExportError: a file is missing, lies outside the folder, or has another digest. The error names it.
     """
-    for name in (MODEL_FILE, FLOAT_MODEL_FILE, GOLDEN_FILE, REPORT_JSON_FILE):
+    for name in (*list_input_files(imported=imported), GOLDEN_FILE):
         if name not in digests:
             raise ExportError(f"{CERTIFICATE_FILE} does not list {name}; it is damaged, export again")
     contents = {}
@@ -181,6 +194,8 @@ def _compare_certificates(stated: Mapping[str, Any], rebuilt: Mapping[str, Any])
         if key in ("edgefl", "tools", "parity") or (key in (*TOOL_DEPENDENT_KEYS, "tflm") and not same_tools):
             continue
         expected = stated.get(key, [] if key == "warnings" else None)  # an older certificate has no warnings
+        if key == "golden" and isinstance(expected, dict):
+            expected = {"inputs": DEVICE_INPUTS, **expected}  # an older certificate has no origin
         if path := find_difference(expected, rebuilt[key], key):
             raise ExportError(
                 f"{CERTIFICATE_FILE} differs: {path}; it was edited, or made on another machine: export again"

@@ -12,7 +12,7 @@ from edgefl.data.sources import DataSource
 from edgefl.data.sources.options import add_data_options
 from edgefl.errors import ExportError
 from edgefl.system.progress import Progress
-from firmware_export.certificate.certificate import CERTIFICATE_FILE
+from firmware_export.certificate.certificate import CERTIFICATE_FILE, DEVICE_INPUTS, RANDOM_INPUTS
 from firmware_export.certificate.parity import EQUAL
 from firmware_export.codegen.c_source import LayerCost
 from firmware_export.firmware.targets import TARGETS, find_target
@@ -108,8 +108,10 @@ def describe_certificate(certificate: Mapping[str, Any], out: Path, printed: Seq
         printed: warnings that were printed before and are left out.
     """
     equal = [row["place"] for row in certificate["parity"] if row["status"] == EQUAL]
+    golden = certificate["golden"]
+    noun = "random inputs" if golden["inputs"] == RANDOM_INPUTS else "samples"
     lines = [
-        f"{out / CERTIFICATE_FILE}: {certificate['golden']['samples']} samples, every output byte the same: "
+        f"{out / CERTIFICATE_FILE}: {golden['samples']} {noun}, every output byte the same: "
         f"{', '.join(equal)}"
     ]
     lines += [f"WARNING: {warning}" for warning in certificate["warnings"] if warning not in printed]
@@ -134,5 +136,8 @@ def describe_certificate(certificate: Mapping[str, Any], out: Path, printed: Seq
     lines.append(f"arena for TensorFlow Lite Micro: {certificate['tflm']['arena_bytes']:,} bytes")
     if not TARGETS[certificate["target"]].is_host:
         lines.append(f"firmware: cd {out / 'firmware'} && cmake -B build && cmake --build build --target run")
-    lines.append(f"{out} contains samples of the device (golden.npz, firmware/samples.bin): keep it private")
+    if golden["inputs"] == DEVICE_INPUTS:
+        lines.append(
+            f"{out} contains samples of the device (golden.npz, firmware/samples.bin): keep it private"
+        )
     return "\n".join(lines)

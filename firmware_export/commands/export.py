@@ -20,6 +20,7 @@ from firmware_export.certificate.certificate import ExportRequest, check_measura
 from firmware_export.certificate.golden import choose_golden_samples
 from firmware_export.commands.certificate import describe_certificate, profile, verify
 from firmware_export.commands.fleet import fleet
+from firmware_export.commands.import_model import import_model
 from firmware_export.commands.update import drift, key, update
 from firmware_export.firmware.targets import find_target, parse_bytes
 from firmware_export.ota.signing_key import read_public_key
@@ -92,7 +93,20 @@ def add_quantization_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_options
 
 
+class ExportGroup(click.Group):
+    """The group `edgefl export`. Its argument MODEL.tflite means `edgefl export tflite MODEL.tflite`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the subcommand of the arguments, with its name and its own arguments."""
+        if args and args[0].endswith(".tflite"):
+            args = [import_model.name or "", *args]
+        return super().resolve_command(ctx, args)
+
+
 @click.group(
+    cls=ExportGroup,
     invoke_without_command=True,
     epilog="Example: edgefl export --state state -o out/ --target cortex-m4 --ram 64K --flash 256K",
 )
@@ -160,6 +174,12 @@ def export(
     firmware/samples.bin): keep it private.
     """
     if ctx.invoked_subcommand is not None:
+        if ctx.invoked_subcommand == import_model.name and (state or out or target):
+            raise click.UsageError(
+                "Options stand before the model; put the model first: edgefl export MODEL.tflite -o OUT "
+                "--target cortex-m4.",
+                ctx,
+            )
         return
     if state is None or out is None:
         raise click.UsageError(
@@ -219,7 +239,7 @@ def export(
         click.echo(describe_certificate(certificate, out, report.warnings))
 
 
-for subcommand in (verify, profile, key, update, drift, fleet):
+for subcommand in (import_model, verify, profile, key, update, drift, fleet):
     export.add_command(subcommand)
 
 

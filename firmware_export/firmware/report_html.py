@@ -22,9 +22,13 @@ def render_certificate_html(certificate: Mapping[str, Any]) -> str:
     )
     accuracy = certificate["accuracy"]
     figures = [
-        ("int8 accuracy", _format_percent(accuracy["accuracy_int8"])),
-        ("float accuracy", _format_percent(accuracy["accuracy_float"])),
-        ("same answer", _format_percent(accuracy["agreement"])),
+        (name, _format_percent(accuracy[key]))
+        for name, key in (
+            ("int8 accuracy", "accuracy_int8"),
+            ("float accuracy", "accuracy_float"),
+            ("same answer", "agreement"),
+        )
+        if accuracy[key] is not None
     ]
     if target_cost:
         figures += [
@@ -41,7 +45,7 @@ def render_certificate_html(certificate: Mapping[str, Any]) -> str:
     warnings = "".join(f"<p><b>Warning:</b> {escape(warning)}.</p>\n" for warning in certificate["warnings"])
     sections = [
         warnings + _render_parity(certificate),
-        _render_classes(accuracy),
+        *([_render_classes(accuracy)] if accuracy["by_class"] else []),
         _render_costs(certificate),
         *_render_layers(certificate["layers"]),
         _render_model(certificate),
@@ -50,7 +54,7 @@ def render_certificate_html(certificate: Mapping[str, Any]) -> str:
         template,
         {
             "TITLE": f"Model for {escape(certificate['target'])}",
-            "SUBTITLE": f"Measured on {accuracy['samples']:,} samples of the device's own data. edgefl "
+            "SUBTITLE": f"Measured on {accuracy['samples']:,} {_describe_inputs(certificate)}. edgefl "
             f"{escape(certificate['edgefl'])}.",
             "FIGURES": "".join(f"<div>{name}<b>{value}</b></div>" for name, value in figures),
             "SECTIONS": "\n".join(sections),
@@ -58,8 +62,14 @@ def render_certificate_html(certificate: Mapping[str, Any]) -> str:
     )
 
 
-def _format_percent(share: float) -> str:
-    return f"{100 * share:.1f}%"
+def _describe_inputs(certificate: Mapping[str, Any]) -> str:
+    """Return a noun for the golden inputs. An older certificate does not have their origin."""
+    nouns = {"random": "random inputs, which prove bytes only", "file": "samples"}
+    return nouns.get(certificate["golden"].get("inputs", ""), "samples of the device's own data")
+
+
+def _format_percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f}%"
 
 
 def _format_milliseconds(instructions: int) -> str:

@@ -7,14 +7,15 @@ MIN_MEASURED_SAMPLES = 30
 """Number of held-out samples below which a measured accuracy means little."""
 
 
-def find_warnings(answers: Any) -> tuple[str, ...]:
+def find_warnings(answers: Any, *, classifies: bool = True) -> tuple[str, ...]:
     """Return the reasons why measurements on these answers prove little.
 
     Args:
         answers: outputs of the integer model, shape (samples, classes), int8 or int16.
+        classifies: whether the outputs are scores of classes.
 
     Returns:
-        One sentence for each reason: too few samples, or one class for all of them.
+        One sentence for each reason: too few samples, or one class or one output for all of them.
     """
     warnings = []
     if len(answers) < MIN_MEASURED_SAMPLES:
@@ -23,6 +24,13 @@ def find_warnings(answers: Any) -> tuple[str, ...]:
             f"on this "
             "device, or pass others with --data"
         )
+    if not classifies:
+        if len(answers) > 1 and (answers == answers[0]).all():
+            warnings.append(
+                f"the int8 model gives one output for all {len(answers)} samples, so equal outputs prove "
+                "little about its layers; pass samples of the model's own data with --data"
+            )
+        return tuple(warnings)
     classes = {int(answer) for answer in answers.argmax(axis=1)}
     if len(classes) == 1 and len(answers) > 1:
         warnings.append(

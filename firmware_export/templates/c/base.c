@@ -70,8 +70,9 @@ MODEL_INLINE int8_t clamp(int32_t value, int32_t low, int32_t high)
 
 MODEL_INLINE int8_t saturate(int32_t value)
 {
-#ifdef MODEL_DSP
-    return (int8_t)__ssat(value, 8);
+#ifdef MODEL_THUMB2
+    __asm__("ssat %0, #8, %0" : "+r"(value));
+    return (int8_t)value;
 #else
     return clamp(value, -128, 127);
 #endif

@@ -15,6 +15,21 @@ struct depthwise_window {
     int32_t rows, columns, row_step, column_step, weight_row_step, channels, input_zero;
 };
 
+#ifdef MODEL_DSP
+/* Bytes 0 and 2, and bytes 1 and 3, each added to an int16. */
+static inline int16x2_t add_even_bytes(int16x2_t pair, uint32_t word)
+{
+    return __sxtab16(pair, (int8x4_t)word);
+}
+
+static inline int16x2_t add_odd_bytes(int16x2_t pair, uint32_t word)
+{
+    int16x2_t sum;
+    __asm__("sxtab16 %0, %1, %2, ror #8" : "=r"(sum) : "r"(pair), "r"(word));
+    return sum;
+}
+#endif
+
 /* Four neighbouring channels times one kernel element, added to four sums. */
 static inline void depthwise_products(const int8_t *x, const int8_t *w, int32_t zero, int32_t *sums)
 {
@@ -66,6 +81,7 @@ static void depthwise_conv_2d(const struct convolution *shape, int32_t multiple,
                               const int32_t *multiplier, const int8_t *shift, const int8_t *weights, const int8_t *in, int8_t *out)
 {
     const int32_t channels = shape->out_channels;
+    const int32_t fours = multiple == 1 ? channels / 4 * 4 : 0; /* channels that are computed four at a time */
     const int32_t zero = range->output_zero;
     int8_t *const start = out;
     struct depthwise_window window;
@@ -85,13 +101,10 @@ static void depthwise_conv_2d(const struct convolution *shape, int32_t multiple,
             const int8_t *const from = in + (row * shape->in_width + column) * shape->in_channels;
             const int8_t *const w = weights + (first_row * shape->kernel_width + first_column) * channels;
             window.columns = end_inside(left, shape->dilation_width, shape->kernel_width, shape->in_width) - first_column;
-            int32_t c = 0;
-            if (multiple == 1) {
-                for (; c + 4 <= channels; c += 4) {
-                    depthwise_four(&window, zero, bias + c, multiplier + c, shift + c, w + c, from + c, out + c);
-                }
+            for (int32_t c = 0; c < fours; c += 4) {
+                depthwise_four(&window, zero, bias + c, multiplier + c, shift + c, w + c, from + c, out + c);
             }
-            for (; c < channels; c++) {
+            for (int32_t c = fours; c < channels; c++) {
                 int32_t sum = bias[c];
                 const int8_t *a = from + c / multiple, *b = w + c;
                 for (int32_t ky = window.rows; ky > 0; ky--, a += window.row_step, b += window.weight_row_step) {

@@ -19,17 +19,4 @@ static inline int16x2_t odd_bytes(uint32_t word)
     __asm__("sxtb16 %0, %1, ror #8" : "=r"(pair) : "r"(word)); /* no intrinsic rotates */
     return pair;
 }
-
-/* The same, each added to an int16. */
-static inline int16x2_t add_even_bytes(int16x2_t pair, uint32_t word)
-{
-    return __sxtab16(pair, (int8x4_t)word);
-}
-
-static inline int16x2_t add_odd_bytes(int16x2_t pair, uint32_t word)
-{
-    int16x2_t sum;
-    __asm__("sxtab16 %0, %1, %2, ror #8" : "=r"(sum) : "r"(pair), "r"(word));
-    return sum;
-}
 #endif
