@@ -42,7 +42,7 @@ def test_an_unknown_key(fails, prepare):
 def test_resume_with_another_configuration(fails, prepare):
     config, out = prepare()
     edit(config, "epochs = 1", "epochs = 2")
-    assert f"{out} holds a run with another options ({{'epochs': 1}}); give another --out" == fails(
+    assert f"{out} contains a run with another options ({{'epochs': 1}}); pass another --out" == fails(
         "simulate", config, "--out", out, "--resume"
     )
     edit(config, "epochs = 2", "epochs = 1")
