@@ -42,7 +42,7 @@ def test_an_unknown_key(fails, prepare):
 def test_resume_with_another_configuration(fails, prepare):
     config, out = prepare()
     edit(config, "epochs = 1", "epochs = 2")
-    assert f"{out} holds a run with another options ({{'epochs': 1}}); give another --out" == fails(
+    assert f"{out} contains a run with another options ({{'epochs': 1}}); pass another --out" == fails(
         "simulate", config, "--out", out, "--resume"
     )
     edit(config, "epochs = 2", "epochs = 1")
@@ -57,7 +57,7 @@ def test_a_run_of_a_version_that_did_not_know_all_keys_goes_on(prepare):
 
 def test_an_out_that_is_in_use(fails, prepare, tmp_path):
     config, out = prepare()
-    assert "contains a run; continue it with --resume" in fails("simulate", config, "--out", out)
+    assert "continue the run with --resume" in fails("simulate", config, "--out", out)
     (tmp_path / "file").write_text("mine")
     (tmp_path / "directory").mkdir()
     (tmp_path / "directory" / "notes.txt").write_text("mine")

@@ -128,7 +128,7 @@ def test_a_process_of_clients_that_is_killed(prepare, start, until):
     until(lambda: (Path(out) / "rounds.jsonl").exists() and len(children_of(process.pid)) == 2, process)
     os.kill(children_of(process.pid)[0], signal.SIGKILL)
     assert (
-        "a process of the simulation was killed, most often for want of memory; run fewer processes"
+        "a process of the simulation was killed, probably because memory ran out; run fewer processes"
         in ends(process)
     )
 

@@ -176,7 +176,10 @@ def test_which_algorithms_take_late_updates_and_the_others_say_why_not():
 
 def test_the_simulator_says_that_it_plays_no_asynchronous_rounds(shards):
     plan = Plan(softmax_spec("fedavg", inputs=4, features=4, classes=3), b"", b"")
-    with pytest.raises(ConfigError, match="mode 'async' needs a clock; add the table \\[fleet\\]"):
+    with pytest.raises(
+        ConfigError,
+        match="mode 'async' needs a clock, which this simulation lacks; add the table \\[fleet\\]",
+    ):
         simulate(plan, {}, shards, FederationConfig(mode="async", buffer=1))
 
 

@@ -132,7 +132,7 @@ def test_stages_by_number():
     assert [stage.name for stage in parse_stages("3, 1")] == ["cluster", "gate"]
     for text in ("", "5", "gate", "1,,2"):
         with pytest.raises(
-            ConfigError, match=r"expected all, or numbers such as 1,2; there are 1 \(cluster\)"
+            ConfigError, match=r"expected all, or numbers such as 1,2; choose from 1 \(cluster\)"
         ):
             parse_stages(text)
 

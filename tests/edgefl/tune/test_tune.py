@@ -90,8 +90,8 @@ def test_four_stages_a_federation_and_nothing_twice(run, config_file, tmp_path):
     whole = run("--samples", 2, "--out", out, "--json", config_file)
     found = json.loads(whole.out)
     assert found["stages"][:2] == first["stages"]
-    assert whole.err.count(": done before") == 2
-    assert whole.err.count("2 of 2 trials are over") == 2
+    assert whole.err.count(": already complete") == 2
+    assert whole.err.count("2 of 2 trials are complete") == 2
     assert all((out / name).read_bytes() == content for name, content in done.items())
 
     best = {}
@@ -107,12 +107,12 @@ def test_four_stages_a_federation_and_nothing_twice(run, config_file, tmp_path):
     assert written == with_options(load_config(config_file), best)
     assert written.partition.name == "dirichlet", "the search is IID, the federation is not"
 
-    with pytest.raises(ConfigError, match="holds the search of another configuration"):
+    with pytest.raises(ConfigError, match="contains a search of another configuration"):
         run("--samples", 2, "--out", out, "--seed", 9, config_file)
     (out / "1-cluster.json").write_text(json.dumps({**found["stages"][0], "best": {"epochs": 5}}))
     with pytest.raises(
         ConfigError,
-        match=r"stage 2 in .* was searched with other options of the stages before; remove its file",
+        match=r"stage 2 in .* was searched with other options of the earlier stages; remove its file",
     ):
         run("--stages", "2", "--samples", 2, "--out", out, config_file)
 
@@ -248,5 +248,5 @@ def test_the_best_of_trials():
         outcome(4, 0.0, TRIAL_DIVERGED),
     ]
     assert choose_best(TUNE_STAGES[3], outcomes).trial == 2, "the first of the best that came to their end"
-    with pytest.raises(DataError, match=r"no trial of stage 4 \(exploration\) came to its end"):
+    with pytest.raises(DataError, match=r"no trial of stage 4 \(exploration\) ran to its end"):
         choose_best(TUNE_STAGES[3], [replace(each, ended=TRIAL_DIVERGED) for each in outcomes])
