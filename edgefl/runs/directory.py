@@ -102,7 +102,8 @@ class RunDirectory:
         """Return the content of run.json.
 
         Returns:
-            The JSON object. `config`, `command`, `versions` and `machine` are None if the file lacks them.
+            The JSON object. `config`, `command`, `versions`, `machine` and `started` are None if the file lacks
+                them.
 
         Raises:
             StateError: the file is missing or damaged.
@@ -112,6 +113,7 @@ class RunDirectory:
             "command": None,
             "versions": None,
             "machine": None,
+            "started": None,
             **read_json(self.files.note),
         }
 
