@@ -102,8 +102,9 @@ class RunDirectory:
         """Return the content of run.json.
 
         Returns:
-            The JSON object. `config`, `command`, `versions`, `machine` and `started` are None if the file lacks
-                them.
+            The JSON object. `config`, `command`, `versions`, `machine` and `started` are None if the file
+                lacks them.
+
 
         Raises:
             StateError: the file is missing or damaged.
