@@ -52,7 +52,7 @@ class FakeAggregator:
         )
         self.blobs = {}
         self.plan = self.offer_blob(encode_plan(federation.plan))
-        self.model = self.offer_blob(encode_weights(_shared.processes.toy_weights()))
+        self.model = self.offer_blob(encode_weights(_shared.processes.make_toy_weights()))
         self.send_state("joining", 0)
 
     def offer_blob(self, content):

@@ -46,7 +46,7 @@ def test_late_update_is_sent_within_staleness_then_newest_task_runs(
     while sixth.round == 3:
         sixth = aggregator.next("begin")
     assert sixth.round == 6, "three rounds are too many"
-    assert "round 3: stopped, because the round is over" in device.said
+    assert "round 3: stopped, because the round is over" in device.err
     aggregator.send_task(7, "personalize")
     last = aggregator.next("begin")
     while last.round == 6:

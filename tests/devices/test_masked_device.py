@@ -171,13 +171,13 @@ def receive_begin_unless(aggregator, device, text):
     """Return the next Begin, or None if the device logs this text first."""
     deadline = time.monotonic() + 40
     while time.monotonic() < deadline:
-        is_over = text in device.said
+        is_over = text in device.err
         event = aggregator.link.get(0.3)
         if isinstance(event, Message) and event.topic.endswith("/begin"):
             return decode_json(Begin, event.payload)
         if is_over:
             return None
-    raise AssertionError(device.said)
+    raise AssertionError(device.err)
 
 
 @pytest.mark.parametrize("between", ["a state", "a state and a restart", "a round of another session"])
@@ -274,9 +274,9 @@ def test_device_refuses_malformed_masked_tasks_and_keeps_running(
         models = {str(k): aggregator.model for k in range(number)}
         aggregator.send_task(1, "share", "a-share", codec=MASKED_CODEC, models=models)
     attempt.share()
-    assert "Traceback" not in device.said, device.said
-    assert "to personalize has the codec fp32+masked" in device.said
-    assert "names 0 blobs" in device.said and "names 2 blobs" in device.said
+    assert "Traceback" not in device.err, device.err
+    assert "to personalize has the codec fp32+masked" in device.err
+    assert "names 0 blobs" in device.err and "names 2 blobs" in device.err
 
 
 def test_device_refuses_masked_round_of_plan_without_shared_model(
@@ -291,7 +291,7 @@ def test_device_refuses_masked_round_of_plan_without_shared_model(
         pass
     assert status.online, "it ended"
     assert "trains no shared model" in status.paused
-    assert "Traceback" not in device.said
+    assert "Traceback" not in device.err
 
 
 def test_unsigned_state_from_far_future_is_forgotten_after_restart(
@@ -308,7 +308,7 @@ def test_unsigned_state_from_far_future_is_forgotten_after_restart(
     aggregator.started = now
     aggregator.send_task(1)
     device.wait_for("refused a Task of round 1")
-    assert "years ahead" in device.said
+    assert "years ahead" in device.err
     aggregator.send_state("federate", 1)
     device.popen.kill()
     assert not aggregator.next("status").online

@@ -77,17 +77,17 @@ def test_plan_trial_loads_no_tensorflow_and_no_algorithm(blob):
 
 
 def test_trial_result_describes_how_the_process_ended(tmp_path):
-    def trial(code):
+    def run_trial(code):
         return try_in_child(tmp_path, (sys.executable, "-c", code))
 
-    assert trial("import os, signal; os.kill(os.getpid(), signal.SIGBUS)") == (
+    assert run_trial("import os, signal; os.kill(os.getpid(), signal.SIGBUS)") == (
         "its program crashed the TFLite runtime (SIGBUS)",
         True,
     )
-    reason, is_final = trial("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    reason, is_final = run_trial("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     # The kernel may have run out of memory, so the trial is repeated
     assert "SIGKILL" in reason and "memory" in reason and not is_final
-    assert trial("import sys; print('why', file=sys.stderr); sys.exit(1)") == ("why", True)
+    assert run_trial("import sys; print('why', file=sys.stderr); sys.exit(1)") == ("why", True)
     assert try_in_child(tmp_path, ("/no/such/program",))[1] is False
 
 

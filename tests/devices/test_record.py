@@ -103,7 +103,7 @@ def test_recorder_resumes_after_kill_and_publishes_nothing(
     assert (tmp_path / "ring.npz").stat().st_mode & 0o777 == 0o600
 
     sensor.publish(f"{topic_root}/end", b"end")
-    messages = listener.until("end")
+    messages = listener.wait_for_topic("end")
     assert len(messages) == 2 * 7 + 2 * 8 + 1  # only the messages of the sensor
 
 
@@ -154,7 +154,7 @@ def test_second_recorder_of_a_file_is_refused(record, tmp_path):
     record("--label", "1")
     second = record("--label", "1", listening=False)
     assert second.end() == 1
-    assert "another recorder writes" in second.said
+    assert "another recorder writes" in second.err
 
 
 def test_ring_with_other_windows_or_channels_stays_unchanged(record, sensor, topic_root, tmp_path):
@@ -168,7 +168,7 @@ def test_ring_with_other_windows_or_channels_stays_unchanged(record, sensor, top
     ]:
         process = record(*more, listening=False, **options)
         assert process.end() == 1
-        assert error in process.said
+        assert error in process.err
     assert (tmp_path / "ring.npz").read_bytes() == before
 
 

@@ -26,7 +26,7 @@ ENTRIES = {"mine": FEDAVG["fedavg"]}
 def wait_until_online(aggregator, device):
     deadline = time.monotonic() + DEADLINE_S
     while not aggregator.next("status").online:
-        assert time.monotonic() < deadline and device.popen.poll() is None, device.said
+        assert time.monotonic() < deadline and device.popen.poll() is None, device.err
 
 
 def wait_until_paused(aggregator, device, subject=""):
@@ -40,17 +40,17 @@ def wait_until_paused(aggregator, device, subject=""):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 device.popen.wait(2.0)
             assert device.popen.poll() is None, (
-                f"the device is gone with exit code {device.popen.poll()}: {device.said[-2000:]}"
+                f"the device is gone with exit code {device.popen.poll()}: {device.err[-2000:]}"
             )
             continue
         if status.paused and "has yet to see" not in status.paused and subject in status.paused:
             return status.paused
-    raise AssertionError(device.said)
+    raise AssertionError(device.err)
 
 
 def stop_device(device):
     device.popen.terminate()
-    assert device.end() == 0, device.said
+    assert device.end() == 0, device.err
 
 
 def play_round(aggregator, device):
@@ -58,7 +58,7 @@ def play_round(aggregator, device):
     aggregator.send_state("federate", 1)
     aggregator.send_task(1)
     begin = aggregator.next("begin")
-    assert begin.session == aggregator.session, device.said
+    assert begin.session == aggregator.session, device.err
     aggregator.accept_update(begin)
 
 
@@ -93,7 +93,7 @@ def test_plan_cannot_make_a_device_import_a_module(
     play_round(fake_aggregator(federation), device)
     stop_device(device)
     assert "Beautiful is better than ugly" not in device.out and "imported own_rounds" not in device.out
-    assert device.said.count("the plan is refused") == 4 and "--algorithm" in device.said
+    assert device.err.count("the plan is refused") == 4 and "--algorithm" in device.err
 
 
 def test_custom_algorithm_runs_when_allowed_at_start(
@@ -149,7 +149,7 @@ def test_device_refuses_unusable_plan_or_model_and_joins_next_round(
     federation = federate(mosquitto_url)
     aggregator = fake_aggregator(federation)
 
-    def model(changes):
+    def make_model_task(changes):
         return {"models": {"global": aggregator.offer_blob(encode_changed_weights(toys, changes))}}
 
     cases = [
@@ -158,10 +158,10 @@ def test_device_refuses_unusable_plan_or_model_and_joins_next_round(
             {"models": {"global": aggregator.offer_blob(b"no tensors, but of a size that fits the plan")}},
             "sent bytes that are not safetensors",
         ),
-        (model({"head/bias": [0, np.nan, 0]}), "1 NaN or infinite values"),
-        (model({"head/bias": [0, np.inf, 0]}), "1 NaN or infinite values"),
-        (model({"head/bias": [0, 0]}), "head/bias"),
-        (model({"head/kernel": [[3e38] * 3] * 4}), "the loss is"),
+        (make_model_task({"head/bias": [0, np.nan, 0]}), "1 NaN or infinite values"),
+        (make_model_task({"head/bias": [0, np.inf, 0]}), "1 NaN or infinite values"),
+        (make_model_task({"head/bias": [0, 0]}), "head/bias"),
+        (make_model_task({"head/kernel": [[3e38] * 3] * 4}), "the loss is"),
         ({"models": {}}, "do not fit the plan"),
     ]
     device = federation.device("pi-1", toys.shard(1))
@@ -181,7 +181,7 @@ def test_device_refuses_unusable_plan_or_model_and_joins_next_round(
         while aggregator.next("status").paused:
             pass
     stop_device(device)
-    assert (device.said.count("the plan is refused"), device.said.count("the task is refused")) == (1, 6)
+    assert (device.err.count("the plan is refused"), device.err.count("the task is refused")) == (1, 6)
 
 
 def encode_changed_weights(toys, changes):

@@ -57,7 +57,7 @@ def test_device_trains_personalizes_and_ends(federate, mosquitto_url, toys, fake
         "bytes_down",
     } <= set(begin.metrics)
     aggregator.send_state("done", 2)
-    assert device.end() == 0, device.said
+    assert device.end() == 0, device.err
     state = federation.directory / "state-pi-1"
     note = json.loads((state / "device.json").read_text())
     fields = {
@@ -207,26 +207,26 @@ def test_state_directory_belongs_to_one_device(federate, mosquitto_url, toys, fa
     aggregator.next("status")
     same = federation.device("pi-2", toys.shard(2), "--state", federation.directory / "state-pi-1")
     assert same.end() == 1
-    assert "another device uses" in same.said
+    assert "another device uses" in same.err
     aggregator.send_task(1)
     aggregator.next("begin")
     device.popen.terminate()
     assert device.end() == 0
     other = federation.device("pi-2", None, "--state", federation.directory / "state-pi-1")
     assert other.end() == 1
-    assert "belongs to 'pi-1', this device is 'pi-2'" in other.said
+    assert "belongs to 'pi-1', this device is 'pi-2'" in other.err
     for name in ("device.json", "progress.json", "progress.before.json"):
         (federation.directory / "state-pi-1" / name).write_text("{")
     damaged = federation.device("pi-1")
     assert damaged.end() == 1
-    assert "is damaged" in damaged.said
+    assert "is damaged" in damaged.err
 
 
 def test_wait_option_limits_waiting_for_a_federation(federate, mosquitto_url, toys):
     federation = federate(mosquitto_url)
     device = federation.device("pi-1", toys.shard(1), "--wait", "0.5")
     assert device.end() == 1
-    assert "did not run within 0.5 s" in device.said
+    assert "did not run within 0.5 s" in device.err
 
 
 def test_shard_that_does_not_fit_the_plan_ends_the_device(federate, mosquitto_url, toys):
@@ -237,6 +237,6 @@ def test_shard_that_does_not_fit_the_plan_ends_the_device(federate, mosquitto_ur
         "pi-1", replace(shard, x_train=shard.x_train[:, :2], x_test=shard.x_test[:, :2])
     )
     assert device.end() == 1
-    assert "the plan expects" in device.said
+    assert "the plan expects" in device.err
     aggregator.wait_for("pi-1 is offline")
-    assert "round 1" not in aggregator.said
+    assert "round 1" not in aggregator.err

@@ -42,12 +42,12 @@ def train_once(federate, mosquitto_url, fake_aggregator):
         federation = federate(mosquitto_url)
         aggregator = fake_aggregator(federation)
         device = federation.device("pi-1", None, *more)
-        assert aggregator.next("status").online, device.said
+        assert aggregator.next("status").online, device.err
         aggregator.send_task(1)
         begin = aggregator.next("begin")
         aggregator.accept_update(begin)
         device.popen.terminate()
-        assert device.end() == 0, device.said
+        assert device.end() == 0, device.err
         note = json.loads((federation.directory / "state-pi-1" / "device.json").read_text())
         return begin.sha256, begin.num_samples, note
 
@@ -111,8 +111,8 @@ def test_folder_without_a_class_ends_the_device_with_remedy(
     while aggregator.next("status").online:
         pass
     assert device.end() == 1
-    assert "this board has 2 classes (ant, cat), the federation has 3" in device.said
-    assert "classes.txt" in device.said
+    assert "this board has 2 classes (ant, cat), the federation has 3" in device.err
+    assert "classes.txt" in device.err
 
 
 def test_windows_that_do_not_fit_the_plan_end_the_device(federate, mosquitto_url, fake_aggregator, tmp_path):
@@ -126,7 +126,7 @@ def test_windows_that_do_not_fit_the_plan_end_the_device(federate, mosquitto_url
     while aggregator.next("status").online:
         pass
     assert device.end() == 1
-    assert "a sample of this device has the shape (4, 1), the plan expects (4,)" in device.said
+    assert "a sample of this device has the shape (4, 1), the plan expects (4,)" in device.err
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_a_cluster_splits(broker, federate, toys, dashboard, visitor):
     expect(page.locator("#waiting")).to_contain_text("No message of")
     aggregator = federation.aggregator()
     devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
-    assert aggregator.end() == 0, aggregator.said
+    assert aggregator.end() == 0, aggregator.err
     expect(page.locator("#round-phase")).to_contain_text("finished")
     expect(page.locator("#note-members")).to_contain_text("4 clients in 2 clusters.")
     page.click("#table-members summary")
@@ -168,7 +168,7 @@ def test_a_federation_finds_its_clusters(broker, federate, toys, dashboard, visi
         for i in range(4)
     ]
     assert last == ["0", "1", "0", "1"]
-    assert aggregator.end() == 0, aggregator.said
+    assert aggregator.end() == 0, aggregator.err
     expect(page.locator("#round-phase")).to_contain_text("finished")
     expect(page.locator("#box-dots g")).to_have_count(4)
     visitor.picture(page, "federation-clustered")

@@ -149,7 +149,7 @@ def test_a_port_that_is_taken_and_an_address_of_elsewhere_say_the_remedy(served,
     port = served[1].rsplit(":", 1)[1].rstrip("/")
     process = start("dashboard", "--broker", broker.url, "--port", port)
     assert process.end() == 1
-    assert f"port {port} of 127.0.0.1 is in use; give another --port" in process.said
+    assert f"port {port} of 127.0.0.1 is in use; give another --port" in process.err
     with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1"):
         DashboardServer(LatestSnapshot(), "192.0.2.1")
 
@@ -157,7 +157,7 @@ def test_a_port_that_is_taken_and_an_address_of_elsewhere_say_the_remedy(served,
 def test_no_broker_and_no_address_say_the_remedy(start):
     process = start("dashboard", "--broker", "mqtt://127.0.0.1:9", "--port", "0")
     assert process.end() == 1
-    assert "no broker at mqtt://127.0.0.1:9" in process.said and "edgefl broker start" in process.said
+    assert "no broker at mqtt://127.0.0.1:9" in process.err and "edgefl broker start" in process.err
     assert start("dashboard", "--port", "0", "--federation", "Not A Name").end() == 1
 
 
@@ -200,7 +200,7 @@ def test_it_follows_a_broker_through_its_end_and_its_return(broker, dashboard, s
     finally:
         link.close(1.0)
     process.popen.terminate()
-    assert process.end() == 0, process.said
+    assert process.end() == 0, process.err
 
 
 def test_of_several_federations_one_has_to_be_named(broker, start, dashboard, stream):
@@ -214,9 +214,9 @@ def test_of_several_federations_one_has_to_be_named(broker, start, dashboard, st
     process = start("dashboard", "--broker", broker.url, "--port", "0")
     assert process.end() == 1
     assert (
-        "2 federations" in process.said
-        and "garage (federate), kitchen (federate)" in process.said
-        and "--federation" in process.said
+        "2 federations" in process.err
+        and "garage (federate), kitchen (federate)" in process.err
+        and "--federation" in process.err
     )
     _, url = dashboard(broker.url, "--federation", "kitchen")
     assert stream(url).until(lambda state: state.get("round"))["round"] == 3

@@ -102,7 +102,7 @@ def test_joining_says_who_is_here_and_what_to_type_on_the_others(
     devices.append(federation.device("pi-3", toys.shard(3, 30)))
     expect(page.locator("#joining")).to_be_hidden()
     expect(page.locator("#result-title")).to_be_visible()
-    assert aggregator.end() == 0, aggregator.said
+    assert aggregator.end() == 0, aggregator.err
 
 
 def test_running_shows_the_round_and_its_curves(broker, federate, toys, dashboard, visitor, severe):
@@ -135,7 +135,7 @@ def test_finished_is_green_and_says_what_it_was_worth(broker, federate, toys, da
     expect(first.locator("#waiting")).to_contain_text("No message of")
     aggregator = federation.aggregator()
     devices = [federation.device(f"pi-{i + 1}", toys.shard(i, 30 + 10 * i)) for i in range(4)]
-    assert aggregator.end() == 0, aggregator.said
+    assert aggregator.end() == 0, aggregator.err
     assert [device.end() for device in devices] == [0] * 4
     rows = federation.result()["clients"]
 
@@ -184,7 +184,7 @@ def test_a_device_that_vanished_stays_red_beside_those_that_finished(
     devices = {f"pi-{i}": federation.device(f"pi-{i}", toys.shard(i, 30)) for i in range(3)}
     expect(page.locator("#table-rounds summary")).to_be_visible()
     devices["pi-2"].popen.kill()
-    assert aggregator.end() == 0, aggregator.said
+    assert aggregator.end() == 0, aggregator.err
     expect(page.locator("#result-title")).to_be_visible()
     expect(page.locator("#result-note")).to_contain_text("2 devices ended with their own models. pi-2 left")
     expect(page.locator("#cards li[data-id=pi-2]")).to_have_attribute("data-state", "offline")
@@ -202,7 +202,7 @@ def test_a_federation_that_diverged_says_why(broker, federate, toys, dashboard, 
     for i in range(2):
         shard = toys.shard(i, 30)
         federation.device(f"pi-{i}", replace(shard, x_train=shard.x_train * np.float32(1e20)))
-    assert aggregator.end() == 1, aggregator.said
+    assert aggregator.end() == 1, aggregator.err
     expect(page.locator("#stopped-title")).to_be_visible()
     expect(page.locator("#stopped-note")).to_contain_text(
         "The federation was stopped: training diverged in round 1: 2 of 2 clients"
