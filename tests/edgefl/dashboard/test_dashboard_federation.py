@@ -134,7 +134,7 @@ def test_page_shows_a_cluster_that_splits(broker, make_federation, toys, start_d
     expect(page.locator("#waiting")).to_contain_text("No message of")
     aggregator = federation.aggregator()
     devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
-    assert aggregator.end() == 0, aggregator.said
+    assert aggregator.end() == 0, aggregator.err
     expect(page.locator("#round-phase")).to_contain_text("finished")
     expect(page.locator("#note-members")).to_contain_text("4 clients in 2 clusters.")
     page.click("#table-members summary")
@@ -170,7 +170,7 @@ def test_page_shows_the_clusters_of_a_clustered_federation(
         for i in range(4)
     ]
     assert last == ["0", "1", "0", "1"]
-    assert aggregator.end() == 0, aggregator.said
+    assert aggregator.end() == 0, aggregator.err
     expect(page.locator("#round-phase")).to_contain_text("finished")
     expect(page.locator("#box-dots g")).to_have_count(4)
     visitor.save_picture(page, "federation-clustered")

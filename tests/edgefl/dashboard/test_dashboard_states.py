@@ -102,7 +102,7 @@ def test_joining_page_shows_ready_devices_and_the_next_command(
     devices.append(federation.device("pi-3", toys.shard(3, 30)))
     expect(page.locator("#joining")).to_be_hidden()
     expect(page.locator("#result-title")).to_be_visible()
-    assert aggregator.end() == 0, aggregator.said
+    assert aggregator.end() == 0, aggregator.err
 
 
 def test_running_page_shows_the_round_and_its_curves(
@@ -139,7 +139,7 @@ def test_finished_page_shows_the_mean_accuracies(
     expect(first.locator("#waiting")).to_contain_text("No message of")
     aggregator = federation.aggregator()
     devices = [federation.device(f"pi-{i + 1}", toys.shard(i, 30 + 10 * i)) for i in range(4)]
-    assert aggregator.end() == 0, aggregator.said
+    assert aggregator.end() == 0, aggregator.err
     assert [device.end() for device in devices] == [0] * 4
     rows = federation.result()["clients"]
 
@@ -188,7 +188,7 @@ def test_finished_page_shows_a_lost_device_as_offline(
     devices = {f"pi-{i}": federation.device(f"pi-{i}", toys.shard(i, 30)) for i in range(3)}
     expect(page.locator("#table-rounds summary")).to_be_visible()
     devices["pi-2"].popen.kill()
-    assert aggregator.end() == 0, aggregator.said
+    assert aggregator.end() == 0, aggregator.err
     expect(page.locator("#result-title")).to_be_visible()
     expect(page.locator("#result-note")).to_contain_text("2 devices ended with their own models. pi-2 left")
     expect(page.locator("#cards li[data-id=pi-2]")).to_have_attribute("data-state", "offline")
@@ -208,7 +208,7 @@ def test_page_of_a_diverged_federation_shows_the_reason(
     for i in range(2):
         shard = toys.shard(i, 30)
         federation.device(f"pi-{i}", replace(shard, x_train=shard.x_train * np.float32(1e20)))
-    assert aggregator.end() == 1, aggregator.said
+    assert aggregator.end() == 1, aggregator.err
     expect(page.locator("#stopped-title")).to_be_visible()
     expect(page.locator("#stopped-note")).to_contain_text(
         "The federation was stopped: training diverged in round 1: 2 of 2 clients"

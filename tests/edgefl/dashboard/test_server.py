@@ -149,7 +149,7 @@ def test_unusable_port_or_address_is_reported(served, start_process, broker):
     port = served[1].rsplit(":", 1)[1].rstrip("/")
     process = start_process("dashboard", "--broker", broker.url, "--port", port)
     assert process.end() == 1
-    assert f"port {port} of 127.0.0.1 is in use; give another --port" in process.said
+    assert f"port {port} of 127.0.0.1 is in use; give another --port" in process.err
     with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1"):
         DashboardServer(LatestSnapshot(), "192.0.2.1")
 
@@ -157,7 +157,7 @@ def test_unusable_port_or_address_is_reported(served, start_process, broker):
 def test_missing_broker_is_reported_with_a_remedy(start_process):
     process = start_process("dashboard", "--broker", "mqtt://127.0.0.1:9", "--port", "0")
     assert process.end() == 1
-    assert "no broker at mqtt://127.0.0.1:9" in process.said and "edgefl broker start" in process.said
+    assert "no broker at mqtt://127.0.0.1:9" in process.err and "edgefl broker start" in process.err
     assert start_process("dashboard", "--port", "0", "--federation", "Not A Name").end() == 1
 
 
@@ -200,7 +200,7 @@ def test_dashboard_follows_a_broker_through_a_restart(broker, start_dashboard, o
     finally:
         link.close(1.0)
     process.popen.terminate()
-    assert process.end() == 0, process.said
+    assert process.end() == 0, process.err
 
 
 def test_several_federations_require_the_federation_option(
@@ -216,9 +216,9 @@ def test_several_federations_require_the_federation_option(
     process = start_process("dashboard", "--broker", broker.url, "--port", "0")
     assert process.end() == 1
     assert (
-        "2 federations" in process.said
-        and "garage (federate), kitchen (federate)" in process.said
-        and "--federation" in process.said
+        "2 federations" in process.err
+        and "garage (federate), kitchen (federate)" in process.err
+        and "--federation" in process.err
     )
     _, url = start_dashboard(broker.url, "--federation", "kitchen")
     assert open_stream(url).read_until(lambda state: state.get("round"))["round"] == 3
