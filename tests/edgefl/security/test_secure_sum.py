@@ -101,7 +101,7 @@ def test_the_sum_of_those_who_came_is_exact_whoever_drops_out_and_whoever_answer
 def test_too_few_answers_unmask_nothing():
     cohort = Cohort(5, threshold=4)
     came = cohort.ids[:4]
-    with pytest.raises(RoundError, match="3 shares of a secret, expected 4"):
+    with pytest.raises(RoundError, match="3 clients revealed their share of a secret, expected 4"):
         cohort.unmask(came, came[:3])
     with pytest.raises(RoundError, match="asked to unmask a sum of 3 clients, expected 4"):
         cohort.reveal("pi-0", cohort.ids[:3])
@@ -261,5 +261,5 @@ def test_a_sum_that_a_mask_is_left_on_is_no_mean():
     words = encode_deltas({"x": {"a": np.ones(2, np.float32)}}, 3, shapes)
     assert list(decode_means(words, shapes, 3)) == ["x"]
     for total, most in ((words, 2), (add_masks(words, [bytes(range(32))], []), 3)):
-        with pytest.raises(WireError, match="mask is still on it"):
+        with pytest.raises(WireError, match="mask was not removed"):
             decode_means(total, shapes, most)

@@ -65,7 +65,7 @@ def test_masked_sums_are_played_for_the_cohort_of_the_state_and_only_by_a_simula
     assert plain.models["global"]["head/bias"] == pytest.approx([0.3, 0])
     summed = masked.aggregate(state(), iter(updates))
     np.testing.assert_allclose(summed.models["global"]["head/bias"], [0.3, 0], atol=1e-6)
-    with pytest.raises(RoundError, match="a secure sum of 2 clients"):
+    with pytest.raises(RoundError, match="a masked sum has 2 clients"):
         masked.aggregate(state(6), iter([]))
     means = stack(config).aggregate(state(), iter([update("", 0.3)]))  # over MQTT the devices masked
     assert means.models["global"]["head/bias"] == pytest.approx([0.3, 0])
