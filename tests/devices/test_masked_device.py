@@ -155,7 +155,7 @@ def test_a_device_that_is_started_again_has_no_keys_and_says_so(federate, mosqui
     begin = attempt.step("mask", attempt.inbox(*IDS))
     assert (begin.size, begin.nonce, dict(begin.metrics)) == (0, "a-mask", {})
     aggregator.receipt(begin, "rejected", reason="cannot")
-    again.wait_for("the keys of this attempt are gone")
+    again.wait_for("this device has no keys of the attempt")
 
 
 def begin_or(aggregator, device, text):
@@ -321,7 +321,7 @@ def test_a_device_without_cryptography_says_what_to_install(federate, mosquitto_
     while not (status := aggregator.next("status")).paused:
         pass
     assert status.online
-    assert "round 1 is masked, which needs the package cryptography" in status.paused
+    assert "round 1 is masked, and the package cryptography that it needs cannot be loaded" in status.paused
     assert "the plan" not in status.paused, "it is not the plan's fault"
     assert "pip install" in status.paused
     device.wait_for("pip install")

@@ -153,10 +153,10 @@ def test_seals_that_nobody_can_open_leave_their_sender_out(play):
 
     said, _ = play(changed=changed)
     assert (
-        f"{LIAR} sealed shares that are not genuine for pi-0, pi-1, pi-3, pi-4, pi-5; left out of this "
-        "round's next attempt" in said
+        f"{LIAR} sealed shares that are not genuine for pi-0, pi-1, pi-3, pi-4, pi-5; the next attempt "
+        "at this round excludes it" in said
     )
-    assert said.count("it is played again") == 1
+    assert said.count("the round is played again") == 1
 
 
 def test_of_a_seal_that_one_client_cannot_open_both_ends_are_left_out(play):
@@ -164,7 +164,7 @@ def test_of_a_seal_that_one_client_cannot_open_both_ends_are_left_out(play):
         out=(LIAR, "pi-4"),
         changed=lambda phase, blob: spoiled(blob, 4, SEALED_BYTES) if phase == "share" else blob,
     )
-    left = "left out of this round's next attempt; one of the two is at fault: check the logs of both"
+    left = "the next attempt at this round excludes it; one of the two is at fault: check the logs of both"
     assert f"{LIAR} sealed a share that is not genuine, according to pi-4; {left}" in said
     assert f"pi-4 accuses {LIAR} of a sealed share that is not genuine; {left}" in said
     assert dropped == {
@@ -208,8 +208,8 @@ def test_shares_of_another_seed_leave_who_dealt_them_out(play):
 
     said, _ = play(before=before)
     assert (
-        f"{LIAR} dealt shares that do not give its key; left out of this round's next attempt; update or "
-        "revoke it" in said
+        f"{LIAR} sent shares that do not give its advertised keys; the next attempt at this round excludes "
+        "it; update or revoke it" in said
     )
 
 
@@ -231,7 +231,10 @@ def test_where_too_few_would_be_left_those_whose_words_came_are_enough(play):
     the threshold.
     """
     said, _ = play(ids=IDS[:4], changed=lambda phase, blob: b"pi-0" if phase == "mask" else blob)
-    assert f"rejected from {LIAR}: {LIAR} cannot open what pi-0 sealed for it; it sent no words" in said
+    assert (
+        f"rejected from {LIAR}: {LIAR} cannot open the shares that pi-0 sealed for it, so it sent no masked "
+        "vector" in said
+    )
     assert "played again" not in said
 
 
@@ -244,8 +247,8 @@ def test_two_clients_are_no_masked_sum(play):
         ),
     )
     assert (
-        f"2 clients are left without {LIAR}, expected 3 or more; update or revoke those, or add clients"
-        in said
+        f"2 clients are left without {LIAR}, expected 3 or more; update or revoke the excluded clients, or "
+        "add clients" in said
     )
 
 
@@ -265,5 +268,5 @@ def test_an_agreement_to_other_lists_is_not_handed_on(play):
             assert agreed[task.nonce].wait(40)
 
     said, _ = play(out=(), changed=changed, after=lambda task: agreed[task.nonce].set(), others=wait)
-    assert f"rejected from {LIAR}: {LIAR} agreed to other lists than it was shown; restart it" in said
+    assert f"rejected from {LIAR}: {LIAR} agreed to other lists than it received; restart {LIAR}" in said
     assert "played again" not in said

@@ -90,7 +90,9 @@ def test_who_vanishes_after_sharing_its_keys_is_recovered(
         federation, toys.weights(), updates + [masked.zero("pi-9", toys.weights())] * came
     )
     masked.check_models(federation, expected)
-    assert ("pi-9 dropped out; the others' shares took the masks off" in aggregator.said) == (not came)
+    assert ("pi-9 dropped out; shares of the other clients removed the masks" in aggregator.said) == (
+        not came
+    )
     assert [row["id"] for row in federation.result()["dropped"] if row["round"] == 1] == (
         [] if came else ["pi-9"]
     )
@@ -130,8 +132,8 @@ def test_below_the_threshold_a_round_is_played_again_with_other_masks(
     for other in others:
         other.cannot("mask")
     aggregator.wait_for(
-        "1 of 3 clients answered to mask, expected 2, without pi-2, pi-3; it is played again, with other "
-        "masks"
+        "1 of 3 clients answered the step mask, expected 2, without an answer from pi-2, pi-3; the round is "
+        "played again with other masks"
     )
     assert {other.advertise().nonce for other in others}.isdisjoint(first)
     for step in ("share", "mask"):
@@ -165,7 +167,7 @@ def test_a_sum_that_a_mask_is_left_on_is_not_used(federate, mosquitto_url, toys,
         ):
             for each in asked:
                 each.answer(step)
-    aggregator.wait_for("mask is still on it; it is played again, with other masks")
+    aggregator.wait_for("mask was not removed; the round is played again with other masks")
     for each in clients:
         assert each.puppet.send(each.next("personalize"), encode_models({})).outcome == "ok"
     assert aggregator.end() == 0, aggregator.said
@@ -248,7 +250,7 @@ def test_a_device_that_is_killed_in_a_round_says_that_its_keys_are_gone(
     devices["pi-0"] = federation.device("pi-0")
     devices["pi-0"].wait_for("the federation is in phase federate")
     other.answer_to(asked)
-    devices["pi-0"].wait_for("the keys of this attempt are gone")
+    devices["pi-0"].wait_for("this device has no keys of the attempt")
     for step in ("mask", "agree", "unmask"):
         other.answer(step)
     assert other.puppet.send(other.next("personalize"), encode_models({})).outcome == "ok"
