@@ -178,7 +178,7 @@ def test_what_cannot_compile_names_layer_op_and_remedy(layers, message):
 
 def test_objectives_need_names_of_their_own():
     network = Network(sequence((4,)))
-    with pytest.raises(PlanError, match="a name of its own"):
+    with pytest.raises(PlanError, match="each with a different name"):
         compile_program((of.predict_logits(network, 2), of.predict_logits(network, 3)))
 
 

@@ -162,7 +162,7 @@ def test_a_norm_that_cannot_be_folded_is_named() -> None:
         layers.Flatten(),
         layers.Dense(3),
     )
-    with pytest.raises(PlanError, match=r"batch norm late.*right behind a convolution"):
+    with pytest.raises(PlanError, match=r"batch norm late.*directly after a convolution"):
         build_template(of.predict_logits(built, 16), built.epsilons)
 
 
