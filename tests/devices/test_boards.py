@@ -74,7 +74,7 @@ def test_profiles_are_plausible_and_have_a_source():
         assert board.source.startswith("https://")
         assert set(board.runtimes) <= {32, 64}
         assert find_board(board.name) == board
-    with pytest.raises(ConfigError, match="no board 'pi-6'; known are pi-zero-2-w"):
+    with pytest.raises(ConfigError, match="no board 'pi-6', expected one of pi-zero-2-w"):
         find_board("pi-6")
 
 
@@ -87,4 +87,4 @@ def test_the_command_marks_where_it_runs(monkeypatch, tmp_path):
     assert (told["here"]["board"], told["here"]["memory_mb"]) == ("pi-5", None)
     assert [board["name"] for board in told["boards"]] == [*(board.name for board in BOARDS), "generic"]
     shown = CliRunner().invoke(boards, []).stdout
-    assert [line.split()[1] for line in shown.splitlines() if line.startswith("* ")] == ["pi-5", "here:"]
+    assert [line.split()[1] for line in shown.splitlines() if line.startswith("* ")] == ["pi-5", "this"]

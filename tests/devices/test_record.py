@@ -81,7 +81,7 @@ def test_it_goes_on_after_a_kill_within_its_capacity_and_says_nothing_on_any_top
 
     (tmp_path / ".ring.npz.half").write_text("what a kill in the midst of a write leaves")
     again = record()
-    again.wait_for("holds 3 windows; continuing")
+    again.wait_for("contains 3 windows; continuing")
     say(sensor, home, 8, 8)
     again.wait_for("4 new")
     again.popen.terminate()

@@ -43,7 +43,7 @@ def until_paused(aggregator, device, about=""):
                 f"the device is gone with exit code {device.popen.poll()}: {device.said[-2000:]}"
             )
             continue
-        if status.paused and "has yet to see" not in status.paused and about in status.paused:
+        if status.paused and "has not yet checked" not in status.paused and about in status.paused:
             return status.paused
     raise AssertionError(device.said)
 

@@ -226,7 +226,8 @@ def test_a_device_whose_training_diverges_stops_nobody_else(federate, mosquitto_
     assert [device.end() for device in others] == [0, 0]
     assert wild.end() == 1
     assert (
-        "this device has no model: its last task failed: pi-3, round 1: train: the loss is nan" in wild.said
+        "this device has no model, because its last task failed: pi-3, round 1: train: the loss is nan"
+        in wild.said
     )
     assert "Traceback" not in wild.said
     assert {dropped["id"] for dropped in federation.result()["dropped"]} == {"pi-3"}

@@ -39,7 +39,7 @@ def links(secured):
 def test_who_takes_an_enrolment_into_the_clear_is_told_so(secured, federate, mosquitto_url, toys, tmp_path):
     secured.enrol("open", tmp_path / "open")
     device = federate(mosquitto_url).device("open", toys.shard(1), "--enrol", tmp_path / "open")
-    device.wait_for("is not mqtts: others can read the signed messages on the network")
+    device.wait_for("is not mqtts: anyone on the network can read the signed messages")
 
 
 @pytest.mark.parametrize("absent", ["cryptography", "nacl"])
