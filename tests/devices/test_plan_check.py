@@ -94,7 +94,7 @@ def test_what_a_trial_that_ends_otherwise_says(tmp_path):
 
 
 def test_a_trial_that_uses_up_its_processor_time_is_reported_as_slow_and_not_as_a_crash(tmp_path):
-    code = "import devices.plan_trial as trial; trial.CPU_S = 1; trial.set_limits(256)\nwhile True: pass"
+    code = "import devices.plan_trial as trial; trial.CPU_LIMIT_S = 1; trial.set_limits(256)\nwhile True: pass"
     reason, is_final = try_in_child(tmp_path, (sys.executable, "-c", code))
     assert "processor time" in reason and "crashed" not in reason, reason
     assert not is_final
