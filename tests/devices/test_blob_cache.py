@@ -40,5 +40,5 @@ def test_the_longest_unused_goes_first_and_the_newest_stays_even_when_it_is_too_
 
 
 def test_a_name_that_is_no_hash_is_refused(tmp_path):
-    with pytest.raises(StateError, match="64 hex digits"):
+    with pytest.raises(StateError, match="64 lower case hex digits"):
         BlobCache(tmp_path).get("../../etc/passwd")
