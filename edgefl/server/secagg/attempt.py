@@ -225,8 +225,8 @@ class SecAggAttempt:
                     )
                 complaints[begin.client_id] = accused
                 raise WireError(
-                    f"{begin.client_id} cannot open the shares that {', '.join(accused)} sealed for it, so "
-                    "it sent no masked vector"
+                    f"{begin.client_id} cannot open the shares that {', '.join(accused)} sealed for it and "
+                    "sent no masked vector; look at their logs"
                 )
             if len(blob) != total.nbytes:
                 raise WireError(

@@ -232,7 +232,7 @@ def test_where_too_few_would_be_left_those_whose_words_came_are_enough(play):
     """
     said, _ = play(ids=IDS[:4], changed=lambda phase, blob: b"pi-0" if phase == "mask" else blob)
     assert (
-        f"rejected from {LIAR}: {LIAR} cannot open the shares that pi-0 sealed for it, so it sent no masked "
+        f"rejected from {LIAR}: {LIAR} cannot open the shares that pi-0 sealed for it and sent no masked "
         "vector" in said
     )
     assert "played again" not in said
