@@ -79,7 +79,7 @@ def open_partitioned_dataset(config: FederationConfig) -> Iterator[PartitionedDa
 def open_dataset_with_progress(config: FederationConfig, progress: Progress) -> Iterator[PartitionedDataset]:
     """Call `open_partitioned_dataset` and show progress meanwhile."""
     progress.update_live(
-        f"reading {config.data.name}, sharing it out to {config.partition.num_clients} clients"
+        f"reading {config.data.name}, dividing it among {config.partition.num_clients} clients"
     )
     with open_partitioned_dataset(config) as partitioned:
         yield partitioned
