@@ -40,5 +40,5 @@ def test_cache_evicts_least_recently_used_and_stores_oversized_blob(tmp_path):
 
 
 def test_name_other_than_hash_is_rejected(tmp_path):
-    with pytest.raises(StateError, match="64 hex digits"):
+    with pytest.raises(StateError, match="64 lower case hex digits"):
         BlobCache(tmp_path).get("../../etc/passwd")

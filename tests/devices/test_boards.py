@@ -79,7 +79,7 @@ def test_board_profiles_are_plausible_and_have_a_source():
         assert board.source.startswith("https://")
         assert set(board.runtimes) <= {32, 64}
         assert find_board(board.name) == board
-    with pytest.raises(ConfigError, match="no board 'pi-6'; known are pi-zero-2-w"):
+    with pytest.raises(ConfigError, match="no board 'pi-6', expected one of pi-zero-2-w"):
         find_board("pi-6")
 
 
@@ -92,4 +92,4 @@ def test_boards_command_marks_this_machine(monkeypatch, tmp_path):
     assert (report["here"]["board"], report["here"]["memory_mb"]) == ("pi-5", None)
     assert [board["name"] for board in report["boards"]] == [*(board.name for board in BOARDS), "generic"]
     table = CliRunner().invoke(boards, []).stdout
-    assert [line.split()[1] for line in table.splitlines() if line.startswith("* ")] == ["pi-5", "here:"]
+    assert [line.split()[1] for line in table.splitlines() if line.startswith("* ")] == ["pi-5", "this"]

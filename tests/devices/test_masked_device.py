@@ -164,7 +164,7 @@ def test_restarted_device_reports_lost_keys(federate, mosquitto_url, toys, fake_
     begin = attempt.step("mask", attempt.make_inbox(*IDS))
     assert (begin.size, begin.nonce, dict(begin.metrics)) == (0, "a-mask", {})
     aggregator.send_receipt(begin, "rejected", reason="cannot")
-    again.wait_for("the keys of this attempt are gone")
+    again.wait_for("this device has no keys of the attempt")
 
 
 def receive_begin_unless(aggregator, device, text):
@@ -332,7 +332,7 @@ def test_a_device_without_cryptography_says_what_to_install(
     while not (status := aggregator.next("status")).paused:
         pass
     assert status.online
-    assert "round 1 is masked, which needs the package cryptography" in status.paused
+    assert "round 1 is masked, and the package cryptography that it needs cannot be loaded" in status.paused
     assert "the plan" not in status.paused, "it is not the plan's fault"
     assert "pip install" in status.paused
     device.wait_for("pip install")

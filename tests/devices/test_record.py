@@ -81,7 +81,7 @@ def test_recorder_resumes_after_kill_and_publishes_nothing(
 
     (tmp_path / ".ring.npz.half").write_text("what a kill in the midst of a write leaves")
     restarted = record()
-    restarted.wait_for("holds 3 windows; continuing")
+    restarted.wait_for("contains 3 windows; continuing")
     publish_readings(sensor, topic_root, 8, 8)
     restarted.wait_for("4 new")
     restarted.popen.terminate()

@@ -43,7 +43,7 @@ def wait_until_paused(aggregator, device, subject=""):
                 f"the device is gone with exit code {device.popen.poll()}: {device.err[-2000:]}"
             )
             continue
-        if status.paused and "has yet to see" not in status.paused and subject in status.paused:
+        if status.paused and "has not yet checked" not in status.paused and subject in status.paused:
             return status.paused
     raise AssertionError(device.err)
 

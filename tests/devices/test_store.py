@@ -7,6 +7,7 @@ import pytest
 
 from devices.export import export_in_child, extract_export_metrics
 from devices.identity import should_yield
+from devices.pending_update import PendingUpdate
 from devices.store import DeviceStore
 from edgefl.data.sources import DataSource
 from edgefl.errors import ExportError, StateError
@@ -79,7 +80,7 @@ def test_damaged_file_is_named_with_a_remedy(tmp_path, name):
     progress = finish_round(store)
     path = next(tmp_path.glob(f"{name}*"))
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(StateError, match=f"{path.name[:12]}.*damaged.*start afresh"):
+    with pytest.raises(StateError, match=f"{path.name[:12]}.*damaged.*start with an empty state"):
         store.read_progress()
         store.read_update(progress)
         store.read_client_state("s")
@@ -125,8 +126,17 @@ def test_damage_of_both_rounds_is_an_error(tmp_path):
     store.close()
     for path in tmp_path.glob("progress*"):
         path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(StateError, match=r"progress.json.*damaged.*start afresh"):
+    with pytest.raises(StateError, match=r"progress.json.*damaged.*start with an empty state"):
         DeviceStore(tmp_path, "pi-1")
+
+
+def test_pending_task_that_cannot_be_removed_is_named(tmp_path):
+    pending = PendingUpdate(tmp_path)
+    pending.forget()  # a task that was never stored is no error
+    path = tmp_path / "unsent.json"
+    (path / "child").mkdir(parents=True)
+    with pytest.raises(StateError, match=rf"cannot remove {path}: .*; let this account write"):
+        pending.forget()
 
 
 def test_directory_has_one_user_at_a_time_and_one_fixed_id(tmp_path):

@@ -226,7 +226,7 @@ def test_diverging_device_does_not_stop_the_federation(federate, mosquitto_url, 
     assert [device.end() for device in others] == [0, 0]
     assert diverging.end() == 1
     assert (
-        "this device has no model: its last task failed: pi-3, round 1: train: the loss is nan"
+        "this device has no model, because its last task failed: pi-3, round 1: train: the loss is nan"
         in diverging.err
     )
     assert "Traceback" not in diverging.err

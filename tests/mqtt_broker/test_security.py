@@ -41,7 +41,7 @@ def test_device_warns_about_unencrypted_connection_with_enrolment(
 ):
     secured.enrol("open", tmp_path / "open")
     device = federate(mosquitto_url).device("open", toys.shard(1), "--enrol", tmp_path / "open")
-    device.wait_for("is not mqtts: others can read the signed messages on the network")
+    device.wait_for("is not mqtts: anyone on the network can read the signed messages")
 
 
 @pytest.mark.parametrize("absent", ["cryptography", "nacl"])

@@ -181,7 +181,7 @@ def test_compile_errors_name_layer_op_and_remedy(layers, message):
 
 def test_objectives_need_unique_names():
     network = Network(build_sequential((4,)))
-    with pytest.raises(PlanError, match="a name of its own"):
+    with pytest.raises(PlanError, match="each with a different name"):
         compile_program((of.predict_logits(network, 2), of.predict_logits(network, 3)))
 
 

@@ -168,7 +168,7 @@ def test_batch_norm_that_cannot_be_folded_is_named() -> None:
         layers.Flatten(),
         layers.Dense(3),
     )
-    with pytest.raises(PlanError, match=r"batch norm late.*right behind a convolution"):
+    with pytest.raises(PlanError, match=r"batch norm late.*directly after a convolution"):
         build_template(of.predict_logits(network, 16), network.epsilons)
 
 

@@ -35,7 +35,7 @@ def test_fault_reasons_name_the_other_client():
     )
     assert (
         find_excluded({"f": "abc"}, 2)["f"].reason
-        == "accuses 3 clients, more than 2, of shares that are not genuine"
+        == "accuses 3 clients of shares that are not genuine, expected at most 2"
     )
 
 

@@ -201,7 +201,7 @@ def test_lists_that_contradict_the_inbox_are_refused():
         (encode_lists(IDS, IDS[2:]), "a sum of 2 clients, expected 3 or more"),
         (encode_lists(IDS, IDS[1:]), "this client among them"),
         (encode_lists(IDS, [*IDS[:3], "stranger"]), "3 or more that shared"),
-        (encode_lists(IDS[:3], IDS[:3]), "the list names 3 clients that shared, expected the 4 of the inbox"),
+        (encode_lists(IDS[:3], IDS[:3]), "3 clients that shared, expected the 4 clients of the inbox"),
     ):
         relay = Relay()
         relay.play_first_steps()
@@ -227,7 +227,7 @@ def test_client_with_unreadable_shares_names_senders_and_reveals_nothing():
             decode_complaint(relay.ask(client_id, MASK_STEP, relay.make_inbox(sealed, client_id, IDS))) == ()
         )
     agreed = relay.make_agreement(encode_lists(IDS, IDS), IDS[1:])
-    with pytest.raises(RoundError, match="expected the 0 of the inbox"):
+    with pytest.raises(RoundError, match="expected the 0 clients of the inbox"):
         relay.ask("pi-0", UNMASK_STEP, agreed)
 
 
@@ -244,11 +244,11 @@ def test_steps_out_of_order_and_short_lists_are_refused():
         relay.ask("pi-0", MASK_STEP, b"")
     with pytest.raises(RoundError, match="asked to unmask after 0 of the steps"):
         relay.ask("pi-0", UNMASK_STEP, encode_lists(IDS, IDS))
-    with pytest.raises(RoundError, match="a secure sum of 2 clients"):
+    with pytest.raises(RoundError, match="a masked sum has 2 clients"):
         relay.ask("pi-0", SHARE_STEP, encode_keys(relay.introduced[:2]))
     sealed = relay.share()
     for shared in (IDS[:2], IDS[1:]):
-        with pytest.raises(RoundError, match="expected 3 or more that advertised, this client among them"):
+        with pytest.raises(RoundError, match="3 or more that advertised keys, this client among them"):
             relay.ask("pi-0", MASK_STEP, relay.make_inbox(sealed, "pi-0", shared))
 
 
@@ -258,11 +258,11 @@ def test_keys_for_another_model_and_forged_keys_are_refused():
     with pytest.raises(RoundError, match="pi-1 advertised keys for another round or another model"):
         relay.ask("pi-0", SHARE_STEP, encode_keys([relay.introduced[0], other, *relay.introduced[2:]]))
     forged = Introduced(to_advertised(generate_keys()[1], "pi-0", CONTEXT))
-    with pytest.raises(RoundError, match="other keys of this client than it advertised"):
+    with pytest.raises(RoundError, match="the keys of this client in the key list differ"):
         relay.ask("pi-0", SHARE_STEP, encode_keys([forged, *relay.introduced[1:]]))
     # The point of order 1, with which anyone agrees on zeros
     low = Introduced(replace(relay.advertised["pi-1"], seal="A" * 43 + "="))
-    with pytest.raises(WireError, match="a key of pi-1 cannot be used"):
+    with pytest.raises(WireError, match="a key of pi-1 has a low order"):
         relay.ask("pi-0", SHARE_STEP, encode_keys([relay.introduced[0], low, *relay.introduced[2:]]))
 
 

@@ -102,7 +102,7 @@ def test_sum_of_survivors_is_exact_after_any_dropouts(count, data):
 def test_too_few_answers_reveal_nothing():
     cohort = Cohort(5, threshold=4)
     survivors = cohort.ids[:4]
-    with pytest.raises(RoundError, match="3 shares of a secret, expected 4"):
+    with pytest.raises(RoundError, match="3 clients revealed their share of a secret, expected 4"):
         cohort.unmask(survivors, survivors[:3])
     with pytest.raises(RoundError, match="asked to unmask a sum of 3 clients, expected 4"):
         cohort.reveal("pi-0", cohort.ids[:3])
@@ -270,5 +270,5 @@ def test_sum_with_a_remaining_mask_is_refused():
     vector = encode_deltas({"x": {"a": np.ones(2, np.float32)}}, 3, shapes)
     assert list(decode_means(vector, shapes, 3)) == ["x"]
     for total, max_samples in ((vector, 2), (add_masks(vector, [bytes(range(32))], []), 3)):
-        with pytest.raises(WireError, match="mask is still on it"):
+        with pytest.raises(WireError, match="mask was not removed"):
             decode_means(total, shapes, max_samples)

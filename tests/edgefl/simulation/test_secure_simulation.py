@@ -71,7 +71,7 @@ def test_unsupported_secure_settings_are_refused(shards):
         play("fedavg", shards, clients_per_round=2)
     with pytest.raises(ConfigError, match="expected 'fp32' for secure_aggregation"):
         play("fedavg", shards, codec="int8")
-    with pytest.raises(RoundError, match="a secure sum of 2 clients"):
+    with pytest.raises(RoundError, match="a masked sum has 2 clients"):
         play("fedavg", dict(list(shards.items())[:2]))
     with pytest.raises(ConfigError, match="expected one of them"):
         parse_config("[privacy]\nclip = 1\nnoise_multiplier = 1\npopulation = 4\nsecure_aggregation = true")

@@ -65,9 +65,9 @@ def test_keys_without_a_valid_voucher_end_the_federation(secured_broker, federat
     aggregator = federation.aggregator("--security", secured_broker.directory, "--broker", secured_broker.url)
     assert aggregator.end() == 1
     assert (
-        "0 of 3 clients answered to share, expected 3, without pi-0, pi-1, pi-2; it is played again"
-        in aggregator.err
+        "0 of 3 clients answered the step share, expected 3, without an answer from pi-0, pi-1, pi-2; the "
+        "round is played again" in aggregator.err
     )
-    assert "round 1 came to no sum in 4 attempts" in aggregator.err
+    assert "round 1 has no sum after 4 attempts" in aggregator.err
     for device in devices:
         device.wait_for("the authority does not vouch for the key of pi-1")

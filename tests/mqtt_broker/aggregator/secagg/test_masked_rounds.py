@@ -92,7 +92,9 @@ def test_client_that_vanishes_after_sharing_keys_is_recovered(
         federation, toys.weights(), updates + [masked.make_zero_update("pi-9", toys.weights())] * is_included
     )
     masked.check_models(federation, expected)
-    assert ("pi-9 dropped out; the others' shares took the masks off" in aggregator.err) == (not is_included)
+    assert ("pi-9 dropped out; shares of the other clients removed the masks" in aggregator.err) == (
+        not is_included
+    )
     assert [row["id"] for row in federation.result()["dropped"] if row["round"] == 1] == (
         [] if is_included else ["pi-9"]
     )
@@ -132,8 +134,8 @@ def test_round_below_the_threshold_is_repeated_with_new_masks(
     for other in others:
         other.refuse("mask")
     aggregator.wait_for(
-        "1 of 3 clients answered to mask, expected 2, without pi-2, pi-3; it is played again, with other "
-        "masks"
+        "1 of 3 clients answered the step mask, expected 2, without an answer from pi-2, pi-3; the round is "
+        "played again with other masks"
     )
     assert {other.advertise().nonce for other in others}.isdisjoint(first)
     for step in ("share", "mask"):
@@ -167,7 +169,7 @@ def test_sum_with_a_remaining_mask_is_not_used(federate, mosquitto_url, toys, ma
         ):
             for each in asked:
                 each.answer(step)
-    aggregator.wait_for("mask is still on it; it is played again, with other masks")
+    aggregator.wait_for("mask was not removed; the round is played again with other masks")
     for each in clients:
         assert each.puppet.send(each.next("personalize"), encode_models({})).outcome == "ok"
     assert aggregator.end() == 0, aggregator.err
@@ -250,7 +252,7 @@ def test_device_killed_in_a_masked_round_reports_lost_keys(
     devices["pi-0"] = federation.device("pi-0")
     devices["pi-0"].wait_for("the federation is in phase federate")
     other.answer_task(asked)
-    devices["pi-0"].wait_for("the keys of this attempt are gone")
+    devices["pi-0"].wait_for("this device has no keys of the attempt")
     for step in ("mask", "agree", "unmask"):
         other.answer(step)
     assert other.puppet.send(other.next("personalize"), encode_models({})).outcome == "ok"
