@@ -82,7 +82,7 @@ from firmware_export.ota.update_package import FirmwarePart, FirmwareParts, make
 from firmware_export.tflite.graph import read_graph
 from firmware_export.tflite.quantized_model import read_quantized_model
 from mqtt_broker.aggregator.journal import FederationStart, Journal
-from tests.firmware_export.graphs import Op, T, model_of
+from tests.firmware_export.graphs import Op, T, make_tflite
 from tests.fuzz.mutations import (
     BYTES,
     Make,
@@ -631,7 +631,7 @@ def export_parsers() -> list[Parser]:
     """Models, updates, counters and certificates of the firmware."""
     rng = np.random.default_rng(3)
     kernel = rng.integers(-90, 90, (3, 4)).astype(np.int8)
-    model = model_of(
+    model = make_tflite(
         [
             T((1, 4)),
             T((3, 4), 0.1, 0, kernel),
