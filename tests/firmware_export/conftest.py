@@ -173,11 +173,11 @@ def copy(bundle, tmp_path) -> Path:
 
 @pytest.fixture(scope="session")
 def micro_environment(
-    packages: Path, pip: Callable[..., None], alone: Callable[[], AbstractContextManager[None]]
+    packages: Path, pip: Callable[..., None], lock_installation: Callable[[], AbstractContextManager[None]]
 ) -> dict[str, str]:
     """Environment variables with which this Python finds tflite-micro."""
     home = packages / "tflite-micro"
-    with alone():
+    with lock_installation():
         if not (home / "ready").exists():
             pip("--pre", "--no-deps", "--upgrade", "--target", str(home), "tflite-micro")
             (home / "ready").touch()
