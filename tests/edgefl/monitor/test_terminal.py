@@ -17,7 +17,7 @@ from edgefl.wire.messages import State
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import FederationTopics
 from edgefl.wire.verdict_message import make_verdict_message
-from tests.benchmarks.watching.simulated_devices import Fleet, round_messages
+from tests.benchmarks.watching.simulated_devices import Fleet, list_round_messages
 
 OPENED = 1000.0
 
@@ -33,7 +33,7 @@ class Scene:
         self.due = [
             (20.0 * (n - 1) + at, *rest)
             for n in (1, 2, 3)
-            for at, *rest in round_messages(self.fleet, "s", n, OPENED + 20 * (n - 1))
+            for at, *rest in list_round_messages(self.fleet, "s", n, OPENED + 20 * (n - 1))
         ]
 
     def deliver_until(self, seconds):

@@ -237,8 +237,8 @@ def test_round_continues_with_the_vectors_of_threshold_clients(play_round):
     """
     log, _ = play_round(ids=IDS[:4], changed=lambda phase, blob: b"pi-0" if phase == "mask" else blob)
     assert (
-        f"rejected from {HOSTILE_ID}: {HOSTILE_ID} cannot open the shares that pi-0 sealed for it and sent no "
-        "masked vector" in log
+        f"rejected from {HOSTILE_ID}: {HOSTILE_ID} cannot open the shares that pi-0 sealed for it and sent "
+        "no masked vector" in log
     )
     assert "played again" not in log
 
