@@ -14,7 +14,7 @@ from edgefl.plan.tflite import (
     with_constants,
     with_metadata,
 )
-from tests.firmware_export.graphs import Op, T, model_of
+from tests.firmware_export.graphs import Op, T, make_tflite
 
 KERNEL = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -22,7 +22,7 @@ KERNEL = np.arange(12, dtype=np.float32).reshape(3, 4)
 @pytest.fixture(scope="module")
 def model() -> bytes:
     """Return a dense layer with a scale for each of its three outputs."""
-    return model_of(
+    return make_tflite(
         [
             T((1, 4), kind="FLOAT32", name="x"),
             T((3, 4), data=KERNEL, name="kernel"),

@@ -13,7 +13,7 @@ from edgefl.errors import DataError
 CONTENT = bytes(range(256)) * 9
 
 
-class QuietHandler(SimpleHTTPRequestHandler):
+class QuietRequests(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
     def do_GET(self) -> None:
@@ -30,7 +30,7 @@ class QuietHandler(SimpleHTTPRequestHandler):
 def server_url(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "set.bin").write_bytes(CONTENT)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(tmp_path / "home")))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietRequests, directory=str(tmp_path / "home")))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
