@@ -96,6 +96,7 @@ def test_evaluation_does_not_change_results(algorithm, processes, shards, build_
 def test_confusion_matrix_counts_each_test_sample_once(shards, build_linear_plan):
     plan, initial = build_linear_plan("fedavg", {})
     end = simulate(plan, initial, shards, FederationConfig(rounds=1), learner=None)
+    assert end.results.keys() == shards.keys()
     for client, result in end.results.items():
         true, predicted, counts = result.confusion.T
         assert counts.sum() == len(shards[client].y_test)

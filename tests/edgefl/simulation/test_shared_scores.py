@@ -78,5 +78,6 @@ def test_client_without_validation_samples_ships_overall_best_model():
 def test_client_absent_from_the_last_round_compares_models_itself():
     shards = {f"pi-{i}": make_shard(i) for i in range(4)}
     end, _, _ = simulate_federation("fedavg", shards, clients_per_round=2)
+    assert end.mixtures.keys() == shards.keys()
     for mixture in end.mixtures.values():
         assert {f"validation/{model}" for model in COMPARED_MODELS} <= mixture.diagnostics.keys()
